@@ -8,6 +8,12 @@ import pytest
 sys.path.append(str(Path(__file__).parent / "tests"))
 
 
+def pytest_collection(session):
+    """Imports the library whole before its files are collected, so that each of them is one module."""
+    if any("tangent_jax" in argument for argument in session.config.args):
+        import tangent_jax._public  # noqa: F401
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _names_of_examples(request, doctest_namespace):
     """Adds the names; where no example runs, nothing is imported for it."""

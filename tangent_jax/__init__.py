@@ -1,4 +1,4 @@
-"""Linearized Vision Transformers and ResNets in JAX: fine-tune, merge models, remove data exactly, train privately.
+"""Linearized Vision Transformers and ResNets in JAX: fine-tune, merge, remove data from fine-tuning, train privately.
 
     f_lin(x) = f_w(x) + J_w f(x) . dw
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from PIL import Image
 
 import tangent_jax as tj
 from tangent_jax import rules
@@ -161,3 +162,18 @@ class Demo:
     def solution(self):
         """The optimum by the kernel."""
         return self.kernel.solve()
+
+    @cached_property
+    def solved_rows(self):
+        """(rows of J, their gram, the outputs at the optimum, targets) of `train`, as `tj.solver.expand` takes them."""
+        rows, outputs = self.kernel.rows, self.solution.outputs()
+        return rows, rows.gram(), outputs, self.train.targets
+
+    def picture(self, seed=0):
+        """An image, as Pillow has it."""
+        return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (4, 4, 3), np.uint8))
+
+    @cached_property
+    def vit_config(self):
+        """A small Vision Transformer: one block of width 8 on images of 8 x 8 pixels."""
+        return tj.models.ViTConfig(8, 1, 2, 16, patch_size=4, image_size=8, classes=3)

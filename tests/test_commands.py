@@ -11,11 +11,14 @@ import pytest
 from run_binary import ROOT
 from test_imports import MODULES, imports
 
+from experiments.shared.defined import definitions
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
 from tangent_jax.commands.shared import codes
 from tangent_jax.commands.shared.dispatch import COMMANDS
+from tangent_jax.commands.shared.flags import F, parse
+from tangent_jax.commands.shared.presets import PRESETS
 
 
 def call(*words, code=""):
@@ -94,3 +97,18 @@ def test_a_command_imports_no_other_and_nothing_that_is_shared_imports_one():
     assert programs == own
     for name in own:
         assert ast.get_docstring(ast.parse(MODULES[name].read_text())), name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_other_defaults_which_flags_change(name):
+    own = PRESETS[name]
+    with definitions("compose"):
+        parse(["compose", f"--preset={name}"])
+        assert {flag: F[flag].serialize() for flag in own} == {flag: f"--{flag}={value}" for flag, value in own.items()}
+        assert not any(F[flag].present for flag in own)
+    with definitions("compose"):
+        parse(["compose", "--method=fc", f"--preset={name}"])
+        assert F.method == ["fc"]
+    with definitions("compose"):
+        parse(["compose"])
+        assert {flag: F[flag].serialize() for flag in own} != {flag: f"--{flag}={value}" for flag, value in own.items()}

@@ -1,9 +1,9 @@
-"""The influence of each component (--by=component), or each training image (--by=kernel or solver, report.html).
+"""The influence of each component (--by=component), or each training image (--by=kernel, solver or both, report.html).
 
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
-"residual", "loo_max_error", "flipped_auc"}; by --by=solver {"accuracy", "leave_one_out_accuracy", "penalty",
+"residual", "loo_max_error", "flipped_auc"}; by --by=solver and both {"accuracy", "leave_one_out_accuracy", "penalty",
 "images", "certificate": the largest, relative to "largest_change", "loo_max_error": of --resolved images that are
-solved again cold, likewise relative, "seconds", "passes": the mean, and of --check "kernel_own", "kernel_margin"}. By
+solved again cold, likewise relative, "seconds", "passes": the mean, and by --by=both "kernel_own", "kernel_margin"}. By
 component: {"accuracy": of all, "without": {component: accuracy of the others' mean}, "components": counts, "movement":
 L2 distance by which the last component to come moves the mean, by count, "relative": over the mean's norm}.
 """
@@ -27,16 +27,16 @@ from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import progress_bar, require
 from tangent_jax.data import Examples
 
-define("shards", "flip", "resolved", "check", "images", store="out/stores", repeats=20, certificate=0.01)
+define("shards", "flip", "resolved", "images", store="out/stores", repeats=20, certificate=0.01)
 define(*SHARDED, **SHARDED_DEFAULTS, penalty=["1e-3", "1e-2", "0.1", "1"], out="out/influence")
-define(by=("component", "kernel", "solver"))
+define(by=("component", "kernel", "solver", "both"))
 only_with("flip", by="kernel")
-only_with("resolved", by=["kernel", "solver"])
-only_with("images", "check", "certificate", by="solver")
+only_with("resolved", by=["kernel", "solver", "both"])
+only_with("images", "certificate", by=["solver", "both"])
 
 
 def main() -> None:
-    {"component": by_component, "kernel": by_kernel, "solver": by_solver}[F.by]()
+    {"component": by_component, "kernel": by_kernel, "solver": by_solver, "both": by_solver}[F.by]()
 
 
 def own_penalty() -> float:
@@ -142,7 +142,7 @@ def by_solver() -> None:
     result |= {"certificate": float(arrays["certificate"].max()) / largest, "largest_change": largest}
     result |= {"loo_max_error": leaving.again(left_out, F.resolved), "passes": float(arrays["passes"].mean())}
     result |= {"seconds": seconds}
-    if F.check:
+    if F.by == "both":
         result |= against_kernel(method, rows, arrays, whole)
     report(method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
 

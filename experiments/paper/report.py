@@ -29,6 +29,7 @@ from experiments.report.sections import Section, as_html, as_markdown
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
+from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core import check_stop, expand_path, fingerprint, identity, require, write_whole
 
 define(*MODEL[1:], "cache_dir", "quick", "finished", "only", dataset=["digits"], out="out/paper")
@@ -38,7 +39,7 @@ FULL = {
     "epochs": (),
     "table1": ("--lr=1e-3,1e-4",),
     "search": ("--lr=3e-3,1e-3", "--search_epochs=15"),
-    "compose": ("--lr=1e-2,3e-3", "--rank=4,16"),
+    "compose": tuple(f"--{name}={PRESETS['paper'][name]}" for name in ("lr", "rank")),
     "noise": ("--lr=0.02,0.06",),
     "letters": ("--images=20000", "--epochs=12", "--batch_size=64"),
     "times": ("--seconds=60",),
@@ -56,7 +57,7 @@ QUICK = {
 pre-training and timing.
 """
 
-METHODS = "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter"
+METHODS = PRESETS["paper"]["method"]
 
 
 class Job(NamedTuple):

@@ -11,6 +11,7 @@ composition at the largest number of shards; of one --lr, the soup's is --lr_nlf
 With --rounds=R the anchor moves by what the components merge to, R times, and the last line is {"rounds": {"10":
 {"taft": [accuracy of the network at the anchor after each round], ...}, ...}}: of soup that is federated averaging.
 Tangents then have --output=total, and where no flag says other --solver=optimum --penalty=0.1 --passes=12.
+--preset=paper, optimum or classes stands for the flags that its help names: the paper's composition in one flag.
 With --anchor_images, which nobody may remove, the network fine-tuned on them (--lr_nlft, --epochs) is the anchor.
 Many machines train the components by --farm or --worker (docs/howto/clusters.md).
 
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, farm, plots, rounds, setup, titles
+from tangent_jax.commands.shared import additive, command, farm, plots, rounds, setup, titles
 from tangent_jax.commands.shared.additive import ADDITIVE, Additive
 from tangent_jax.commands.shared.flags import (
     FARM,
@@ -38,11 +39,13 @@ from tangent_jax.commands.shared.flags import (
     define,
     listed,
     numbers,
+    only_with,
     positive,
 )
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import Tree, identity, placement, require, trees
+from tangent_jax.models import MappedOnce
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(
@@ -56,7 +59,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("head_scale", "rounds", "anchor_images", settings="held_out")
+define("preset", "head_scale", "rounds", "anchor_images", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 
@@ -71,6 +74,9 @@ TRAINED = {
 }
 """The recipe of each method's components: its method and kind."""
 NAMES = {"greedy": "greedy soup"}
+only_with("width", "directions", method="exact")
+only_with("settings", method=[*ADDITIVE])
+only_with("head_scale", method=[*TRAINED])
 
 
 def main() -> None:
@@ -89,7 +95,7 @@ def compose_once() -> None:
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
-    known: dict[tuple, np.ndarray] = {}
+    known: dict[tuple, MappedOnce] = {}
     sums = {name: Additive(name, known) for name in F.method if name in ADDITIVE}
     every: dict[str, Method] = {**methods, **sums}
     first = next(iter(every.values()))
@@ -156,8 +162,11 @@ def check_flags() -> None:
     expected = f"--merge of {', '.join(tj.store.WEIGHTED)} beside --merge_penalty"
     require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
     positive("lr")
+    additive.check_flags(methods)
     if F.rounds > 1:
         rounds.check_flags({*ADDITIVE})
+    expected = "--method of taft or soup beside --anchor_images"
+    require(F.anchor_images is None or {*methods} <= {"taft", "soup"}, "flags", expected, ",".join(methods))
     ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
     expected = f"--method of {', '.join(ranked)} beside --rank"
     require({*methods} & {*ranked} or not F["rank"].present, "flags", expected, ",".join(methods))

@@ -12,6 +12,8 @@ remove   components by --name, or all that saw the --examples of a file or an im
          back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
          left of its data. Of a folder of rounds (compose --rounds) both repeat the rounds from the first that saw them
 verify   every file against its hash; with --receipt, whether a removal stands
+push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused where the copy there moved on
+pull     copies a store from a URL to --store: a new one, or what the URL has more (tangent-jax store pull URL)
 export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
          program that runs without this library (stablehlo, onnx; docs/howto/serve.md); --merge weighs as in compose. Of
          statistics, the head that --settings says leaves with its features (safetensors, stablehlo, onnx). Of
@@ -25,7 +27,7 @@ table; the last line of stdout is the result as one JSON object in either case.
 import dataclasses
 import json
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import tangent_jax as tj
@@ -34,21 +36,21 @@ from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
 from tangent_jax.commands.shared.setup import settings_of
-from tangent_jax.core import Tree, expand_path, require, trees, visible
+from tangent_jax.core import Tree, expand_path, require, trees, urls, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "json")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
-def main(command: str) -> None:
+def main(command: str, url: str = "") -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         of = ", ".join(other for other in READ if name in READ[other])
         require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
     path = expand_path("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
     rounds = tj.store.round_stores(path) if command == "remove" else []
-    known = command in ("add", "merge") or tj.store.is_store(path) or inside or rounds
+    known = command in ("add", "merge", "pull") or tj.store.is_store(path) or inside or rounds
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
@@ -58,6 +60,8 @@ def main(command: str) -> None:
         find_component(F.source or "out/finetune")  # before a store is made
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
+    elif command in ("push", "pull"):
+        result = tj.store.push(tj.Store(path), url) if command == "push" else tj.store.pull(path, url)
     elif rounds:
         result = of_rounds.remove(path)
     else:
@@ -88,7 +92,8 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
 
 def find_component(source: str) -> Path:
     """The file of a component in a folder; InputError where there is none."""
-    path = expand_path("store add", source) / "dw.safetensors"
+    names = ("dw.safetensors", "factors.safetensors")
+    path = urls.local_copy("store add", source, names) / "dw.safetensors"
     require(path.exists(), "store add", f"dw.safetensors in {path.parent}", "no such file", "Run finetune with --out")
     return path
 
@@ -97,7 +102,8 @@ def add(store: tj.Store) -> dict[str, Any]:
     require(len(F.name) <= 1, "store add", "one --name", ",".join(F.name))
     path = find_component(F.source or "out/finetune")
     folder = path.parent
-    (name,) = F.name or [folder.resolve().name]
+    source = F.source or "out/finetune"
+    (name,) = F.name or [PurePath(source).name if urls.is_url(source) else folder.resolve().name]
     dw, metadata = tj.store.read_component(path)
     require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
     where = f"the provenance in {path}"
@@ -199,16 +205,18 @@ def verify(store: tj.Store) -> dict[str, Any]:
 def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
-    names, to = [*store], expand_path("store export", F.to)
+    names, at_url = [*store], urls.is_url(F.to)
+    to = F.to if at_url else str(expand_path("store export", F.to).absolute())
     do = "Pass one of the components, or union"
     fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
-    require(not to.exists(), "store export", "a folder that does not exist yet in --to", to)
+    there = tj.exports.is_export(to) if at_url else Path(to).exists()
+    require(not there, "store export", "a folder that does not exist yet in --to", to)
     tj.exports.check_format("store export", F.format)
     parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
-    store.release(to.absolute(), dw)
+    store.release(to, dw)
     require(
         [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
     )
@@ -264,6 +272,8 @@ READ = {
         *["name", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
     },
     "verify": {"receipt"},
+    "push": set(),
+    "pull": set(),
     "export": {
         *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"],
         "settings",
@@ -282,4 +292,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    command.run(main, commands=COMMANDS)
+    command.run(main, commands=READ, of_url=("push", "pull"))

@@ -26,7 +26,18 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.additive import ADDITIVE, features_of
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, listed, numbers, positive
+from tangent_jax.commands.shared.flags import (
+    CACHED,
+    COMPUTE,
+    MODEL,
+    TRAINING,
+    F,
+    define,
+    listed,
+    numbers,
+    only_with,
+    positive,
+)
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, expand_path, require
 from tangent_jax.models import rows_of
@@ -35,6 +46,7 @@ from tangent_jax.solver import choose_settings, make_statistics
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
 define("width", "directions", merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"], method=["taft", "soup"])
+only_with("width", "directions", method="exact")
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Coefficients of the sum of bodies; held-out images choose one."""
 KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)

@@ -3,7 +3,7 @@
 It is a namespace too, for whoever writes a command or an experiment; a user of models needs nothing of it.
 """
 
-from tangent_jax.core import files, job, machine, placement, records, trees
+from tangent_jax.core import files, job, machine, mirrors, placement, records, trees, urls
 from tangent_jax.core.checks import (
     InputError,
     expect,
@@ -29,6 +29,6 @@ from tangent_jax.core.rows import Parts
 __all__ = [
     "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "convert", "expand_path", "expect",
     "files", "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job", "machine",
-    "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop", "require",
-    "show_progress", "speaking", "trees", "unexpected", "visible", "whole_number", "write_whole",
+    "mirrors", "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop",
+    "require", "show_progress", "speaking", "trees", "unexpected", "urls", "visible", "whole_number", "write_whole",
 ]  # fmt: skip

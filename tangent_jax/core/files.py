@@ -14,7 +14,7 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -22,18 +22,20 @@ from typing import IO
 from tangent_jax.core.checks import refusal, require, visible
 
 COPY = "Make a plain copy of the folder, without links"
+WRITTEN: list[Callable[[Path], None]] = []
+"""Functions of the path of each file or folder that was written whole, called before the write returns (mirrors.py)."""
 
 
 def expand_path(function: str, path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
     Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
-            URL, such as gs://bucket/folder.
+            URL, such as gs://bucket/folder (`urls.local_copy` and `url_paths.as_place` take those too).
     """
     try:
         text = os.fspath(path)
         require(isinstance(text, str) and text and "\0" not in text, function, "a path", repr(text))
-        do = "Copy it to or from a local folder; URLs are not supported yet"
+        do = "This needs locks, renames and fsync: take a local folder, and for a store tangent-jax store push or pull"
         require(not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text), function, "a path of this machine", text, do)
         short = len(os.fsencode(text)) < 4096 and all(len(os.fsencode(name)) <= 255 for name in text.split("/"))
         require(short, function, "a path of names of at most 255 bytes", f"{text[:60]}...")
@@ -110,6 +112,13 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
         partial.unlink(missing_ok=True)  # a full disk, or a folder at `path`: nothing half written is left
         raise OSError(error.errno, error.strerror, str(path)) from error
     synchronize(path.parent)
+    tell_written(path)
+
+
+def tell_written(path: Path) -> None:
+    """Calls every function of WRITTEN: the file or folder `path` is on the disk."""
+    for call in WRITTEN:
+        call(path)
 
 
 def allocate(path: Path, size: int) -> None:
@@ -159,6 +168,7 @@ def write_whole_folder(path: Path, partial: Path | None = None) -> Iterator[Path
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    tell_written(path)
 
 
 def fingerprint(content: bytes) -> str:

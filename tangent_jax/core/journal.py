@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.files import fingerprint, open_plain, write_whole
+from tangent_jax.core.files import fingerprint, open_plain, tell_written, write_whole
 
 START = "0" * 64  # "previous" of the first line
 
@@ -98,6 +98,7 @@ class Journal:
             raise
         self.take(line)
         self.settle()
+        tell_written(self.path)
 
     def settle(self) -> None:
         """Makes what a kill left good, as `append` does: cuts off the rest, counts the last line. Makes missing files.

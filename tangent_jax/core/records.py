@@ -13,12 +13,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.files import fingerprint
+from tangent_jax.core.url_paths import Place
 
 UNIONS = (Union, types.UnionType)
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def read_text(function: str, path: Path) -> str:
+def read_text(function: str, path: Place) -> str:
     """The text of a file, in UTF-8 or the encoding of its byte-order mark; InputError naming the file otherwise."""
     return as_text(function, path.read_bytes(), path)
 
@@ -32,7 +33,7 @@ def as_text(function: str, content: bytes, where: object) -> str:
         raise refusal(function, "text in UTF-8", f"{where}, which is damaged or of another encoding") from error
 
 
-def read_lines(function: str, path: Path) -> list[str]:
+def read_lines(function: str, path: Place) -> list[str]:
     """The lines of a text file that are not empty, without the spaces around them."""
     return [line.strip() for line in read_text(function, path).splitlines() if line.strip()]
 

@@ -1,6 +1,6 @@
 """Data sets of images: sources, decoding, preprocessing, shards.
 
-`tj.open_dataset`, `tj.examples` and `tj.shards` are what a user needs; the rest is for whoever writes commands.
+Users need `tj.open_dataset`, `tj.examples` and `tj.shards`; authors of commands also use the rest.
 """
 
 from tangent_jax.data.archives import ARCHIVES, locate

@@ -13,20 +13,22 @@
 PATH is the folder that holds these, or one above it. A missing list is named.
 """
 
+import io
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.records import read_lines
+from tangent_jax.core.url_paths import Place
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.sources import SUFFIXES, Dataset, files
 
 
-def locate(path: Path, *markers: str) -> Path:
-    """The folder at or below `path` (two levels) that holds every marker."""
+def locate(path: Place, *markers: str) -> Place:
+    """The folder that contains every marker: `path`, or one up to two levels below it."""
     below = [p for depth in ("*", "*/*") for p in sorted(path.glob(depth)) if p.is_dir()]
     for root in [path, *below] if path.is_dir() else []:
         if all((root / marker).exists() for marker in markers):
@@ -36,12 +38,17 @@ def locate(path: Path, *markers: str) -> Path:
     raise refusal("open_dataset", expected, f"{path} without {missing}", do)
 
 
-def lines(path: Path) -> list[str]:
-    """The lines of a list, without empty ones and comments."""
+def lines(path: Place) -> list[str]:
+    """The lines of a list, without empty lines and comments."""
     return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
 
 
-def from_lists(name: str, root: Path, lists: dict[str, list[tuple[str, str]]]) -> Dataset:
+def read_mat(path: Place) -> dict[str, Any]:
+    """The content of a .mat file."""
+    return loadmat(io.BytesIO(path.read_bytes()), simplify_cells=True)
+
+
+def from_lists(name: str, root: Place, lists: dict[str, list[tuple[str, str]]]) -> Dataset:
     """The data set of (file under `root`, class name) pairs by split."""
     classes = tuple(sorted({label for pairs in lists.values() for _, label in pairs}))
     index = {label: i for i, label in enumerate(classes)}
@@ -52,8 +59,8 @@ def from_lists(name: str, root: Path, lists: dict[str, list[tuple[str, str]]]) -
     return Dataset(name, classes, splits)
 
 
-def caltech256(path: Path) -> Dataset:
-    """Caltech-256 without its clutter; of each class 60 images train, the first by content, as it has no order."""
+def caltech256(path: Place) -> Dataset:
+    """Caltech-256 without its clutter; 60 images of each class train, the first by content hash."""
     root = path if any(path.glob("001.*")) else locate(path, "256_ObjectCategories") / "256_ObjectCategories"
     lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for folder in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
@@ -64,7 +71,7 @@ def caltech256(path: Path) -> Dataset:
     return from_lists("caltech256", root, lists)
 
 
-def mit67(path: Path) -> Dataset:
+def mit67(path: Place) -> Dataset:
     """MIT-67, indoor scenes."""
     root = locate(path, "Images", "TrainImages.txt", "TestImages.txt")
     listed = {name: lines(root / f"{file}Images.txt") for name, file in (("train", "Train"), ("test", "Test"))}
@@ -72,7 +79,7 @@ def mit67(path: Path) -> Dataset:
     return from_lists("mit67", root / "Images", lists)
 
 
-def aircraft(path: Path) -> Dataset:
+def aircraft(path: Place) -> Dataset:
     """FGVC-Aircraft, by variant."""
     names = {"train": "train", "validation": "val", "test": "test"}
     root = locate(path, "images", *(f"images_variant_{file}.txt" for file in names.values()))
@@ -83,7 +90,7 @@ def aircraft(path: Path) -> Dataset:
     return from_lists("aircraft", root / "images", lists)
 
 
-def cub200(path: Path) -> Dataset:
+def cub200(path: Place) -> Dataset:
     """CUB-200-2011, birds."""
     names = ("images", "image_class_labels", "train_test_split", "classes")
     root = locate(path, *(f"{name}.txt" for name in names), "images")
@@ -95,34 +102,34 @@ def cub200(path: Path) -> Dataset:
     return from_lists("cub200", root / "images", lists)
 
 
-def cars(path: Path) -> Dataset:
+def cars(path: Place) -> Dataset:
     """Stanford Cars."""
     root = locate(path, "cars_train", "cars_test", "devkit/cars_train_annos.mat", "devkit/cars_meta.mat")
     labelled = [p for p in (root / "devkit", root) if (p / "cars_test_annos_withlabels.mat").exists()]
     require(labelled, "open_dataset", "cars_test_annos_withlabels.mat beside devkit/", f"{root} without it")
-    classes = tuple(str(name) for name in loadmat(root / "devkit/cars_meta.mat", simplify_cells=True)["class_names"])
+    classes = tuple(str(name) for name in read_mat(root / "devkit/cars_meta.mat")["class_names"])
     splits = {}
     for name, annotations in (
         ("train", root / "devkit/cars_train_annos.mat"),
         ("test", labelled[0] / "cars_test_annos_withlabels.mat"),
     ):
-        rows = np.atleast_1d(loadmat(annotations, simplify_cells=True)["annotations"])
+        rows = np.atleast_1d(read_mat(annotations)["annotations"])
         names, labels = [str(row["fname"]) for row in rows], [int(row["class"]) - 1 for row in rows]
         splits[name] = files(root / f"cars_{name}", names, labels)
     return Dataset("cars", classes, splits)
 
 
-def dogs(path: Path) -> Dataset:
+def dogs(path: Place) -> Dataset:
     """Stanford Dogs."""
     root = locate(path, "Images", "train_list.mat", "test_list.mat")
     lists = {}
     for name in ("train", "test"):
-        listed = np.atleast_1d(loadmat(root / f"{name}_list.mat", simplify_cells=True)["file_list"])
+        listed = np.atleast_1d(read_mat(root / f"{name}_list.mat")["file_list"])
         lists[name] = [(str(item), str(item).split("/")[0]) for item in listed]
     return from_lists("dogs", root / "Images", lists)
 
 
-def pets(path: Path) -> Dataset:
+def pets(path: Place) -> Dataset:
     """Oxford Pets, by breed."""
     root = locate(path, "images", "annotations/trainval.txt", "annotations/test.txt")
     lists = {}
@@ -132,8 +139,8 @@ def pets(path: Path) -> Dataset:
     return from_lists("pets", root / "images", lists)
 
 
-def dtd(path: Path, split: int = 1) -> Dataset:
-    """Describable textures, by one of the ten official splits."""
+def dtd(path: Place, split: int = 1) -> Dataset:
+    """Describable Textures (DTD), by one of the ten official splits."""
     names = {"train": "train", "validation": "val", "test": "test"}
     root = locate(path, "images", *(f"labels/{file}{split}.txt" for file in names.values()))
     listed = {name: lines(root / f"labels/{file}{split}.txt") for name, file in names.items()}

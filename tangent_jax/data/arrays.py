@@ -1,4 +1,4 @@
-"""Examples that are rows of an array, such as token ids: for models that read no images."""
+"""Examples from the rows of an array, such as token ids, for models that do not read images."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,11 +14,15 @@ from tangent_jax.data.sources import Examples
 
 @public
 def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
-    """Returns the rows of `x`, "n ...", with their targets as examples, which `Predictor.features` takes.
+    """Examples from the rows of `x`, "n ...", and their targets, as `Predictor.features` takes them.
 
     Args:       x: an array or memory map of whole numbers or floats; targets: class indices "n", or arrays "n ...";
                 names: of the rows, None for "row 0" and so on.
-    Guarantees: a row's content identifier is of its shape and bytes: stores and removals know it by that.
+    Guarantees: a row's content identifier, by which stores and removals know it, hashes its shape and bytes.
+
+    >>> data = tj.examples(np.zeros((4, 3), np.int32), np.array([0, 1, 0, 1]))
+    >>> data.names[0], data.read(0).shape
+    ('row 0', (3,))
     """
     x = x if hasattr(x, "nbytes") else as_array("x", x)
     targets = as_array("targets", targets)

@@ -1,12 +1,12 @@
-"""Data sets whose examples come with columns: splits by name, one column of images and one of labels, classes.
+"""Data sets with columns: splits by name, one column of images, one of labels, and classes.
 
-    PATH?image=NAME&label=NAME      the columns, each needed where several fit; a CSV has &split=NAME too
-    classes.txt                     beside the data: a class name a line, in the order of the class indices
+    PATH?image=NAME&label=NAME      the columns, needed if several fit; a CSV also takes &split=NAME
+    classes.txt                     beside the data: one class name per line, in the order of the class indices
 
-A split is a word in the name of a file, or in the nearest folder around it that has one: train, test, validation, or
-another of SPELLINGS. One split alone is divided by content, as a folder without splits is.
-Labels are class indices or class names. Indices without names are classes named "0", "1", ...; names are sorted.
-Left out, each with a remark: rows without a label (null, -1, nothing), splits without one, splits of another name.
+A split is a word in the name of a file, or of the nearest folder around it: train, test, validation, or another one of
+SPELLINGS. A single split is divided by content, like a folder without splits. Labels are class indices or class names.
+Indices without names become classes "0", "1", ...; names are sorted. Left out, each with a remark: rows without a label
+(null, -1, empty), splits without labels, splits of other names.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ import numpy as np
 
 from tangent_jax.core import require
 from tangent_jax.core.records import read_lines
+from tangent_jax.core.url_paths import Place, name_below
 from tangent_jax.data.folders import SPLITS, by_content
 from tangent_jax.data.sources import Dataset, Examples
 
@@ -34,16 +35,16 @@ Label = int | str | None
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of one split as they lie on disk; `read` and `where` as in Examples."""
+    """The rows of one split on disk; `read` and `where` as in Examples."""
 
     names: Sequence[str]
     labels: Sequence[Label]
     read: Callable[[int], bytes]
-    where: Callable[[int], tuple[Path, str]]
+    where: Callable[[int], tuple[Place, str]]
 
 
 def options(where: str) -> tuple[str, dict[str, str]]:
-    """(path, columns by image, label, split) of what stands behind the colon of a specification."""
+    """(path, columns by image, label, split) of the part of a specification after the colon."""
     path, mark, text = where.partition("?")
     pairs = parse_qsl(text, keep_blank_values=True)
     expected = "PATH?image=COLUMN&label=COLUMN&split=COLUMN, each at most once"
@@ -53,7 +54,7 @@ def options(where: str) -> tuple[str, dict[str, str]]:
 
 
 def choose(kind: str, chosen: str | None, fitting: Sequence[str], present: Sequence[str], where: object) -> str:
-    """The name of the column of images or labels: that which was chosen, or the only one that fits."""
+    """The column of images or labels: the chosen one, or the only one that fits."""
     do = f"Write PATH?{kind}=COLUMN"
     if chosen is not None:
         require(chosen in present, "open_dataset", f"a column {chosen} in {where}", ", ".join(present) or "none", do)
@@ -64,7 +65,7 @@ def choose(kind: str, chosen: str | None, fitting: Sequence[str], present: Seque
 
 
 def split_of(file: str) -> tuple[str, tuple[str, ...]]:
-    """(split, folders around it) of a file's relative name; the split is "" without a word for one."""
+    """(split, surrounding folders) of a file's relative name; "" if no word names a split."""
     parts = Path(file).parts
     for place in reversed(range(len(parts))):
         words = re.split(r"[^a-z]+", parts[place].lower())
@@ -75,12 +76,12 @@ def split_of(file: str) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def by_split(root: Path, files: Sequence[Path]) -> tuple[dict[str, list[Path]], list[str]]:
-    """The files of each split, by their names below `root`, in order, and a remark about those in none."""
-    groups: dict[str, list[Path]] = {}
+def by_split(root: Place, files: Sequence[Any]) -> tuple[dict[str, list[Any]], list[str]]:
+    """The files of each split, by their names below `root`, sorted, and a remark about the others."""
+    groups: dict[str, list[Any]] = {}
     around: set[str] = set()
     for file in files:
-        split, folders = split_of(str(file.relative_to(root)))
+        split, folders = split_of(name_below(file, root))
         groups.setdefault(split, []).append(file)
         around |= {"/".join(folders) or "."} if split else set()
     do = "Name the path of one data set"
@@ -89,16 +90,16 @@ def by_split(root: Path, files: Sequence[Path]) -> tuple[dict[str, list[Path]], 
     return groups, [f"left out {len(unnamed)} files of no split, such as {unnamed[0]}"] if unnamed else []
 
 
-def classes_beside(folder: Path) -> tuple[str, ...] | None:
-    """The names of classes.txt in a folder, None where there is none."""
+def classes_beside(folder: Place) -> tuple[str, ...] | None:
+    """The names of classes.txt in a folder, or None."""
     path = folder / "classes.txt"
     return tuple(read_lines("open_dataset", path)) if path.is_file() else None
 
 
 def assemble(
-    path: Path, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
+    path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
 ) -> Dataset:
-    """The data set of its parts, by split; `classes`: the names of the class indices, where they are known."""
+    """The data set of its parts, by split; `classes`: the names of the class indices, if known."""
     remarks = [*remarks]
     unknown = [name for name in parts if name.lower() not in SPELLINGS] if len(parts) > 1 else []
     for name in unknown:
@@ -127,14 +128,14 @@ def assemble(
 
 
 def is_missing(label: Label) -> bool:
-    """True for what stands in the place of a label."""
+    """True for a value that means no label."""
     return label is None or label in (-1, "")
 
 
 def class_index(
-    path: Path, labels: Collection[Label], classes: Sequence[str] | None
+    path: Place, labels: Collection[Label], classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[Label, int]]:
-    """Returns the names of the classes and the class index of each of the labels, which differ."""
+    """Returns the names of the classes, and the class index of each distinct label."""
     distinct: list[Any] = [*labels]
     kinds = {type(label) for label in distinct}
     require(len(kinds) < 2, "open_dataset", f"class indices or class names in {path}", "both")
@@ -152,10 +153,10 @@ def class_index(
 
 
 def as_labels(texts: Sequence[str], where: object) -> list[Label]:
-    """Labels of text: class indices where all are whole numbers 0, 1, 2, ..., class names where none is.
+    """Labels from text: class indices if all are whole numbers 0, 1, 2, ..., class names if none is.
 
-    An empty text, or -1 among indices, is no label.
-    Raises: InputError naming the first of a mixture: one stray 1.0 or 01 would make names of all indices.
+    An empty text, or -1 among indices, means no label.
+    Raises: InputError naming the first label of a mixture: a stray 1.0 or 01 would turn all indices into names.
     """
     indices = [re.fullmatch("0|[1-9][0-9]{0,17}", text) is not None for text in texts]
     if not any(indices):

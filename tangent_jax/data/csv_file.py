@@ -1,19 +1,19 @@
-"""A CSV of images: a line for each, with its path and its label.
+"""A CSV of images: one line for each image, with its path and its label.
 
-    path,label              the header: columns of other names are chosen in the specification
-    a/1.jpg,cat             paths are relative to the file, labels class names or class indices
-    path,label,split        a column `split` may say train, validation or test
+    path,label              the header; the specification can choose columns of other names
+    a/1.jpg,cat             paths are relative to the file; labels are class names or class indices
+    path,label,split        the optional column `split`: train, validation or test
 
-An image is named as its path is written there.
+The path in the CSV is the image's name.
 """
 
 import csv
 import io
 from functools import partial
-from pathlib import Path
 
 from tangent_jax.core import refusal, require
 from tangent_jax.core.records import read_text
+from tangent_jax.core.url_paths import Place
 from tangent_jax.data.columns import Part, as_labels, assemble, choose, classes_beside, options
 from tangent_jax.data.sources import Dataset, existing_path, path_of, read_file
 
@@ -39,7 +39,7 @@ def csv_file(where: str) -> Dataset:
     return assemble(path, parts, classes_beside(path.parent))
 
 
-def table(path: Path) -> tuple[list[str], list[list[str]]]:
+def table(path: Place) -> tuple[list[str], list[list[str]]]:
     """(header, rows) of a CSV."""
     try:
         text = io.StringIO(read_text("open_dataset", path), newline="")

@@ -1,11 +1,11 @@
-"""Images as a model wants them: upright RGB, resized, centre cropped, uint8.
+"""Decodes images for a model: upright RGB, resized, centre cropped, uint8.
 
 EXIF orientation       applied, as every viewer does
-16-bit grey            scaled to 8 bits: v / 257, whatever part of the range is used
+16-bit grey            scaled to 8 bits: v / 257, without stretching the range
 transparency           shown on white
-several frames         refused: there is no one picture (a JPEG's preview is none)
-formats                FORMATS alone, whatever the name says: no other decoder, such as Ghostscript for EPS, is started
-32-bit and float grey  refused: their range is not in the file
+several frames         refused, as it is not one picture (a JPEG's preview does not count)
+formats                only FORMATS, by content: no other decoder, such as Ghostscript for EPS, is started
+32-bit and float grey  refused, as the file does not state their range
 """
 
 import io
@@ -18,7 +18,7 @@ from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
-MOST_PIXELS = 89_000_000  # of an image, before and after it is resized: Pillow warns of more
+MOST_PIXELS = 89_000_000  # pixels of an image, before and after it is resized; Pillow warns of more
 DO = "Mend or remove it, or set skip_unreadable=True"
 
 
@@ -36,7 +36,7 @@ def decode(image: bytes | np.ndarray, name: str, size: ImageSize, preprocessing:
             require(frames == 1, "decode", "an image of one frame", f"{name} of {frames} frames", DO)
         width, height = picture.size
         turned = (width, height), (height, width)
-        either = [preprocessing.resized_shape(shape, size) for shape in turned]  # it may turn
+        either = [preprocessing.resized_shape(shape, size) for shape in turned]  # EXIF may swap the sides
         pixels = max(width * height, *(wide * high for wide, high in either))
         most = f"an image of at most {MOST_PIXELS:,} pixels, also when it is resized for {size}"
         require(pixels <= MOST_PIXELS, "decode", most, f"{name} of {width} x {height}", DO)
@@ -62,7 +62,7 @@ def size_of(image: bytes | np.ndarray, name: str) -> tuple[int, int]:
 
 
 def as_rgb(picture: Image.Image, name: str) -> Image.Image:
-    """The image upright and in RGB, by the rules of the module's table."""
+    """The image upright and in RGB, by the table of the module."""
     picture = ImageOps.exif_transpose(picture)
     known = picture.mode not in ("I", "F")
     require(known, "decode", "8 or 16 bits a channel", f"{name} in mode {picture.mode}, of a range not known", DO)

@@ -1,12 +1,12 @@
-"""Folders and zips of photographs: class sub-folders, with or without splits, or a zip's manifest.
+"""Folders and zips of photographs: class sub-folders, with or without splits, or a manifest.
 
-    CLASS/IMAGE                     every fifth image by content is test
-    train/CLASS/IMAGE, test/...     splits: train, test, validation (or val, valid), in any case of letters
+    CLASS/IMAGE                     every fifth image, by content hash, is test
+    train/CLASS/IMAGE, test/...     splits: train, test, validation (or val, valid), in any letter case
     manifest.json                   {"classes": [name, ...], "items": [[image, split, class index], ...]}
 
-Left out, each with a remark: hidden files and folders, files in a class that are no images, images in no class, links
-to nothing, and links that lead in a circle. Other links are followed. A manifest.json in a zip must be ours; in a
-folder it is read only if it has `classes` and `items`.
+Left out, each with a remark: hidden files and folders, files in a class that are not images, images in no class, broken
+links, and links that form a circle. Other links are followed. A manifest.json in a zip must have this form; in a folder
+it is read only if it has `classes` and `items`.
 """
 
 import dataclasses
@@ -20,9 +20,10 @@ import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, check_size, existing_path, files
 
-HELD_OUT = 5  # without a test split, every fifth image by content is test
+HELD_OUT = 5  # without a test split, every fifth image is test, by content hash
 SPLITS = {"train": "train", "test": "test", **dict.fromkeys(("validation", "val", "valid"), "validation")}
 Make = Callable[[Iterable[str], Iterable[int]], Examples]
 
@@ -63,8 +64,11 @@ def folder(where: str) -> Dataset:
 # Folders
 
 
-def walk(root: Path) -> tuple[list[str], list[str], list[str]]:
-    """(files, folders, remarks) below a folder, by sorted relative names; links are followed, but not in circles."""
+def walk(root: Place) -> tuple[list[str], list[str], list[str]]:
+    """(files, folders, remarks) below a folder, by sorted relative names; follows links, but not in circles."""
+    if isinstance(root, UrlPath):
+        below = [(str(path.relative_to(root)), path.is_file()) for path in root.below() if path != root]
+        return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file], []
     names, folders, remarks, seen = [], [], [], set()
     for where, inner, own in os.walk(root, followlinks=True):
         here = Path(where).relative_to(root)
@@ -81,8 +85,8 @@ def walk(root: Path) -> tuple[list[str], list[str], list[str]]:
     return sorted(names), sorted(folders), remarks
 
 
-def folder_manifest(path: Path) -> dict | None:
-    """A folder's manifest.json where it is one of ours, else None: many programs write a file of this name."""
+def folder_manifest(path: Place) -> dict | None:
+    """A folder's manifest.json if it has our form, else None: many programs write a file of this name."""
     try:
         manifest = parse_json("open_dataset", (path / "manifest.json").read_bytes(), path)
     except InputError:
@@ -90,8 +94,8 @@ def folder_manifest(path: Path) -> dict | None:
     return manifest if {"classes", "items"} <= {*manifest} else None
 
 
-def from_folders(path: Path, names: list[str], folders: list[str], remarks: list[str], make: Make) -> Dataset:
-    """The data set of class sub-folders, in splits where their parents are."""
+def from_folders(path: Place, names: list[str], folders: list[str], remarks: list[str], make: Make) -> Dataset:
+    """The data set of class sub-folders, in splits if their parents name splits."""
     classes, items_by_split, more = by_folder(names, folders)
     splits = {split: make([n for n, _ in items], [y for _, y in items]) for split, items in items_by_split.items()}
     do = "Name the folder of training images train"
@@ -100,16 +104,16 @@ def from_folders(path: Path, names: list[str], folders: list[str], remarks: list
 
 
 def is_hidden(name: str) -> bool:
-    """True for a hidden file, a file in a hidden folder, and a file that macOS adds to a zip."""
+    """True for a hidden file, a file in a hidden folder, or a file that macOS adds to a zip."""
     return name.startswith("__MACOSX") or any(part.startswith(".") for part in name.split("/"))
 
 
 def by_folder(
     names: list[str], folders: list[str]
 ) -> tuple[tuple[str, ...], dict[str, list[tuple[str, int]]], list[str]]:
-    """Returns the classes, (name, class index) by split, and remarks; the split is "" without folders of splits.
+    """Returns the classes, (name, class index) by split, and remarks; the split is "" if folders name none.
 
-    A single folder around everything is skipped.
+    A single folder around all files is skipped.
     """
     visible = [f for f in folders if not is_hidden(f)]
     shown = [n for n in names if not is_hidden(n)]
@@ -141,7 +145,7 @@ def by_folder(
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
-    """Train and test by the content identifier: an image that comes or goes moves no other."""
+    """Train and test by the content identifier: adding or removing an image moves no other image."""
     test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in examples.identifiers()], bool)
     return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
 
@@ -150,24 +154,30 @@ def by_content(examples: Examples) -> dict[str, Examples]:
 
 
 class Archive(zipfile.ZipFile):
-    """A zip that is open for reading; a process that it is sent to opens it anew."""
+    """A zip that is open for reading; a process that receives it opens it again."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.open() if isinstance(place, UrlPath) else place)
+        self.place = place
 
     def __reduce__(self) -> tuple:
-        return open_zip, (Path(str(self.filename)),)
+        return open_zip, (self.place,)
 
 
-def open_zip(path: Path) -> Archive:
-    """Opens a zip; InputError for a file that is none."""
+def open_zip(path: Place) -> Archive:
+    """Opens a zip; InputError for another file."""
     try:
         return Archive(path)
+    except InputError:
+        raise
     except Exception as error:
         got = f"{path} ({type(error).__name__})"
         raise refusal("open_dataset", "a folder or a zip", got, "Unpack it, or fetch it again") from error
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Reads one member of a zip, at most as large as an image; threads may read together, as ZipFile locks its file."""
-    expected = f"a readable {name} in {archive.filename}"
+def read_member(archive: Archive, name: str) -> bytes:
+    """Reads one member of a zip, up to the size limit of images; thread-safe, as ZipFile locks its file."""
+    expected = f"a readable {name} in {archive.place}"
     try:
         size = archive.getinfo(name).file_size
         check_size(size, name)
@@ -175,18 +185,18 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
             content = member.read(size + 1)
     except InputError:
         raise
-    except Exception as error:  # damaged, encrypted, packed in a way that Python does not know
+    except Exception as error:  # damaged, encrypted, or compressed in an unknown way
         raise refusal("open_dataset", expected, f"{type(error).__name__}: {error}") from error
     require(len(content) == size, "open_dataset", expected, f"{len(content)} bytes, not {size}")
     return content
 
 
-def read_nth(archive: zipfile.ZipFile, members: tuple[str, ...], i: int) -> bytes:
+def read_nth(archive: Archive, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of member `i` of `members`."""
     return read_member(archive, members[i])
 
 
-def from_manifest(path: Path, content: dict, present: set[str], make: Make) -> Dataset:
+def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> Dataset:
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)
@@ -198,7 +208,7 @@ def from_manifest(path: Path, content: dict, present: set[str], make: Make) -> D
     for item in items:
         names.setdefault(item[1], []).append(item)
     if len(names) == 1:
-        names = {"train": [*items]}  # one split of whatever name
+        names = {"train": [*items]}  # a single split, of any name
     unknown = sorted({*names} - {*SPLITS})
     require(not unknown, "open_dataset", f"splits of {', '.join(SPLITS)} in {where}", ", ".join(unknown))
     return Dataset(

@@ -1,15 +1,15 @@
-"""Hugging Face data sets on disk: parquet as the hub lays it out, and arrow as `save_to_disk` writes it.
+"""Hugging Face data sets on disk: parquet in the hub's layout, and arrow files of `save_to_disk`.
 
     PATH.parquet                                    one file
     data/train-00000-of-00002.parquet, ...          a split in the name of each file or of a folder around it;
     train/0000.parquet, test/0000.parquet           below PATH, or below a folder of it
     train/data-00000-of-00001.arrow, state.json     a saved DatasetDict, or a saved Dataset; state.json names its files
 
-Images are a column of the Image feature (bytes and path) or of bytes; labels are ClassLabel, whole numbers or text.
-The features stand in the metadata of the files' schema, under "huggingface", as the datasets library writes them.
-An image is named SPLIT/PATH, by its own path, or SPLIT/ROW without one, SPLIT/ROW/PATH where several are alike.
+Images are a column of the Image feature (bytes and path) or of bytes; labels are ClassLabel, whole numbers or text. The
+datasets library writes the features into the metadata of the files' schema, under "huggingface". An image is named
+SPLIT/PATH, SPLIT/ROW without a path, or SPLIT/ROW/PATH if paths repeat.
 
-Arrow files are mapped; of parquet the row group that holds an image is read, and the last few are held in memory.
+Arrow files are memory-mapped. For parquet the row group of an image is read, and the last few stay in memory.
 """
 
 import bisect
@@ -20,18 +20,19 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.url_paths import Place, UrlPath, name_below
 from tangent_jax.data.columns import Label, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing_path
 
-MOST_GROUP = 1 << 30  # bytes of the images of a row group
-GROUPS = 4  # row groups that are held in memory
-READING = threading.Lock()  # so that threads do not read one row group several times
+MOST_GROUP = 1 << 30  # the most bytes of images in a row group
+GROUPS = 4  # row groups kept in memory
+READING = threading.Lock()  # threads must not read one row group several times
 
 
 def hugging_face(where: str) -> Dataset:
@@ -49,7 +50,7 @@ def hugging_face(where: str) -> Dataset:
         alike = [own.field(name).type for name in (image, label) if own.get_field_index(name) >= 0] == types
         expected = f"the columns {image} and {label} of one type, and of the same classes, in all files of {path}"
         good = alike and class_names(own, label, file) == classes
-        require(good, "open_dataset", expected, f"others in {file.relative_to(root)}")
+        require(good, "open_dataset", expected, f"others in {name_below(file, root)}")
     groups, remarks = by_split(root, files)
     parts = {split: part_of(split, some, image, label) for split, some in groups.items()}
     return assemble(path, parts, classes or classes_beside(root), remarks)
@@ -58,9 +59,9 @@ def hugging_face(where: str) -> Dataset:
 # Files
 
 
-def data_files(path: Path) -> list[Path]:
-    """The parquet or arrow files below a folder, sorted; of a folder with a state.json those that it names."""
-    below = [file for file in sorted(path.rglob("*")) if not is_hidden(str(file.relative_to(path)))]
+def data_files(path: Any) -> list[Any]:
+    """The parquet or arrow files below a folder, sorted; with a state.json, those that it names."""
+    below = [file for file in sorted(path.rglob("*")) if not is_hidden(name_below(file, path))]
     states = [file for file in below if file.name == "state.json"]
     saved = {state.parent for state in states}
     files = [file for file in below if file.suffix in (".parquet", ".arrow") and file.parent not in saved]
@@ -73,18 +74,18 @@ def data_files(path: Path) -> list[Path]:
     return files
 
 
-def saved_files(state: Path) -> list[Path]:
+def saved_files(state: Any) -> list[Any]:
     """The files that the state.json of a saved Dataset names."""
     content, where = parse_json("open_dataset", state.read_bytes(), state), f"_data_files of {state}"
     entries = convert(tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", where)
     indices = [name for name, value in content.items() if name.startswith("_indices") and value]
     require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
     names = [convert(str, entry.get("filename"), "open_dataset", where) for entry in entries]
-    return [state.parent / Path(name).name for name in names]
+    return [state.parent / PurePath(name).name for name in names]
 
 
-def list_lacking(files: Sequence[Path]) -> list[str]:
-    """The files that are not there of those that call themselves one of several, as NAME-00000-of-00002 does."""
+def list_lacking(files: Sequence[Place]) -> list[str]:
+    """The missing files of numbered series, NAME-00000-of-00002."""
     present, wanted = {str(file) for file in files}, set()
     for file in files:
         match = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})(\D.*)", str(file))
@@ -105,32 +106,40 @@ def arrow() -> Any:
         raise refusal("open_dataset", "pyarrow", "no such package", "pip install 'tangent-jax[data]'") from error
 
 
-def read_whole(file: Path, read: Any) -> Any:
-    """The value of read(file); InputError for a damaged file."""
+def read_whole(file: Place, read: Any) -> Any:
+    """Returns read(file); InputError for a damaged file."""
     try:
         return read(file)
     except InputError:
         raise
-    except Exception as error:  # pyarrow raises many kinds
+    except Exception as error:  # pyarrow raises many kinds of errors
         got = f"{type(error).__name__}: {error}"
         raise refusal("open_dataset", f"a whole {file}", got, "Fetch it again") from error
 
 
-def schema_of(file: Path) -> Any:
+def schema_of(file: Place) -> Any:
     """The schema of a file."""
-    return arrow().parquet.read_schema(file) if file.suffix == ".parquet" else map_file(file, stamp(file)).schema
+    if file.suffix != ".parquet":
+        return map_file(file, stamp(file)).schema
+    return arrow().parquet.read_schema(source_of(file))
 
 
-def stamp(file: Path) -> tuple[int, int]:
-    """The size of a file and the time of its last write: another stamp, another file."""
+def source_of(file: Place) -> Any:
+    """A parquet file as pyarrow takes it: a path, or at a URL a file that is open."""
+    return file.open() if isinstance(file, UrlPath) else file
+
+
+def stamp(file: Place) -> tuple[int, int]:
+    """(size, time of the last write) of a file, which change with the file."""
     state = file.stat()
     return state.st_size, state.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=1024)
-def map_file(file: Path, stamp: tuple[int, int]) -> Any:
-    """The table of an arrow file, in the format of streams or of files, mapped."""
-    package = arrow()
+def map_file(file: Place, stamp: tuple[int, int]) -> Any:
+    """The memory-mapped table of an arrow file, in the format of streams or of files."""
+    package, do = arrow(), "Write it as parquet, or copy it to this machine: arrow files are mapped"
+    require(isinstance(file, Path), "open_dataset", "parquet files at a URL", file, do)
     content = package.memory_map(str(file))
     if content.read(6) == b"ARROW1":
         content.seek(0)
@@ -142,8 +151,8 @@ def map_file(file: Path, stamp: tuple[int, int]) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def map_column(file: Path, stamp: tuple[int, int], name: str) -> Any:
-    """A column of an arrow file, whose offsets are known to lie inside it."""
+def map_column(file: Place, stamp: tuple[int, int], name: str) -> Any:
+    """A column of an arrow file, after a check that its offsets lie inside."""
     column = map_file(file, stamp).column(name)
     column.validate(full=True)
     return column
@@ -152,22 +161,22 @@ def map_column(file: Path, stamp: tuple[int, int], name: str) -> Any:
 # Columns
 
 
-def features_of(schema: Any, file: Path) -> dict[str, dict]:
-    """The features of the datasets library by column, of the metadata of a schema; none where it has none."""
+def features_of(schema: Any, file: Place) -> dict[str, dict]:
+    """The datasets library's features by column, from the metadata of a schema; empty without them."""
     content = (schema.metadata or {}).get(b"huggingface", b"{}")
     info = parse_json("open_dataset", content, f"the huggingface metadata of {file}").get("info")
     features = info.get("features") if isinstance(info, dict) else None
     return {n: f for n, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
 
 
-def class_names(schema: Any, label: str, file: Path) -> tuple[str, ...] | None:
-    """The names of the classes of a column of labels, None where the file has none."""
+def class_names(schema: Any, label: str, file: Place) -> tuple[str, ...] | None:
+    """The class names of a column of labels, None if the file has none."""
     names = features_of(schema, file).get(label, {}).get("names")
     where = f"the names of {label} in {file}"
     return None if names is None else convert(tuple[str, ...], names, "open_dataset", where)
 
 
-def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str]:
+def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str]:
     """(column of images, column of labels) of a file."""
     features, types = features_of(schema, file), arrow().types
     alone = len({*schema.names}) == len(schema.names)
@@ -193,7 +202,7 @@ def columns(schema: Any, chosen: dict[str, str], file: Path) -> tuple[str, str]:
 # Rows
 
 
-def part_of(split: str, files: Sequence[Path], image: str, label: str) -> Part:
+def part_of(split: str, files: Sequence[Place], image: str, label: str) -> Part:
     """The rows of the files of one split."""
     labels: list[Label] = []
     paths: list[str | None] = []
@@ -213,12 +222,12 @@ def part_of(split: str, files: Sequence[Path], image: str, label: str) -> Part:
     return Part(names, labels, partial(read_row, *places), partial(place_of, *places))
 
 
-def labels_and_paths(file: Path, image: str, label: str) -> tuple[list[Label], list[str | None]]:
-    """The labels of a file, and the paths of its images, None where it has none."""
+def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Label], list[str | None]]:
+    """The labels in a file, and the paths of its images, or None."""
     kind = schema_of(file).field(image).type
     has_paths = arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0
     if file.suffix == ".parquet":
-        with arrow().parquet.ParquetFile(file) as content:
+        with arrow().parquet.ParquetFile(source_of(file)) as content:
             table = content.read(columns=[label, *([f"{image}.path"] if has_paths else [])])
         labels, paths = table.column(label), table.column(image) if has_paths else None
     else:
@@ -229,25 +238,25 @@ def labels_and_paths(file: Path, image: str, label: str) -> tuple[list[Label], l
     return labels.to_pylist(), own
 
 
-def row_in_file(files: tuple[Path, ...], ends: list[int], row: int) -> tuple[Path, int]:
-    """The file that holds a row, and its number there; `ends`: the row after the last of each."""
+def row_in_file(files: tuple[Place, ...], ends: list[int], row: int) -> tuple[Place, int]:
+    """The file of a row, and the row's number there; `ends`: one past the last row of each file."""
     place = bisect.bisect_right(ends, row)
     return files[place], row - (ends[place - 1] if place else 0)
 
 
-def place_of(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> tuple[Path, str]:
-    """The file that holds a row, and the column and row of its image there."""
+def place_of(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> tuple[Place, str]:
+    """The file of a row, and the column and row of its image there."""
     file, own = row_in_file(files, ends, row)
     return file, f"{own} of {image}"
 
 
-def read_row(files: tuple[Path, ...], ends: list[int], image: str, row: int) -> bytes:
+def read_row(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> bytes:
     """The encoded image of a row."""
     file, own = row_in_file(files, ends, row)
     return read_whole(file, partial(value_at, image=image, row=own))
 
 
-def value_at(file: Path, image: str, row: int) -> bytes:
+def value_at(file: Place, image: str, row: int) -> bytes:
     """The encoded image of a row of a file."""
     if file.suffix == ".parquet":
         with READING:
@@ -265,16 +274,16 @@ def value_at(file: Path, image: str, row: int) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def group_ends(file: Path, stamp: tuple[int, int]) -> list[int]:
-    """The row after the last of each row group of a parquet file."""
-    content = arrow().parquet.read_metadata(file)
+def group_ends(file: Place, stamp: tuple[int, int]) -> list[int]:
+    """One past the last row of each row group of a parquet file."""
+    content = arrow().parquet.read_metadata(source_of(file))
     return [*accumulate(content.row_group(i).num_rows for i in range(content.num_row_groups))]
 
 
 @functools.lru_cache(maxsize=GROUPS)
-def group_column(file: Path, stamp: tuple[int, int], group: int, image: str) -> Any:
+def group_column(file: Place, stamp: tuple[int, int], group: int, image: str) -> Any:
     """The images of a row group of a parquet file."""
-    with arrow().parquet.ParquetFile(file) as content:
+    with arrow().parquet.ParquetFile(source_of(file)) as content:
         columns = content.metadata.row_group(group)
         sizes = [columns.column(i) for i in range(columns.num_columns)]
         size = sum(c.total_uncompressed_size for c in sizes if f"{c.path_in_schema}.".startswith(f"{image}."))

@@ -1,15 +1,15 @@
-"""Content identifiers, and the index that keeps them, so that an image is not read again for its name alone.
+"""Content identifiers, and an index that stores them, so that unchanged images are not read again to be identified.
 
-    ~/.cache/tangent_jax/index.sqlite     (key, text): a key is the SHA-256 of a file's path, its state and a place in
-                                          it, a text an image's identifier, or the samples of a tar (tars.py)
+    ~/.cache/tangent_jax/index.sqlite     (key, text): the key is the SHA-256 of a file's path, its state and a place in
+                                          it; the text an image's identifier, or the samples of a tar (tars.py)
 
-A place is where the bytes lie: a member of a zip, a column and row of a file, offset and size in a tar. The name of an
-example does not say it: two columns of images have the same names, and a row that is taken out renames those after it.
+The place is where the bytes lie: a member of a zip, a column and row of a file, offset and size in a tar. The name of
+an example does not identify it: two columns of images have the same names, and removing a row renumbers later rows.
 
-The state of a file is its size, inode, and the times of its last write and last change. A file whose state is of this
-moment may be altered once more within the same tick of the clock: nothing is kept about it. No program sets the time of
-the last change; but a disk or a clock that is set back may show an old one. So `Examples.read_identified` holds every
-image that is decoded against its identifier. The index decides nothing: without it, images are read.
+The state of a file is its size, inode, and the times of its last write and last change. A file that was changed just
+now may change again within one tick of the clock, so nothing is stored about it. Programs cannot set the time of the
+last change, but a disk or a clock that is set back may show an old one. So `Examples.read_identified` checks every
+decoded image against its identifier. The index only saves time: without it, images are read.
 """
 
 import contextlib
@@ -20,34 +20,36 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
 from tangent_jax.core import InputError, progress_bar
 from tangent_jax.core.files import expand_path, make_private
+from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.workers import closing_pool, in_order
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
 TICK = 2  # seconds: the coarsest clock of a file system
-TOGETHER = 500  # texts that are looked up, or written, at once
+TOGETHER = 500  # texts per query or write
 
 
 def content_identifier(content: bytes | np.ndarray) -> str:
     """SHA-256 (hex) of encoded bytes, or of an array's shape, dtype and bytes."""
-    if isinstance(content, np.ndarray):  # of uint8, as images are, without its dtype: as version 0.3 has it
+    if isinstance(content, np.ndarray):  # uint8 images without their dtype, as in version 0.3
         kind = "" if content.dtype == np.uint8 else content.dtype.name
         content = f"{content.shape}{kind}".encode() + np.ascontiguousarray(content).tobytes()
     return hashlib.sha256(content).hexdigest()
 
 
 def hidden(identifiers: Iterable[str]) -> set[str]:
-    """Content identifiers, hashed again: what was removed is known again, and nobody is told whose it was."""
+    """Content identifiers, hashed again: removed content is recognised, without revealing its identifier."""
     return {hashlib.sha256(f"removed {identifier}".encode()).hexdigest() for identifier in identifiers}
 
 
-def file_state(path: Path) -> str | None:
-    """A file's path and state as text; None where it is not there, or too new to be told from its next state."""
+def file_state(path: Place) -> str | None:
+    """A file's path and state as text; None if it is missing, or was changed too recently."""
+    if isinstance(path, UrlPath):
+        return path.state()
     try:
         state = os.stat(path)
     except (OSError, ValueError):
@@ -58,18 +60,18 @@ def file_state(path: Path) -> str | None:
 
 
 def key_of(state: str | None, place: str) -> bytes | None:
-    """The key of what is kept about a place in a file of this state; None without a state."""
+    """The index key of a place in a file of this state; None without a state."""
     text = f"{state}\0{place}".encode(errors="surrogatepass")
     return None if state is None else hashlib.sha256(text).digest()
 
 
 def identify(
-    count: int, read: Callable[[int], str | None], where: Callable[[int], tuple[Path, str]] | None
+    count: int, read: Callable[[int], str | None], where: Callable[[int], tuple[Place, str]] | None
 ) -> list[str | None]:
-    """The identifier of each of `count` images, from the index or by `read`, in threads; None where `read` gives None.
+    """The identifier of each of `count` images, from the index or by `read`, in threads; None if `read` gives None.
 
-    Args: where: the file that holds the image of a row, and the place of its bytes there, which no other image of the
-          file has; without it nothing is kept. What is read is kept some at a time, so an interrupted call goes on.
+    Args: where: the file of a row's image, and the unique place of its bytes there; without it nothing is stored.
+          Identifiers are stored in portions, so an interrupted call resumes.
     """
     places = [where(i) for i in range(count)] if where else []
     states = {path: file_state(path) for path in dict.fromkeys(path for path, _ in places)}
@@ -93,7 +95,7 @@ def identify(
 
 
 def look_up(keys: Sequence[bytes | None]) -> list[str | None]:
-    """The text that the index keeps for each key, else None."""
+    """The stored text of each key, else None."""
     texts: dict[bytes, str] = {}
     wanted = [key for key in keys if key]
     with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index:
@@ -105,20 +107,20 @@ def look_up(keys: Sequence[bytes | None]) -> list[str | None]:
 
 
 def keep(texts: dict[bytes, str]) -> None:
-    """Keeps a text for each key, where the index can be written."""
+    """Stores a text for each key, if the index can be written."""
     with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
         index.executemany("insert or replace into texts values (?, ?)", texts.items())
 
 
 def forget(identifiers: Set[str], names: Set[str]) -> None:
-    """Takes out of the index what it keeps of removed images: their identifiers, and lists of tars that name them."""
+    """Deletes removed images from the index: their identifiers, and lists of tars that name them."""
     gone = kept_of(identifiers, names)
     with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
         index.executemany("delete from texts where key = ?", [(key,) for key in gone])
 
 
 def kept_of(identifiers: Set[str], names: Set[str]) -> list[bytes]:
-    """The keys of what `forget` takes out of the index; where there is no index, none is made."""
+    """The keys that `forget` deletes; does not create an index."""
     samples = {end for name in names for end in ends(name)}
     with contextlib.suppress(sqlite3.Error, OSError, InputError):
         if expand_path("open_dataset", INDEX).exists():
@@ -129,20 +131,20 @@ def kept_of(identifiers: Set[str], names: Set[str]) -> list[bytes]:
 
 
 def ends(name: str) -> list[str]:
-    """The name, and what follows each of its folders: a tar's sample is one of these."""
+    """The name, and its part after each of its folders: one of these names a tar's sample."""
     parts = name.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def samples_of(text: str) -> set[str]:
-    """The names of the samples of a tar, where a text is their list."""
+    """The names of a tar's samples, if a text is such a list."""
     with contextlib.suppress(ValueError, TypeError, LookupError):
         return {sample[0] for sample in json.loads(text)} if text[:1] == "[" else set()
     return set()
 
 
 def open_index() -> sqlite3.Connection:
-    """Opens the index, made where there is none; a crash may cost it its last texts. What is deleted is overwritten."""
+    """Opens or creates the index. A crash may lose its last texts. Deleted texts are overwritten."""
     path = expand_path("open_dataset", INDEX)
     make_private(path.parent)
     index = sqlite3.connect(path, timeout=10)

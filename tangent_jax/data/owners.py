@@ -1,4 +1,4 @@
-"""The name of a contributor, whose privacy or removal counts for all examples that are theirs."""
+"""The name of a contributor (owner), the unit of privacy and removal for all their examples."""
 
 import re
 import unicodedata
@@ -9,25 +9,25 @@ from tangent_jax.core import require
 IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
-"""Characters that do not show and are of no category that says so (Default_Ignorable_Code_Point, the empty Braille)."""
+"""Invisible characters whose Unicode category does not say so (Default_Ignorable_Code_Point, the empty Braille)."""
 
 
 class Owner(str):
-    """A contributor's name in one spelling, so that equal names are one owner everywhere.
+    """A contributor's name in a normal form, so that equivalent names are one owner everywhere.
 
-    Capitals, ways of writing one letter (NFKC), spaces around and several in a row, and characters that do not show are
-    all alike: the text is the one that remains, and its own. Letters of different alphabets that look alike stay apart.
+    Letter case, compatible forms of a letter (NFKC), surrounding and repeated spaces, and invisible characters make no
+    difference. Similar letters of different alphabets stay different.
 
-    >>> Owner("Alice  Ma\u0308rz ") == Owner("alice m\u00e4rz")
+    >>> Owner("Alice  März ") == Owner("alice märz")
     True
     """
 
     def __new__(cls, name: Any) -> "Owner":
         before, text = None, str(name)
-        while text != before:  # one pass can bring together what another one folds
+        while text != before:  # one pass may create what another one folds
             before = text
             shown = (c if unicodedata.category(c)[0] != "C" else " " * c.isspace() for c in IGNORED.sub("", text))
             composed = unicodedata.normalize("NFKC", " ".join("".join(shown).split()))
-            text = unicodedata.normalize("NFKC", composed.upper().casefold())  # upper: the dotless i
+            text = unicodedata.normalize("NFKC", composed.upper().casefold())  # upper() for the dotless i
         require(text, "Owner", "the name of a contributor", repr(name))
         return super().__new__(cls, text)

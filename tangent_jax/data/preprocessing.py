@@ -15,7 +15,7 @@ CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711
 INTERPOLATIONS = ("bicubic", "bilinear")
 RESIZES = ("short", "exact")
 ImageSize = int | tuple[int, int]
-"""The side of a square image in pixels, or the height and the width of another."""
+"""The side of a square image in pixels, or (height, width)."""
 
 
 def sides(image_size: ImageSize) -> tuple[int, int]:
@@ -24,7 +24,7 @@ def sides(image_size: ImageSize) -> tuple[int, int]:
 
 
 def check_image_size(function: str, image_size: ImageSize) -> None:
-    """Raises InputError for anything but a side, or a pair of height and width, in 1..4096."""
+    """Raises InputError unless it is a side, or a pair of height and width, in 1..4096."""
     pair = image_size if isinstance(image_size, tuple) else (image_size, image_size)
     require(len(pair) == 2, function, "image_size a side, or height and width", image_size)
     for side in pair:
@@ -36,8 +36,12 @@ def check_image_size(function: str, image_size: ImageSize) -> None:
 class Preprocessing:
     """The preprocessing that a model was trained with: resize, centre crop, then (x - mean) / std of RGB in [0, 1].
 
-    `crop` is the fraction of the resized image that remains of each side; `interpolation` bicubic or bilinear;
-    `resize`: short, which keeps the picture's shape and crops what is too long, or exact, which does not.
+    `crop`: the fraction of each side of the resized image that is kept; `interpolation`: bicubic or bilinear; `resize`:
+    "short" keeps the aspect ratio and crops the long side, "exact" does not.
+
+    >>> scale = tj.models.Preprocessing(crop=0.875)
+    >>> scale.resized_shape((640, 480), 224), scale.normalize(jnp.zeros((1, 2, 2, 3), jnp.uint8)).max().item()
+    ((341, 256), -1.0)
     """
 
     mean: tuple[float, ...] = INCEPTION[0]
@@ -57,7 +61,7 @@ class Preprocessing:
             require(value in known, "Preprocessing", f"{name} {' or '.join(known)}", value)
 
     def resized_shape(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
-        """Width and height to which a picture of this width and height is resized, before the centre crop.
+        """Width and height of a picture after resizing, before the centre crop.
 
         Source: torchvision's Resize, as timm evaluates: the short side floor(size / crop), the other in proportion.
         """

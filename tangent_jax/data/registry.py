@@ -1,4 +1,4 @@
-"""Data sets by name: `open_dataset(spec)`. A new archive is one more entry in `archives.ARCHIVES`."""
+"""Data sets by name: `open_dataset(spec)`. To add an archive, add an entry to `archives.ARCHIVES`."""
 
 import os
 
@@ -16,11 +16,19 @@ KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".j
 
 @public
 def open_dataset(spec: str) -> Dataset:
-    """Opens the data set that a specification names.
+    r"""Opens the data set of a specification.
 
     Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or
-            ARCHIVE:PATH@SPLIT for an archive with several official splits; their files: docs/reference/data.md.
+            ARCHIVE:PATH@SPLIT for an archive with several official splits.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
+
+    >>> folder = demo.folder()
+    >>> _ = (folder / "set.csv").write_text("path,label,split\na.png,cat,train\nb.png,dog,train\nc.png,cat,test\n")
+    >>> for seed, name in enumerate("abc"):
+    ...     demo.picture(seed).save(folder / f"{name}.png")
+    >>> data = tj.open_dataset(f"csv:{folder / 'set.csv'}")
+    >>> data.classes, len(data.train), len(data.test)
+    (('cat', 'dog'), 2, 1)
     """
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
     kind, _, where = os.fspath(spec).partition(":")
@@ -41,7 +49,7 @@ def open_dataset(spec: str) -> Dataset:
         return ARCHIVES[kind](path, **chosen)
     except InputError:
         raise
-    except Exception as error:  # scipy's reader of .mat files raises many kinds
+    except Exception as error:  # scipy's reader of .mat files raises many kinds of errors
         got = f"{type(error).__name__}: {error}"
         raise refusal(
             "open_dataset", f"the lists of {kind} whole in {path}", got, "Unpack the archive again"

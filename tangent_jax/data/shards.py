@@ -9,25 +9,32 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import require
-from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import read_text
+from tangent_jax.core.urls import local_copy
 from tangent_jax.data.owners import Owner
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
-    """Equal shards of a seeded shuffle (the paper's); adding or removing an example moves others.
+    """Equal shards of a seeded shuffle, as in the paper; adding or removing an example moves others.
 
     Returns: `shards` sorted arrays of rows of 0..count-1; sizes differ by at most one.
+
+    >>> [len(rows) for rows in tj.shards.uniform(10, 3, seed=0)]
+    [4, 3, 3]
     """
     require(1 <= shards <= count, "uniform", f"shards in 1..{count}", shards)
     return [np.sort(rows) for rows in np.array_split(np.random.default_rng(seed).permutation(count), shards)]
 
 
 def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
-    """Shards by the content identifier: no other example moves when one comes or goes.
+    """Shards by content identifier: adding or removing an example moves no other.
 
-    Returns: `shards` sorted arrays of rows; sizes differ by chance, and one may be empty. Copies of one content
-    share a shard.
+    Returns: `shards` sorted arrays of rows; sizes vary at random, and one may be empty. Copies of one content share a
+             shard.
+
+    >>> identifiers = demo.examples(10, seed=0).identifiers()
+    >>> sum(len(rows) for rows in tj.shards.by_identifier(identifiers, 3))
+    10
     """
     require(shards >= 1, "by_identifier", "shards >= 1", shards)
     return group_rows(np.array([int(name[:16], 16) % shards for name in identifiers], np.int64), shards)
@@ -38,6 +45,9 @@ def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
 
     Args:    labels: class indices, "n".
     Returns: `shards` sorted arrays of rows.
+
+    >>> [rows.tolist() for rows in tj.shards.by_class(np.array([0, 1, 2, 0]), 2)]
+    [[0, 2, 3], [1]]
     """
     classes = len(np.unique(labels))
     require(1 <= shards <= classes, "by_class", f"shards in 1..{classes}, the number of classes", shards)
@@ -45,18 +55,28 @@ def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
 
 
 def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, np.ndarray]:
-    """One shard per contributor: `table` is a CSV as `read_owners` reads it; owners in sorted order.
+    r"""One shard per owner, in sorted order; `table`: a CSV for `read_owners`.
 
     Raises: InputError for an example without an owner, or a file with two.
+
+    >>> table = demo.folder() / "owners.csv"
+    >>> _ = table.write_text("file,owner\n1.png,bob\n2.png,ann\n")
+    >>> [(owner, rows.tolist()) for owner, rows in tj.shards.by_owner(["1.png", "2.png"], table).items()]
+    [('ann', [1]), ('bob', [0])]
     """
     whose = every_owner(names, table)
     return {owner: np.flatnonzero([o == owner for o in whose]) for owner in sorted({*whose})}
 
 
 def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
-    """The owner of each example, as `table` says, a CSV that `read_owners` reads.
+    r"""The owner of each example; `table`: a CSV for `read_owners`.
 
     Raises: InputError for an example without an owner or with two.
+
+    >>> table = demo.folder() / "owners.csv"
+    >>> _ = table.write_text("file,owner\n1.png,bob\n2.png,ann\n")
+    >>> tj.shards.every_owner(["2.png"], table)
+    ['ann']
     """
     whose = owners_of(names, read_owners(table))
     for name, owner in zip(names, whose, strict=True):
@@ -65,12 +85,17 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
 
 
 def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
-    """The owner of each file that a CSV of file,owner names, in one spelling; a header does no harm.
+    r"""The owner of each file in a CSV of file,owner, in one spelling; a header is allowed.
 
-    Raises: InputError for a missing file, a shorter line, an empty name, a file with two owners, or two owners that
-            capitals alone, or two ways of writing one letter, tell apart.
+    Raises: InputError for a missing file, a short line, an empty name, a file with two owners, or two owners whose
+            names differ only by letter case or by compatible forms of a letter.
+
+    >>> table = demo.folder() / "owners.csv"
+    >>> _ = table.write_text("file,owner\n1.png,Bob\n2.png,Ann\n")
+    >>> tj.shards.read_owners(table)["1.png"]
+    'bob'
     """
-    path = expand_path("read_owners", table)
+    path = local_copy("read_owners", table)
     require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
     lines = csv.reader(read_text("read_owners", path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
@@ -89,10 +114,13 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
 
 
 def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[Owner | None]:
-    """The owner of each example, None where none is said.
+    """The owner of each example, or None.
 
-    A file is named as the data set names it, or by its last part where that is unambiguous.
-    Raises: InputError for an example that has two.
+    A file is named as in the data set, or by its last part if that is unambiguous.
+    Raises: InputError for an example with two owners.
+
+    >>> tj.shards.owners_of(["train/1.png", "train/2.png"], {"1.png": "bob"})
+    ['bob', None]
     """
     last = [Path(name).name for name in names]
     alone = {name for name, times in Counter(last).items() if times == 1}
@@ -108,8 +136,13 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
     """Imbalanced shards: each class is divided in proportions Dirichlet(concentration, ..., concentration).
 
     Source:  Hsu et al. 2019.
-    Args:    labels: class indices, "n"; concentration: small ones give shards of few classes.
+    Args:    labels: class indices, "n"; concentration: small values give shards of few classes.
     Returns: `shards` sorted arrays of rows, some perhaps empty.
+
+    >>> labels = np.repeat(np.arange(3), 10)
+    >>> shards = tj.shards.dirichlet(labels, 2, concentration=0.1, seed=0)
+    >>> sum(len(rows) for rows in shards)
+    30
     """
     require(shards >= 1, "dirichlet", "shards >= 1", shards)
     require(concentration > 0, "dirichlet", "concentration > 0", concentration)
@@ -123,12 +156,19 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
 
 
 def group_rows(shard: np.ndarray, shards: int) -> list[np.ndarray]:
-    """The rows of each shard, sorted; shard: the shard of each row, "n"."""
+    """The rows of each shard, sorted; shard: the shard of each row, "n".
+
+    >>> [rows.tolist() for rows in tj.shards.group_rows(np.array([1, 0, 1]), 2)]
+    [[1], [0, 2]]
+    """
     return [np.flatnonzero(shard == s) for s in range(shards)]
 
 
 def check_disjoint(shards: Sequence[np.ndarray], count: int) -> None:
-    """Raises InputError unless every row of 0..count-1 is in exactly one shard."""
+    """Raises InputError unless every row of 0..count-1 is in exactly one shard.
+
+    >>> tj.shards.check_disjoint([np.array([0, 2]), np.array([1])], 3)
+    """
     times = np.zeros(count, int)
     for rows in shards:
         np.add.at(times, rows, 1)

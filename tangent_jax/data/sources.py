@@ -1,4 +1,4 @@
-"""Sources of images: one Dataset for `digits`, folders and zips, and TFDS.
+"""Sources of images: `Dataset` and `Examples`; digits, files, and TFDS.
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
 folder:PATH             a folder or a zip (folders.py)
@@ -19,21 +19,22 @@ import numpy as np
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import parse_json
+from tangent_jax.core.url_paths import Place, as_place
 from tangent_jax.data.identifiers import INDEX, content_identifier, identify
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
-MOST_BYTES = 1 << 28  # of one encoded image
+MOST_BYTES = 1 << 28  # the most bytes of one encoded image
 TFDS_CLASSES = "tensorflow_datasets."
-MOST_HELD = 1 << 28  # bytes of images that a split holds
+MOST_HELD = 1 << 28  # the most bytes of images that a split holds in memory
 
 
 class Held(dict):
-    """Images by identifier, from the read that identified them until they are decoded; another process has none."""
+    """Images by identifier, kept from their identification until they are decoded; empty in other processes."""
 
     room = MOST_HELD
 
     def hold(self, identifier: str, content: bytes | np.ndarray) -> None:
-        """Holds an image while there is room."""
+        """Keeps an image while there is room."""
         if isinstance(content, bytes) and len(content) <= self.room and identifier not in self:
             self.room -= len(content)
             self[identifier] = content
@@ -46,15 +47,14 @@ class Held(dict):
 class Examples:
     """The examples of one split: names, labels (class indices "n" int32), and read(i), encoded bytes or uint8 array.
 
-    `where(i)`: the file that holds example i and the place of its bytes there, by which its content identifier is kept
-    as long as the file's state lasts. An image that was read to be identified is `held`, within bounds, so that it is
-    not read again to be decoded.
+    `where(i)`: the file of example i and the place of its bytes there; the content identifier is stored for it while
+    the file's state lasts. An image that was read to be identified is `held`, within limits, so that it is read once.
     """
 
     names: tuple[str, ...]
     labels: np.ndarray
     read: Callable[[int], bytes | np.ndarray]
-    where: Callable[[int], tuple[Path, str]] | None = None
+    where: Callable[[int], tuple[Place, str]] | None = None
     held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -71,17 +71,17 @@ class Examples:
         return part
 
     def identifiers(self) -> tuple[str, ...]:
-        """The content identifier of each example: SHA-256 (hex) of its bytes, whatever its name."""
+        """The content identifier of each example: SHA-256 (hex) of its bytes, independent of its name."""
         return self._identifiers
 
     def read_identified(self) -> Callable[[int], bytes | np.ndarray]:
-        """`read`, which raises InputError for an example that is not, or no longer, what `identifiers` says."""
+        """A `read` that raises InputError for an example that no longer has its identifier."""
         return partial(read_checked, self.read, self.held, self.names, self.identifiers())
 
     @functools.cached_property
     def _identifiers(self) -> tuple[str, ...]:
         pairs = zip(self.names, identify(len(self), self._identifier, self.where), strict=True)
-        # an unreadable one is identified by its name, and reported where it is decoded
+        # an unreadable image is identified by its name, and reported when it is decoded
         return tuple(i or content_identifier(f"unreadable {n}".encode(errors="surrogateescape")) for n, i in pairs)
 
     def _identifier(self, i: int) -> str | None:
@@ -96,7 +96,7 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Named splits over one list of classes; `remarks`: a line for the owner about each kind of file left out."""
+    """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out."""
 
     name: str
     classes: tuple[str, ...]
@@ -104,12 +104,12 @@ class Dataset:
     remarks: tuple[str, ...] = ()
 
     def identity(self) -> list:
-        """All of the data set that decides a result: the classes, and every image's content and label by split."""
+        """The identity of the data set: its classes, and every image's content and label by split."""
         splits = [(name, part.identifiers(), part.labels) for name, part in sorted(self.splits.items())]
         return [self.classes, splits]
 
     def copies(self) -> list[str]:
-        """A line for each kind of copies of one image's content: in train and test, in two classes, in train."""
+        """A line for each kind of duplicate images: in train and test, in two classes, in train."""
         train, lines = self.train.identifiers(), []
         labels: dict[str, set[int]] = {}
         for part in self.splits.values():
@@ -127,12 +127,12 @@ class Dataset:
 
     @property
     def train(self) -> Examples:
-        """The split that trains."""
+        """The training split."""
         return self.splits["train"]
 
     @property
     def test(self) -> Examples:
-        """The split that accuracy is reported on: test, or validation where a set has no test labels."""
+        """The split for reported accuracy: test, or validation if test has no labels."""
         for name in ("test", "validation"):
             if name in self.splits:
                 return self.splits[name]
@@ -152,9 +152,9 @@ class Dataset:
             require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
 
 
-def existing_path(where: str) -> Path:
-    """The path of a file or folder that exists; InputError for another."""
-    path = expand_path("open_dataset", where)
+def existing_path(where: str) -> Place:
+    """The path of an existing file or folder; InputError for any other."""
+    path = as_place("open_dataset", where)
     require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
     return path
 
@@ -178,14 +178,14 @@ def digits() -> Dataset:
     return Dataset("digits", tuple("0123456789"), {"train": split(0, half), "test": split(half, len(images))})
 
 
-def files(root: Path, names: Iterable[str], labels: Iterable[int]) -> Examples:
+def files(root: Place, names: Iterable[str], labels: Iterable[int]) -> Examples:
     """Examples that are files under `root`."""
     members = tuple(names)
     read, where = partial(read_file, root, members), partial(path_of, root, members)
     return Examples(members, np.fromiter(labels, np.int32), read, where)
 
 
-def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
+def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of the file of member `i` under `root`."""
     path, _ = path_of(root, members, i)
     try:
@@ -195,7 +195,7 @@ def read_file(root: Path, members: tuple[str, ...], i: int) -> bytes:
         raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
 
 
-def path_of(root: Path, members: tuple[str, ...], i: int) -> tuple[Path, str]:
+def path_of(root: Place, members: tuple[str, ...], i: int) -> tuple[Place, str]:
     """The file of member `i` under `root`, of which it is the whole."""
     return root / members[i], ""
 
@@ -208,7 +208,7 @@ def read_at(read: Callable[[int], Any], rows: np.ndarray, i: int) -> Any:
 def read_checked(
     read: Callable[[int], bytes | np.ndarray], held: Held, names: tuple[str, ...], identifiers: tuple[str, ...], i: int
 ) -> bytes | np.ndarray:
-    """The content of row `i` that its identifier names: held, and then let go, or read and compared."""
+    """The content of row `i`, checked against its identifier: held in memory (then released) or read again."""
     content = held.pop(identifiers[i], None)
     if content is not None:
         held.room += len(content)
@@ -220,7 +220,7 @@ def read_checked(
 
 
 def check_size(size: int, name: object) -> None:
-    """Raises InputError for more bytes than an encoded image has, before they are read."""
+    """Raises InputError for more bytes than an encoded image may have, before they are read."""
     require(
         size <= MOST_BYTES, "open_dataset", f"an image of at most {MOST_BYTES >> 20} MiB", f"{name} of {size} bytes"
     )
@@ -232,8 +232,9 @@ def read_record(source: Any, i: int) -> np.ndarray:
 
 
 def check_features(path: Path) -> None:
-    """Raises InputError for a features.json that names other classes than TFDS's own: TFDS would import, and so run,
-    any module that a data set names.
+    """Raises InputError for a features.json with classes that are not TFDS's own.
+
+    TFDS imports, and so runs, any module that a data set names.
     """
 
     def walk(value: Any) -> None:
@@ -248,7 +249,7 @@ def check_features(path: Path) -> None:
 
 
 def tfds(where: str) -> Dataset:
-    """Opens a TFDS data set, prepared as array_record, by its random-access data sources."""
+    """Opens a TFDS data set in array_record format, by its random-access data sources."""
     try:
         import tensorflow_datasets
     except ImportError as error:

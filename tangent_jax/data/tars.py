@@ -1,4 +1,4 @@
-"""Tars of images as webdataset writes them: the members of one key are a sample, an image and its label.
+"""Tars in webdataset's format: members with the same key form a sample, an image and its label.
 
     PATH.tar, PATH-{000..099}.tar, {train,test}-{0..9}.tar, PATH-*.tar, or a folder of tars; their names say the split
     KEY.jpg (.png, .webp, ...)          the image; where a sample has several, one is chosen: ?image=EXTENSION
@@ -6,9 +6,9 @@
     KEY.json                            its fields, of which one is the label: ?label=FIELD
     classes.txt                         in the folder of the tars: the names of the class indices, a line each
 
-The headers of a tar are read once: the index of identifiers.py keeps them until the tar's state is another. Nothing is
-unpacked, so a member's name leads nowhere. A tar must end with its closing block: one that was cut off is refused. An
-image is named TAR/KEY. Left out, each with a remark: samples without a label, or without an image that is a plain file.
+The headers of a tar are read once: the index of identifiers.py stores them until the tar changes. Nothing is unpacked,
+so a member's name cannot write anywhere. A tar without its closing block is truncated, and refused. An image is named
+TAR/KEY. Left out, each with a remark: samples without a label, or without an image that is a plain file.
 """
 
 import contextlib
@@ -29,6 +29,8 @@ import numpy as np
 from tangent_jax.core import InputError, progress_bar, refusal, require
 from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import as_text, parse_json
+from tangent_jax.core.url_paths import Place, UrlPath, as_place, name_below, read_range
+from tangent_jax.core.urls import is_url
 from tangent_jax.data.columns import Label, Part, as_labels, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
@@ -36,8 +38,8 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 
 MOST_TARS = 100_000
 MOST_JSON = 1 << 20  # bytes
-LONGEST = 256  # bytes, or letters, of a label
-BLOCK = 512  # bytes; one of zeros closes a tar
+LONGEST = 256  # the most bytes, or letters, of a label
+BLOCK = 512  # bytes of a block; a block of zeros closes a tar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +74,13 @@ def tars(where: str) -> Dataset:
     for split in groups:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
-        own = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
+        own = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
         read, span = partial(read_member, files, table, own), partial(span_of, files, table)
         parts[split] = Part(own, [labels[row] for row in rows], read, span)
     return assemble(root.absolute(), parts, classes_beside(root), remarks)
 
 
-def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Label]:
+def labels_of(samples: list[Sample], chosen: str | None, root: Place) -> list[Label]:
     """The label of each sample, by the chosen field, KEY.cls, or the only field."""
     fields = sorted({field for sample in samples for field in sample.labels})
     field = choose("label", chosen, ["cls"] if "cls" in fields else fields, fields, root)
@@ -87,8 +89,8 @@ def labels_of(samples: list[Sample], chosen: str | None, root: Path) -> list[Lab
     return as_labels(texts, root) if field == "cls" else labels
 
 
-def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
-    """Raises InputError where samples have several images and none is chosen, or an extension that none has."""
+def check_images(samples: list[Sample], chosen: str | None, root: Place) -> None:
+    """Raises InputError if samples have several images and none is chosen, or if no sample has the chosen one."""
     extensions = sorted({extension for sample in samples for extension in sample.images})
     several = any(len(sample.images) > 1 for sample in samples)
     choose("image", chosen, extensions if several else extensions[:1], extensions, root)
@@ -97,25 +99,31 @@ def check_images(samples: list[Sample], chosen: str | None, root: Path) -> None:
 # Names
 
 
-def match_tars(pattern: str) -> tuple[Path, list[Path]]:
-    """(the folder around them, the tars that a pattern names)."""
-    text = str(expand_path("open_dataset", pattern))
-    if Path(text).is_dir():
-        files = [file for file in sorted(Path(text).rglob("*.tar")) if not is_hidden(str(file.relative_to(text)))]
+def match_tars(pattern: str) -> tuple[Any, list[Any]]:
+    """(the surrounding folder, the tars that match a pattern)."""
+    text = pattern if is_url(pattern) else str(expand_path("open_dataset", pattern))
+    whole = as_place("open_dataset", text)
+    if whole.is_dir():
+        files = [file for file in sorted(whole.rglob("*.tar")) if not is_hidden(name_below(file, whole))]
         require(files, "open_dataset", f"tars in {text}", "none")
-        return Path(text), files
+        return whole, files
     names = [*islice(braces(text), MOST_TARS + 1)]
     require(len(names) <= MOST_TARS, "open_dataset", f"at most {MOST_TARS:,} tars", f"more by {pattern}")
-    files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    root = as_place("open_dataset", os.path.dirname(re.split("[{*]", text)[0]) or ".")
+    if isinstance(root, UrlPath):
+        own = [name.removeprefix(f"{root}/") for name in names]
+        files = [path for name in own for path in (root.glob(name) if "*" in name else [root / name])]
+    else:
+        files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
     require(files, "open_dataset", f"tars named {pattern}", "none")
     missing = [str(file) for file in files if not file.is_file()]
     got = f"{len(missing)} that do not exist, such as {missing[:1]}"
     require(not missing, "open_dataset", f"the tars {pattern}", got, "Fetch them, or name those that are there")
-    return Path(os.path.dirname(re.split("[{*]", text)[0])), [*dict.fromkeys(files)]
+    return root, [*dict.fromkeys(files)]
 
 
 def braces(text: str) -> Iterator[str]:
-    """Yields the names that {000..099} and {a,b} in a text stand for."""
+    """Yields the names that {000..099} and {a,b} in a text expand to."""
     match = re.search(r"\{([^{}]*)\}", text)
     if match is None:
         yield text
@@ -129,18 +137,18 @@ def braces(text: str) -> Iterator[str]:
 # Members
 
 
-def list_samples(file: Path, bar: Any) -> tuple[Sample, ...]:
+def list_samples(file: Place, bar: Any) -> tuple[Sample, ...]:
     """The samples of a tar, from the index or by its headers."""
     key = key_of(file_state(file), "\0samples")
     bar.update()
-    with contextlib.suppress(ValueError, TypeError, AttributeError):  # not there, or damaged
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # missing or damaged
         entries = json.loads(look_up([key])[0] or "")
         return tuple(Sample(k, {e: (int(o), int(n)) for e, (o, n) in i.items()}, dict(f)) for k, i, f in entries)
     try:
         samples = read_headers(file)
     except InputError:
         raise
-    except Exception as error:  # tarfile raises many kinds
+    except Exception as error:  # tarfile raises many kinds of errors
         do = "Fetch it again; tars are not to be compressed"
         raise refusal("open_dataset", f"a whole tar {file}", f"{type(error).__name__}: {error}", do) from error
     if key is not None:
@@ -148,12 +156,12 @@ def list_samples(file: Path, bar: Any) -> tuple[Sample, ...]:
     return samples
 
 
-def read_headers(file: Path) -> tuple[Sample, ...]:
+def read_headers(file: Place) -> tuple[Sample, ...]:
     """The samples of a tar, by its headers and the members that hold labels."""
     samples: dict[str, Sample] = {}
     whole, do = f"a whole tar {file}", "Fetch it again"
-    with file.open("rb") as content, tarfile.open(file, "r:") as archive:
-        size = os.fstat(content.fileno()).st_size
+    with file.open("rb") as content, file.open("rb") as own, tarfile.open(fileobj=own, mode="r:") as archive:
+        size = content.seek(0, os.SEEK_END)
         for member in archive:
             end = member.offset_data + member.size
             require(member.size >= 0 and end <= size, "open_dataset", whole, f"{member.name} cut off", do)
@@ -181,18 +189,18 @@ def read_headers(file: Path) -> tuple[Sample, ...]:
 
 
 def is_plain(member: tarfile.TarInfo) -> bool:
-    """True for a file whose bytes lie in the tar in one piece."""
+    """True for a file with contiguous bytes in the tar."""
     return member.isreg() and member.type != tarfile.GNUTYPE_SPARSE and not member.issparse()
 
 
 def check_label(extension: str, size: int, name: str) -> None:
-    """Raises InputError for more bytes than a label, or a JSON with one, has."""
+    """Raises InputError for more bytes than a label, or its JSON, may have."""
     most = LONGEST if extension == "cls" else MOST_JSON
     require(size <= most, "open_dataset", f"a label of at most {most:,} bytes", f"{name} of {size}")
 
 
 def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]:
-    """The labels by field that a member holds: whole numbers and short texts."""
+    """The labels by field in a member: whole numbers and short texts."""
     if extension == "cls":
         return {"cls": as_text("open_dataset", content, name).strip()}
     fields = parse_json("open_dataset", content, name)
@@ -200,21 +208,19 @@ def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]
     return {n: v for n, v in fields.items() if type(v) in (int, str) and is_short[n]}
 
 
-def read_member(files: tuple[Path, ...], spans: np.ndarray, names: tuple[str, ...], i: int) -> bytes:
+def read_member(files: tuple[Place, ...], spans: np.ndarray, names: tuple[str, ...], i: int) -> bytes:
     """The bytes of the image of row `i`; spans: (file, offset, size) of each, "n 3"."""
     place, offset, size = spans[i].tolist()
     check_size(size, names[i])
     try:
-        with files[place].open("rb") as file:
-            file.seek(offset)
-            content = file.read(size)
+        content = read_range(files[place], offset, size)
     except OSError as error:
         raise refusal("open_dataset", "a readable tar", f"{files[place]} ({error.strerror})") from error
     require(len(content) == size, "open_dataset", f"a whole {names[i]}", f"{len(content)} bytes, not {size}")
     return content
 
 
-def span_of(files: tuple[Path, ...], spans: np.ndarray, i: int) -> tuple[Path, str]:
-    """The tar that holds row `i`, with its offset and size there."""
+def span_of(files: tuple[Place, ...], spans: np.ndarray, i: int) -> tuple[Place, str]:
+    """The tar of row `i`, with its offset and size there."""
     place, offset, size = spans[i].tolist()
     return files[place], f"{offset} {size}"

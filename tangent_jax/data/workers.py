@@ -1,8 +1,8 @@
-"""Chunks of images decoded ahead and yielded in order, in threads, or in processes where threads do not keep up.
+"""Chunks of images, decoded ahead and yielded in order, by threads or, for more speed, by processes.
 
-Threads share the interpreter's lock, which decoding holds for about a tenth of its time, so about ten of them are
-busy (docs/benchmarks.md). Processes share nothing: each reads its images and writes a chunk into a mapped file, which
-the caller reads in place. The images are the same bytes either way.
+Threads share the interpreter's lock. Decoding holds it for about a tenth of the time, so about ten threads can be busy.
+Processes share nothing: each reads its images and writes a chunk into a mapped file, which the caller reads in place.
+Both give the same bytes.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 
 Decoded = tuple[np.ndarray, dict[int, InputError]]
-"""The images "k height width 3" of a chunk, valid until the next is asked for, and the errors of the unreadable ones,
-by place in the chunk, where the image is zeros."""
+"""(images "k height width 3" of a chunk, valid until the next chunk; errors of unreadable images by their place in the
+chunk, where the image is zeros)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """The function of a row that reads and decodes its image; an unreadable one gives its InputError."""
+    """Reads and decodes the image of a row; an unreadable image gives its InputError."""
 
     read: Callable[[int], bytes | np.ndarray]
     names: tuple[str, ...]
@@ -61,9 +61,9 @@ class Decoder:
 
 
 def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0) -> Iterator[Decoded]:
-    """Yields the images of each chunk of rows, in order; 0 processes: in a thread for each core.
+    """Yields the images of each chunk of rows, in order; 0 processes: one thread for each core.
 
-    Raises: InputError where the examples cannot be sent to processes, or a process died.
+    Raises: InputError if the examples cannot be sent to processes, or a process died.
     """
     if whole_number("processes", processes, 0, by="decode") and chunks:
         yield from in_processes(decoder, chunks, processes)
@@ -78,13 +78,13 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
 
 
 def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
-    """Yields as `decode_chunks`; each process writes its chunk into one of the mapped files."""
+    """Yields like `decode_chunks`; each process writes its chunk into one of the mapped files."""
     shape = (max(map(len, chunks)), *sides(decoder.size), 3)
     processes, ahead = min(processes, len(chunks)), min(2 * processes, len(chunks))
     context, content = multiprocessing.get_context("spawn"), pickle_decoder(decoder)
     do = "Read its message above; a script that asks for processes needs `if __name__ == '__main__':`"
     with tempfile.TemporaryDirectory(prefix="tangent_jax-decoded-") as folder:
-        paths = [Path(folder) / f"{i}" for i in range(ahead + 1)]  # one more than are filled: the caller reads it
+        paths = [Path(folder) / f"{i}" for i in range(ahead + 1)]  # one more than filled: the caller reads it
         for path in paths:
             allocate(path, int(np.prod(shape)))
         blocks = [np.memmap(path, np.uint8, "r", shape=shape) for path in paths]
@@ -97,12 +97,12 @@ def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> I
                 for chunk, block, errors in zip(chunks, cycle(blocks), results, strict=False):
                     yield np.asarray(block[: len(chunk)]), errors
             except BrokenProcessPool as error:
-                check_stop()  # who asked for a stop may have asked the processes too
+                check_stop()  # the signal may have reached the processes too
                 raise refusal("decode", f"{processes} processes that decode", "one that ended early", do) from error
 
 
 def pickle_decoder(decoder: Decoder) -> bytes:
-    """The decoder as bytes; InputError for examples whose `read` is a lambda or a function inside another."""
+    """The decoder as bytes; InputError if `read` is a lambda or a local function."""
     try:
         return pickle.dumps(decoder)
     except Exception as error:
@@ -111,7 +111,7 @@ def pickle_decoder(decoder: Decoder) -> bytes:
 
 
 def in_order(pool: Executor, run: Callable[[Any], Any], arguments: Iterable[Any], ahead: int) -> Iterator[Any]:
-    """Yields run(argument) of each, in order, while the next `ahead` are computed."""
+    """Yields run(argument) for each argument, in order, computing up to `ahead` in advance."""
     remaining = iter(arguments)
     waiting = deque(pool.submit(run, argument) for argument in islice(remaining, ahead))
     while waiting:
@@ -122,7 +122,7 @@ def in_order(pool: Executor, run: Callable[[Any], Any], arguments: Iterable[Any]
 
 @contextlib.contextmanager
 def closing_pool(pool: Executor) -> Iterator[Executor]:
-    """Yields the pool, and ends it without what it has not begun: an interrupted caller does not wait."""
+    """Yields the pool, and cancels its pending work at the end, so that an interrupted caller does not wait."""
     try:
         yield pool
     finally:
@@ -130,12 +130,12 @@ def closing_pool(pool: Executor) -> Iterator[Executor]:
 
 
 def start(pool: Executor, processes: int) -> None:
-    """Starts the processes of a pool: an interruption is their parent's to answer, so they inherit it blocked."""
-    resource_tracker.ensure_running()  # which would unblock it
+    """Starts the processes of a pool with interrupts blocked: the parent handles them."""
+    resource_tracker.ensure_running()  # its start would unblock the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         for _ in range(processes):
-            pool.submit(int)  # none is idle yet, so each starts a process
+            pool.submit(int)  # no process is idle yet, so each call starts one
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -146,7 +146,7 @@ DECODER: list[Decoder] = []
 
 
 def begin(content: bytes) -> None:
-    """Prepares a worker process, which ends when its parent does, however that ends."""
+    """Prepares a worker process, which ends when its parent does."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

@@ -21,11 +21,12 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, expect, one_of, require, trees
+from tangent_jax.core import Tree, expect, one_of, require, trees, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import convert, parse_json
@@ -43,6 +44,8 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import EXPORTED, partial_of
+
+SAID = "provenance.json"
 
 
 class Format(NamedTuple):
@@ -90,7 +93,7 @@ def export(
     folder: str | os.PathLike, predict: Predictor | FeatureMap, dw: Tree, provenance: dict[str, Any],
     format: str = "safetensors", classes: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Writes a folder that does not exist yet, whole or not at all.
+    """Writes a folder that does not exist yet, whole or not at all; at a URL provenance.json comes last.
 
     Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; of some of its fields the model
                 card tells (`make_card`). `of` may be the Provenance of each component by name: no name of an image,
@@ -99,6 +102,8 @@ def export(
     Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
                 leave in it.
     """
+    if urls.is_url(folder):
+        return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes)
     folder, predict = expand_path("export", folder), predict.bind("export", dw)
     check_format("export", format)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
@@ -116,7 +121,26 @@ def export(
         said = {"classes": list(classes) or None, "output": predict.output}
         said |= {} if features is None else {"features": dataclasses.asdict(features)}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
-        write_whole(partial / "provenance.json", json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
+        write_whole(partial / SAID, json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
+
+
+def export_to_url(url: str, *what: Any) -> None:
+    """Exports to a local folder, then copies its files, provenance.json last, which names the others by SHA-256.
+
+    Raises: InputError where the URL holds an export already. One that was killed there is written again.
+    """
+    expect(not is_export(url), "a folder that does not exist yet", url)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "export"
+        export(folder, *what)
+        for path in sorted(folder.iterdir(), key=lambda path: (path.name == SAID, path.name)):
+            urls.upload("export", path, f"{url.rstrip('/')}/{path.name}")
+
+
+@public
+def is_export(url: str) -> bool:
+    """True where a URL holds a whole export: its last file is there."""
+    return urls.info_of("export", f"{url.rstrip('/')}/{SAID}") is not None
 
 
 def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
@@ -137,8 +161,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
                 does not fit its anchor.
     """
-    folder = expand_path("load_export", folder)
-    paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / "provenance.json"
+    folder = urls.local_copy("load_export", folder)
+    paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
     fields = parse_json("load_export", said.read_bytes(), said)

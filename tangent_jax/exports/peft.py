@@ -21,9 +21,10 @@ import numpy as np
 
 from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path, write_whole
+from tangent_jax.core.files import write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.core.urls import local_copy
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
@@ -94,7 +95,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     Guarantees: what `write_peft` wrote comes back with the bits of A and dB, for B = 0 at the anchor.
     Raises:     InputError naming what is no plain LoRA, or no module of this model.
     """
-    folder = expand_path("read_peft", folder)
+    folder = local_copy("read_peft", folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     expect(modules, f"LoRA factors in {folder}", "none")

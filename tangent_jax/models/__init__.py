@@ -1,10 +1,10 @@
-"""Models, the subsets of their leaves that are trained, and their outputs."""
+"""Models, the trained subsets of their leaves, and predictors of their outputs."""
 
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map, rows_of
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings, MappedOnce, feature_map, map_once, rows_of
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.protocol import Arrays, initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
@@ -23,6 +23,7 @@ __all__ = [
     "FeatureMap",
     "FeatureSettings",
     "FrozenHead",
+    "MappedOnce",
     "Preprocessing",
     "ResNet",
     "ResNetConfig",
@@ -36,6 +37,7 @@ __all__ = [
     "feature_map",
     "initial_weights",
     "make_subset",
+    "map_once",
     "of_classes",
     "read_frozen_head",
     "restrict",

@@ -1,6 +1,6 @@
-"""The anchor: a pre-trained model, and the parts that it gets before it is linearised.
+"""The anchor: a pre-trained model, with changes that are made before it is linearised.
 
-A new head or a frozen one, reset blocks (PT=F), a new class token (CLS=T), adapters, low-rank factors.
+These are a new or frozen head, reset blocks (PT=F), a new class token (CLS=T), adapters and low-rank factors.
 """
 
 import dataclasses
@@ -26,10 +26,14 @@ from tangent_jax.models.subsets import Subset
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model with its weights w (f32) and their source. Each method returns a new one and changes nothing.
+    """A model with its weights w (f32) and their source. Each method returns a new Pretrained.
 
     Guarantees: w has exactly the leaves of the model, in its shapes.
-    Raises:     InputError naming the first leaf that is missing, too many or of another shape.
+    Raises:     InputError naming the first leaf that is missing, superfluous or of another shape.
+
+    >>> with_names = demo.model.with_head(["owl", "gull"], jax.random.key(0))
+    >>> with_names.w["head"]["kernel"].shape
+    (6, 2)
     """
 
     model: Model
@@ -47,8 +51,8 @@ class Pretrained:
     def with_head(self, classes: int | Sequence[str], key: Array) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
 
-        Args:       classes: the number of outputs, 1 for a number; or the names of the classes. Then each is drawn by
-                    its name: in heads of other classes, in any order, it has the same numbers.
+        Args:       classes: the number of outputs, 1 for regression; or the names of the classes. Each class is then
+                    drawn by its name: it gets the same numbers in heads of other classes, in any order.
         """
         if isinstance(classes, int | np.integer):
             model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20, by="with_head"))
@@ -60,53 +64,53 @@ class Pretrained:
         return dataclasses.replace(self, model=self.model.with_classes(len(names)), w={**self.w, "head": head})
 
     def with_scaled_head(self, scale: float) -> "Pretrained":
-        """The model with its head `scale` times what it is: every tangent below the head grows with it."""
+        """The model with a head multiplied by `scale`, which scales every tangent below the head."""
         return dataclasses.replace(self, w={**self.w, "head": jax.tree.map(lambda leaf: scale * leaf, self.w["head"])})
 
     def with_frozen_head(self, head: FrozenHead) -> "Pretrained":
-        """The model as the image encoder of a frozen head: its outputs, normalised, against the classes' embeddings.
+        """The model as the image encoder below a frozen head: outputs compare embeddings of images and classes.
 
-        Raises: InputError where they differ in width, and for a model with LoRA or a frozen head.
+        Raises: InputError if the widths differ, and for a model with LoRA or a frozen head.
         """
         model = WithFrozenHead(self.model, head.embeddings.shape[::-1])
         flat = model.of_base(trees.leaves(self.w)) | {EMBEDDINGS: head.leaf()}
         return dataclasses.replace(self, model=model, w=trees.nest(flat))
 
     def with_class_token(self, blocks: int, key: Array) -> "Pretrained":
-        """CLS=T: a new class token, N(0, (1e-6)^2), takes the old one's place below the last `blocks` blocks.
+        """CLS=T: a new class token, N(0, (1e-6)^2), replaces the old one below the last `blocks` blocks.
 
-        Raises: InputError for a model that has one already.
+        Raises: InputError for a model that has a new class token already.
         """
         return self._with_new(self._able("with_class_token")(blocks), key)
 
     def with_adapters(self, width: int, blocks: int, key: Array) -> "Pretrained":
-        """Adapters of a width in the last `blocks` blocks, which change nothing yet (Houlsby et al. 2019).
+        """Adds adapters of a width to the last `blocks` blocks; at first they change nothing (Houlsby et al. 2019).
 
         Raises: InputError for a model that has adapters already.
         """
         return self._with_new(self._able("with_adapters")(width, blocks), key)
 
     def with_lora(self, rank: int, blocks: int, key: Array) -> "Pretrained":
-        """Low-rank factors beside every kernel of the last `blocks` blocks, which change nothing yet (LoRA).
+        """Adds low-rank factors to every kernel of the last `blocks` blocks; at first they change nothing (LoRA).
 
         Raises: InputError for a model that has them already.
         """
         return self._with_new(LoRA(self.model, rank, blocks), key)
 
     def _with_new(self, model: Model, key: Array) -> "Pretrained":
-        """The model with those of its leaves drawn that w has not."""
+        """The model, with the leaves drawn that w lacks."""
         here = trees.leaves(self.w)
         new = trees.leaves(draw(model, [path for path in model.shapes() if path not in here], key))
         return dataclasses.replace(self, model=model, w=trees.nest(here | new))
 
     def reset(self, subset: Subset, key: Array) -> "Pretrained":
-        """PT=F: the trained leaves are drawn afresh, before linearising; a leaf's draw depends on key and path."""
+        """PT=F: draws the trained leaves again, before linearising; a draw depends on key and path."""
         others = sorted({*subset.paths} - self.model.shapes().keys())
         require(not others, "reset", "a subset of this model's leaves", ", ".join(others[:3]))
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
     def with_image_size(self, image_size: ImageSize) -> "Pretrained":
-        """The model at another image size in pixels, a side or (height, width), its position embedding resampled."""
+        """The model at another image size in pixels, a side or (height, width); resamples the position embedding."""
         check_image_size("with_image_size", image_size)
         model, w = self._able("with_image_size")(self.w, image_size)
         return dataclasses.replace(self, model=model, w=w)
@@ -119,18 +123,18 @@ class Pretrained:
 
 
 def head_paths(model: Model) -> list[str]:
-    """The leaves of the head; the last axis of each counts the classes."""
+    """The leaves of the head; the last axis of each is the classes."""
     return [path for path in model.shapes() if path.startswith("head/")]
 
 
 def name_key(key: Array, name: str) -> Array:
-    """The key of a class: by 64 bits of the hash of its name, so that no two of a million names share one."""
+    """The key of a class, from 64 bits of the hash of its name: a million names have distinct keys."""
     words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:8], "<u4")
     return jax.random.fold_in(jax.random.fold_in(key, int(words[0])), int(words[1]))
 
 
 def check_classes(function: str, classes: Sequence[str]) -> tuple[str, ...]:
-    """The names of classes as a tuple; InputError where they are none, or a name is there twice."""
+    """The names of classes as a tuple; InputError if they are no names, or a name repeats."""
     is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
     is_named = is_named and all(isinstance(name, str) for name in classes)
     require(is_named, function, "a number of classes, or their names", repr(classes)[:80])

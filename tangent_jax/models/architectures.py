@@ -1,7 +1,7 @@
-"""Architectures of timm by name: what the tensors of a file do not show, such as heads, activation and pool.
+"""timm's architectures by name: facts that the tensors of a file do not show, such as heads, activation and pool.
 
-`assets/timm.json` is the table, written from timm itself (tests/models/make_architectures.py). A file names its
-architecture by the config.json that timm's hub code writes, or the caller does; a file without either is of those whose
+`assets/timm.json` is the table, generated from timm (tests/models/make_architectures.py). The caller names a file's
+architecture, or the config.json that timm's hub code writes. Otherwise the candidates are the architectures whose
 tensors have the same names and shapes.
 """
 
@@ -18,7 +18,7 @@ from tangent_jax.core import expect
 from tangent_jax.core.records import convert, short
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
-"""Tensors that do not tell architectures apart: the head, which counts classes, and what no classifier uses."""
+"""Tensors that do not distinguish architectures: the head, whose size is the classes, and unused parts."""
 
 WHOLE = ("architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg")
 """The fields of timm's config.json."""
@@ -57,8 +57,8 @@ COMMON = (
 class Architecture:
     """One architecture of timm.
 
-    `key`: of the names and shapes of its tensors; `facts`: what they do not show, by name; `images`: the fields of a
-    Preprocessing, of its default weights; `refused`: the part that is not here, None where all are.
+    `key`: of the names and shapes of its tensors; `facts`: settings that these do not show, by name; `images`: the
+    Preprocessing of its default weights; `refused`: a part that this library lacks, or None.
     """
 
     family: str
@@ -82,9 +82,9 @@ def architectures() -> dict[str, Architecture]:
 
 
 def find(family: str, title: str, name: str, where: str) -> Architecture:
-    """The architecture of a name; InputError for a name that timm lacks, and for one with parts that are not here.
+    """The architecture of a name; InputError for a name that timm lacks, or one with parts that this library lacks.
 
-    title: of the family, in the plural.
+    title: the family's, in the plural.
     """
     known, do = architectures().get(name), "Pass a model of your own: docs/tutorials/your_model.ipynb"
     expected = f"an architecture of timm's {title} in {where}"
@@ -96,15 +96,15 @@ def find(family: str, title: str, name: str, where: str) -> Architecture:
 
 
 def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
-    """The architectures whose tensors have these names and shapes, by name; also those with parts that are not here."""
+    """The architectures whose tensors have these names and shapes, by name, including unsupported ones."""
     key = key_of(shapes)
     return {name: own for name, own in architectures().items() if own.key == key}
 
 
 def check_understood(fields: Mapping[str, Any], known: Any, where: str) -> None:
-    """Raises InputError naming a field that is not among the known, unless it is null or empty.
+    """Raises InputError naming a field that is unknown and neither null nor empty.
 
-    false is refused too: what it switches off may be on where the field is left out.
+    A value of false is refused too: it may switch off a feature that is on by default.
     """
     for name in sorted(fields.keys() - {*known}):
         value = fields[name]

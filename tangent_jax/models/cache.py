@@ -1,16 +1,16 @@
-"""Cached rows of one dtype and shape on disk, written chunk by chunk, each chunk with a checksum.
+"""A cache of feature rows on disk, written chunk by chunk with checksums.
 
     FOLDER/inputs.bin         rows in order, memory-mapped, in files of at most FILE_BYTES,
-    FOLDER/inputs-1.bin ...   over several folders in turn where several are given
-    FOLDER/layout.json        rows of a file and the folders; without it one file holds all rows
+    FOLDER/inputs-1.bin ...   alternating over the folders if there are several
+    FOLDER/layout.json        rows per file and the folders; without it one file holds all rows
     FOLDER/examples.txt       the content identifier of each row's image, by which `erase` finds it
     FOLDER/journal.jsonl      one line per finished chunk (core/journal.py): its number, CRC-32 and skipped rows
-    FOLDER/journal-1.jsonl    those that process 1 finished, and so on: each appends to its own
-    FOLDER/complete           once every chunk is finished: the sizes and times of the files, and the skipped rows
+    FOLDER/journal-1.jsonl    the chunks of process 1, and so on: each process appends to its own file
+    FOLDER/complete           written when every chunk is finished: sizes and times of the files, skipped rows
 
-A chunk is journaled after its bytes are on disk, so an interrupted extraction goes on where it stopped; a chunk whose
-bytes or line are missing or altered is computed again. Files that nobody wrote to since `complete` are not read to
-check them; delete it to check every byte. All but the rows and the layout lies in the first folder.
+A chunk is journaled after its bytes are on disk, so an interrupted extraction resumes; a chunk with missing or altered
+bytes or line is computed again. Files that did not change since `complete` are not read again to be checked; delete
+`complete` to check every byte. The first folder holds everything but rows and layout.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Complete:
-    """The (size, time of the last write in ns) of every file of finished rows and their journals; skipped rows."""
+    """(size, time of the last write in ns) of every file of finished rows and their journals; skipped rows."""
 
     stamps: tuple[tuple[int, int], ...]
     skipped: tuple[int, ...]
@@ -57,13 +57,18 @@ class Complete:
 
 @public_class
 class CachedRows:
-    """The rows of one set of images: `shape` and `dtype` of one row, the content identifier of each image.
+    """The cached rows of one set of images: `shape` and `dtype` of a row, the content identifier of each image.
 
-    Rows that exist stay where they are; new ones are spread over `folder` and `more`. `process`: the one that writes.
+    Existing rows stay in place; new ones are spread over `folder` and `more`. `process`: the one that writes.
+
+    >>> rows = tj.models.CachedRows(demo.folder(), ["aa", "bb"], (3,), np.dtype("float32"))
+    >>> rows.make()
+    >>> rows.missing(), rows.inputs.shape
+    ([0], (2, 3))
     """
 
     CHUNK = CHUNK
-    """The rows that are written at once."""
+    """The number of rows in a chunk."""
 
     def __init__(
         self,
@@ -78,8 +83,8 @@ class CachedRows:
         self.more, self.shape, self.dtype = more, (self.count, *shape), dtype
         self.own_journal = folder / (f"journal-{process}.jsonl" if process else "journal.jsonl")
         self.complete, self.nbytes = folder / "complete", int(np.prod(shape)) * dtype.itemsize
-        self.lines: dict[int, Line] = {}  # of the chunks that are finished and whole
-        self.journals: dict[Path, Journal] = {}  # those of all processes, as far as they were read
+        self.lines: dict[int, Line] = {}  # the finished chunks that are intact
+        self.journals: dict[Path, Journal] = {}  # the lines of all processes read so far
         self.skipped: set[int] = set()
 
     @functools.cached_property
@@ -88,22 +93,22 @@ class CachedRows:
         return read_layout(self.folder, self.count)
 
     def files(self) -> dict[Path, int]:
-        """The path of every file of rows and its number of rows."""
+        """The path and the number of rows of every file."""
         starts = range(0, max(1, self.count), self.layout.rows_per_file)
         rows = (min(self.layout.rows_per_file, self.count - start) for start in starts)
         return {self.layout.path(self.folder, number): count for number, count in enumerate(rows)}
 
     def is_sized(self) -> bool:
-        """True where the files of the rows exist, with room for all of them."""
+        """True if the files of the rows exist, with room for all of them."""
         try:
             return all(p.exists() and p.stat().st_size == n * self.nbytes for p, n in self.files().items())
         except InputError:  # a damaged layout
             return False
 
     def make(self, file_bytes: int | None = None) -> None:
-        """Makes the files that do not exist yet, or none; the caller holds the lock of the first folder.
+        """Creates the missing files; the caller holds the lock of the first folder.
 
-        file_bytes: of a file, at most; None for `FILE_BYTES`.
+        file_bytes: the largest size of a file; None for `FILE_BYTES`.
         """
         new = [] if holds_rows(self.folder) else [folder / "layout.json" for folder in (self.folder, *self.more)]
         if new:
@@ -111,7 +116,7 @@ class CachedRows:
         for folder in (self.folder, *self.more):
             make_private(folder)
         path = self.folder / "examples.txt"
-        if not path.exists() or identifiers_of(self.folder) != [*self.identifiers]:  # before any row: for `erase`
+        if not path.exists() or identifiers_of(self.folder) != [*self.identifiers]:  # before rows, for `erase`
             write_examples(self.folder, self.identifiers)
         try:
             for path, count in self.files().items():
@@ -140,13 +145,13 @@ class CachedRows:
         return zlib.crc32(np.ascontiguousarray(self.inputs[rows.start : rows.stop]).view(np.uint8).data)
 
     def missing(self) -> list[int]:
-        """The chunks that are not finished, or whose bytes are altered, in ascending order."""
+        """The chunks that are unfinished or altered, in ascending order."""
         complete = self.read_complete()
         if complete is not None:
             self.skipped = {*complete.skipped}
             return []
         self.journals = {}
-        lines: dict[int, dict[int, Line]] = {}  # several processes may have finished a chunk, in turn
+        lines: dict[int, dict[int, Line]] = {}  # several processes may have finished a chunk
         for line in self.new_lines():
             lines.setdefault(line.chunk, {})[line.crc] = line
         whole = {c: lines[c].get(self.checksum(c)) for c in range(-(-self.count // CHUNK)) if c in lines}
@@ -154,17 +159,17 @@ class CachedRows:
         return self.missing_chunks()
 
     def refresh(self) -> list[int]:
-        """The chunks that are still not finished, after what other processes wrote since `missing` was called."""
+        """The chunks that are still unfinished, after reading what other processes wrote since `missing`."""
         self.lines |= {line.chunk: line for line in self.new_lines()}
         return self.missing_chunks()
 
     def missing_chunks(self) -> list[int]:
-        """The chunks that have no line; notes the rows that the lines skip."""
+        """The chunks without a line; notes the rows that the lines skip."""
         self.skipped = {row for line in self.lines.values() for row in line.skipped}
         return [chunk for chunk in range(-(-self.count // CHUNK)) if chunk not in self.lines]
 
     def new_lines(self) -> list[Line]:
-        """The lines of all journals that were not read yet, each up to a line that was altered."""
+        """The unread lines of all journals, each up to the first altered line."""
         new = []
         for path in self.journal_files():
             journal = self.journal(path)
@@ -175,7 +180,7 @@ class CachedRows:
         return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
-        """Writes a chunk's rows "k ...", then its line of the journal; rows at `skipped` (from 0) hold nothing."""
+        """Writes a chunk's rows "k ...", then its journal line; rows at `skipped` (from 0) hold nothing."""
         rows = self.rows(chunk)
         number, start = divmod(rows.start, self.layout.rows_per_file)
         write_at(self.layout.path(self.folder, number), [(start * self.nbytes, as_bytes(values, self.dtype))])
@@ -185,7 +190,7 @@ class CachedRows:
         self.skipped.update(line.skipped)
 
     def journal(self, path: Path) -> Journal:
-        """The journal of a process, as far as it was read."""
+        """The journal of a process, as read so far."""
         return self.journals.setdefault(path, Journal("features", path))
 
     def journal_files(self) -> list[Path]:
@@ -193,27 +198,27 @@ class CachedRows:
         return sorted(self.folder.glob("journal*.jsonl"))
 
     def stamps(self) -> tuple[tuple[int, int], ...]:
-        """The size and the time of the last write of every file of rows and every journal."""
+        """The size and the last write's time of every file of rows and every journal."""
         states = [path.stat() for path in (*self.files(), *self.journal_files())]
         return tuple((state.st_size, state.st_mtime_ns) for state in states)
 
     def read_complete(self) -> Complete | None:
-        """The content that `finish` wrote, where no file was written to since then; else None."""
+        """The content of `finish`, if no file changed since; else None."""
         try:
             content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
             complete = convert(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
             stamps = self.stamps()
         except (InputError, OSError):
             return None
-        last = max(when for _, when in stamps)  # a write in the same tick would not show
+        last = max(when for _, when in stamps)  # a write within the same clock tick would not show
         return complete if complete.stamps == stamps and last + TICK * 10**9 < written else None
 
     def finish(self) -> None:
-        """Notes that every chunk is finished; the caller has seen `missing` return none, or written them all."""
+        """Marks all chunks as finished; the caller knows that none is missing."""
         if self.read_complete() is not None:
             return
         if len(self.files()) > 1:
-            sleep(TICK)  # so that the next start need not read all of a large cache
+            sleep(TICK)  # so that the next start does not read all of a large cache
         write_whole(self.complete, json.dumps(dataclasses.asdict(Complete(self.stamps(), tuple(sorted(self.skipped))))))
 
 
@@ -223,7 +228,7 @@ def as_bytes(values: np.ndarray, dtype: np.dtype) -> memoryview:
 
 
 def write_at(path: Path, pieces: Sequence[tuple[int, Any]]) -> None:
-    """Writes bytes at places (offset, bytes) of a file; they are on the disk when this returns."""
+    """Writes (offset, bytes) pieces to a file; they are on disk when this returns."""
     with open_plain(path, "r+b") as file:
         for offset, content in pieces:
             file.seek(offset)
@@ -238,28 +243,28 @@ def identifiers_of(folder: Path) -> list[str]:
 
 
 def rows_of(folder: Path, identifiers: Set[str]) -> list[int]:
-    """The numbers of the rows, of a folder of cached rows, whose images are or were among the content identifiers.
+    """The numbers of the rows, in a folder of cached rows, of images with these content identifiers, erased or not.
 
-    Args:    folder: any of those that the rows are spread over; of any other folder there are none.
-    Raises:  InputError for links, and for folders that do not all say that they hold these rows together.
+    Args:    folder: any of those that the rows are spread over; other folders have none.
+    Raises:  InputError for links, and unless all folders state that they hold these rows together.
     """
     if not inside(folder.parent, folder.name).is_dir() or not holds_rows(folder):
         return []
     first = folder / read_layout(folder, 0).folders[0]
     check_together(folder, first)
     if first == folder and not (folder / "examples.txt").exists():
-        return []  # no row is written before it
+        return []  # written before any row
     wanted = identifiers | hidden(identifiers)
     return [i for i, name in enumerate(identifiers_of(first)) if name in wanted]
 
 
 def erase(folder: Path, identifiers: Set[str]) -> bool:
-    """Overwrites with zeros the rows of images among the content identifiers, in all folders; other rows stay.
+    """Overwrites with zeros, in all folders, the rows of images with these content identifiers.
 
     Args:    folder: any of those that the rows are spread over.
-    Returns: True where there were any. Their chunks count as missing, so that the next reader computes them; the
-             identifiers are hashed once more.
-    Raises:  OSError or InputError where a file cannot be read or written; all others are erased.
+    Returns: True if there were any. Their chunks then count as missing, so that the next reader computes them; the
+             identifiers are replaced by their hashes.
+    Raises:  OSError or InputError if a file cannot be read or written; all others are erased.
     """
     rows = rows_of(folder, identifiers)
     if not rows:
@@ -278,7 +283,7 @@ def erase(folder: Path, identifiers: Set[str]) -> bool:
                 zero_rows(layout.path(folder, number), [row for row in inside if 0 <= row < count], count)
             except OSError as error:
                 errors.append(error)
-        if not errors:  # else it must be found again
+        if not errors:  # else a later call must find it again
             write_examples(first, [hidden([name]).pop() if name in identifiers else name for name in names])
     if errors:
         raise errors[0]
@@ -291,7 +296,7 @@ def write_examples(folder: Path, identifiers: Sequence[str]) -> None:
 
 
 def zero_rows(path: Path, rows: Sequence[int], count: int) -> None:
-    """Overwrites rows of a file that holds `count`; one that was cut off, where they lie anywhere, is emptied."""
+    """Overwrites rows of a file that holds `count` rows; a truncated file is emptied."""
     nbytes, rest = divmod(path.stat().st_size, count)
     if rest:
         with open_plain(path, "r+b") as file:

@@ -1,6 +1,6 @@
-"""A family of models as one value: it recognises and reads its files, and makes models of settings and of names.
+"""A family of models: recognises and reads its files, and makes models from settings or names.
 
-`FAMILIES` in models/load.py lists them all, and nothing else knows a family. A model that contains one of any family,
+`FAMILIES` in models/load.py lists all families; nothing else depends on one. A model that contains one of any family,
 such as LoRA, is a wrapper of models/parametrize.py.
 """
 
@@ -14,12 +14,12 @@ from tangent_jax.models.files import Tensors
 
 
 class Naming(NamedTuple):
-    """One way in which files name a family's tensors.
+    """One naming scheme of a family's tensors.
 
     title           in messages
-    recognises      true of tensors, by name, that are named so
-    read            the model and its weights, the architecture inferred from the tensors
-    of_timm         `load(path, NAME)` may name one of timm's architectures
+    recognises      True for tensors, by name, in this scheme
+    read            the model and its weights, with the architecture inferred from the tensors
+    of_timm         True if `load(path, NAME)` may name an architecture of timm
     """
 
     title: str
@@ -29,7 +29,7 @@ class Naming(NamedTuple):
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Returns the predicate of tensors: the name of at least one begins with the pattern."""
+    """Returns a predicate of tensors: at least one name matches the pattern at its start."""
     return lambda tensors: any(re.match(pattern, name) for name in tensors)
 
 
@@ -37,15 +37,15 @@ def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
 class Family:
     """One kind of models.
 
-    name            in the metadata of our files; its own files are tangent_jax/models/NAME.py or NAME/
+    name            in the metadata of our files; the code is tangent_jax/models/NAME.py or NAME/
     title           in messages, such as "a Vision Transformer"
     model           the class of its models: model(config, preprocessing), whose `settings` are the config as JSON
     config          the class of their configurations, a dataclass
     namings         in the order in which they are tried
-    architectures   configurations, by the names that users know; may be empty, as `embedded`
+    architectures   configurations by name; may be empty, like `embedded`
     sizes           the fields of a configuration that an architecture decides
     embedded        weights in the package: the file in assets, by name
-    is_in_torch     assets/tangent_torch.py computes it, so that it leaves for PyTorch
+    is_in_torch     True if assets/tangent_torch.py computes it, for exports to PyTorch
     """
 
     name: str

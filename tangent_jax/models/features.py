@@ -1,10 +1,9 @@
-"""Features: the input of the first trained stage for every example, computed once and kept on disk.
+"""Features: the input of the first trained stage for every example, computed once and cached on disk.
 
-    CACHE/TRUNK-IMAGES/    the rows (cache.py); the name hashes all that decides them
+    CACHE/TRUNK-IMAGES/    the rows (cache.py)
 
-TRUNK is the identity of the trunk's program, the weights that it reads, the preprocessing and the dtypes; IMAGES is the
-fingerprint of every image's content. Rows that another set of images shares are copied; rows of a lower stage are
-computed on from there.
+TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. IMAGES hashes the content of all
+images. Rows that are cached for another set of images are copied; rows of a lower stage are continued from there.
 """
 
 import contextlib
@@ -28,6 +27,7 @@ from tangent_jax.core.files import expand_path, fingerprint, hold_lock
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
+from tangent_jax.core.urls import CACHE, is_url, scratch_of
 from tangent_jax.data.decode import size_of
 from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
@@ -36,10 +36,11 @@ from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.models.layout import first_folder
 from tangent_jax.models.protocol import Arrays, Model, is_floating
+from tangent_jax.models.shared_rows import fetch_rows, share_rows
 from tangent_jax.train.batches import Batches, OnDevice
 
-FEW_PIXELS = 32  # a model that reads fewer is for letters
-FORMAT = 3  # of the rows: counted up when the same trunk would give others, as when decoding changes
+FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
+FORMAT = 3  # version of the rows: raised when the same trunk would give others, as when decoding changes
 
 
 @public_class
@@ -48,9 +49,14 @@ class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
 
     Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
-    the number of unreadable images; `folder`: the cache that holds the inputs, or None; `owners`: whose each example
-    is, where that is known (`dataclasses.replace(features, owners=names)`); `device`: the one copy on the device that
-    all batches of these features share.
+    the number of unreadable images; `folder`: the cache of the inputs, or None; `owners`: the owner of each example, if
+    known (`dataclasses.replace(features, owners=names)`); `device`: the copy on the device that all batches share.
+
+    >>> demo.train.inputs.shape, demo.train.targets[:3]
+    ((24, 6), array([0, 1, 2], dtype=int32))
+    >>> train, held_out = demo.train.hold_out()
+    >>> len(train), len(held_out)
+    (21, 3)
     """
 
     inputs: Any
@@ -67,7 +73,7 @@ class Features:
 
     def take(self, rows: np.ndarray) -> "Features":
         """The examples at `rows`, "k", in that order; the inputs are not copied."""
-        rows = np.arange(len(self))[np.asarray(rows) if len(rows) else np.zeros(0, int)]  # a mask too
+        rows = np.arange(len(self))[np.asarray(rows) if len(rows) else np.zeros(0, int)]  # rows may be a mask
         examples = tuple(self.examples[i] for i in rows)
         owners = self.owners and tuple(self.owners[i] for i in rows)
         taken = {"inputs": Rows(self.inputs, rows), "targets": self.targets[rows]}
@@ -79,7 +85,7 @@ class Features:
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
 
     def held_out(self) -> np.ndarray:
-        """A mask, "n": True for every fifth example of each class; of targets that are no classes, for every fifth."""
+        """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example."""
         is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
         groups = self.targets if is_class else rank
         for label in np.unique(groups):
@@ -88,7 +94,7 @@ class Features:
         return rank % 5 == 4
 
     def hold_out(self) -> tuple["Features", "Features"]:
-        """Returns (train, those that `held_out` says): the same ones every time."""
+        """Returns (the rest, the examples of `held_out`): always the same split."""
         held = self.held_out()
         return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
 
@@ -96,12 +102,17 @@ class Features:
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, and the way in which they are computed.
+    """The folder of cached features, and how they are computed.
 
-    `dtype`: theirs, such as "float16" (None: the compute dtype);
-    `skip_unreadable`: whether unreadable images are skipped; `processes`: how many decode (0: threads of this one).
+    `dtype`: of the features, such as "float16" (None: the compute dtype); `skip_unreadable`: skip unreadable images
+    instead of raising; `processes`: the number that decode (0: threads). With several folders, on several disks, large
+    features are spread over them.
 
-    Large features are spread over several folders, on several disks, where several are given.
+    A single URL stands for a local copy of its folder: rows are fetched from there, and copied there once computed.
+
+    >>> cache = tj.Cache(demo.folder(), dtype="float16")
+    >>> demo.predict.features(demo.examples(5, seed=2), cache).inputs.dtype
+    dtype('float16')
     """
 
     folder: str | os.PathLike | Sequence[str | os.PathLike] = "~/.cache/tangent_jax"
@@ -112,13 +123,23 @@ class Cache:
     def __post_init__(self) -> None:
         good = self.dtype is None or is_floating(self.dtype)
         expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
-        _ = self.folders  # refuses what is none
+        _ = self.folders  # raises for an invalid folder
+
+    @property
+    def url(self) -> str | None:
+        """The URL where the rows are kept, None for folders of this machine."""
+        given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
+        named = [os.fspath(folder) for folder in given if is_url(folder)]
+        require(not named or len(given) == 1, "Cache", "a URL alone, or folders", f"{len(given)} of both", "Choose one")
+        return named[0].rstrip("/") if named else None
 
     @property
     def folders(self) -> list[Path]:
-        """The absolute paths of the folders."""
+        """The absolute paths of the folders, or of the local copy of a URL's."""
         given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
         require(given, "Cache", "a folder at least", "none")
+        if self.url is not None:
+            return [scratch_of(self.url) / CACHE]
         folders = [expand_path("Cache", folder).absolute() for folder in given]
         files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
         require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
@@ -129,11 +150,12 @@ class Cache:
 def features(
     model: Model, w: Tree, examples: Examples, stage: int, cache: Cache | None = None, dtype: Any = None
 ) -> Features:
-    """Returns the input of `stage` for every example, from the cache or computed now.
+    """The input of `stage` for every example, from the cache or computed now.
 
-    Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images,
-                or the arrays as they are.
-    Returns:    Features; `inputs` is a read-only memory map "n ..." or `Parts` of several, unless images were skipped.
+    Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images, or
+                the arrays as they are.
+    Returns:    Features; `inputs` is a read-only memory map "n ...", or `Parts` of several; an array if images were
+                skipped.
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
@@ -155,7 +177,7 @@ def features(
         settings = {"model": model, "stop": stage, "dtype": dtype}
         trunk = partial(trunk_rows, w, **settings, traced=here.partition("-")[0])
         others = any(folder.name != here for root in roots for folder in root.glob("*"))
-        for s in range(stage, -1, -1) if others else ():  # the highest stage whose rows are cached
+        for s in range(stage, -1, -1) if others else ():  # the highest stage with cached rows
             cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
@@ -168,13 +190,16 @@ def features(
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
         placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
+        shared = f"{cache.url}/{here}" if cache.url is not None and is_keeper else None
+        placement.together(lambda: fetch_rows(shared, folder) if shared else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
+        placement.together(lambda: share_rows(shared, folder) if shared else None)
     return readable(rows, examples, identifiers, cache)
 
 
 def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str], cache: Cache) -> Features:
-    """The features of all examples that could be read; InputError for another, unless the cache skips them."""
+    """The features of all readable examples; InputError for an unreadable one, unless the cache skips them."""
     skipped = sorted(rows.skipped)
     if skipped and not cache.skip_unreadable:
         got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
@@ -185,10 +210,10 @@ def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str], c
 
 
 def tell_of_small_model(model: Model, examples: Examples) -> None:
-    """Says on stderr where the first image is larger than what a model of few pixels, as the embedded one, reads."""
+    """Warns on stderr if the first image is larger than a model of few pixels, like the embedded one, reads."""
     if isinstance(model.preprocessing, Arrays) or max(sides(model.image_size)) >= FEW_PIXELS or not len(examples):
         return
-    with contextlib.suppress(InputError):  # unreadable ones are reported where they are decoded
+    with contextlib.suppress(InputError):  # unreadable images are reported when they are decoded
         wide, high = size_of(examples.read(0), examples.names[0])
         rows, columns = sides(model.image_size)
         if min(wide, high) > max(rows, columns):
@@ -197,15 +222,15 @@ def tell_of_small_model(model: Model, examples: Examples) -> None:
 
 
 def input_dtype(model: Model) -> np.dtype:
-    """The dtype of the inputs of stage 0: uint8 of images."""
+    """The dtype of the inputs of stage 0; uint8 for images."""
     inputs = model.preprocessing
     return np.dtype(inputs.dtype if isinstance(inputs, Arrays) else np.uint8)
 
 
 def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
-    """The inputs of stage 0 of each chunk of rows, as the model wants them: images decoded, arrays as they are.
+    """The inputs of stage 0 for each chunk of rows, in the model's form: images decoded, arrays as they are.
 
-    Raises: InputError for a row that is no array of the model's shape and kind of numbers.
+    Raises: InputError for a row that is not an array of the model's shape and kind of numbers.
     """
     inputs, shape, read = model.preprocessing, tuple(model.input_shape(0)), examples.read_identified()
     if not isinstance(inputs, Arrays):
@@ -225,16 +250,17 @@ def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], proce
 
 
 def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dtype) -> str:
-    """The identity of all that decides a stage's input besides the image: decoding, the trunk's program, the leaves
-    that it reads, the dtypes.
+    """The identity of all that decides a stage's input besides the image.
 
-    Raises: InputError where the trunk gives another shape than the model's `input_shape`.
+    That is decoding, the trunk's program, its leaves, and the dtypes.
+
+    Raises: InputError if the trunk's output has another shape than the model's `input_shape`.
     """
     decoded = FORMAT, model.image_size, model.preprocessing
     if stage == 0:
         return identity(decoded)[:24]
     x = jax.ShapeDtypeStruct((1, *model.input_shape(0)), input_dtype(model))
-    # traced anew: code may be mended
+    # traced again, as code may change
     trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)
     shape = jax.eval_shape(trunk, w, x).shape[1:]
     expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
@@ -250,7 +276,7 @@ def find_rows(
     rows: CachedRows,
     missing: list[int],
 ) -> tuple[CachedRows, dict[str, int]] | None:
-    """Returns cached rows of one trunk that hold every image of the missing chunks, and the row of each; else None."""
+    """Cached rows of the same trunk that hold every image of the missing chunks, with the row of each; or None."""
     wanted = {rows.identifiers[i] for chunk in missing for i in rows.rows(chunk)}
     pattern = f"{key.partition('-')[0]}-*/examples.txt"
     for listed in (path for root in roots for path in sorted(root.glob(pattern))):

@@ -1,4 +1,4 @@
-"""Weights files as all families of models read them: the tensors, the JSON beside them, the checks."""
+"""Weights files, for all families of models: the tensors, the JSON files beside them, and checks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from tangent_jax.models.protocol import Model
 class Tensors(NamedTuple):
     """The content of a file: tensors by name, its metadata, and the JSON files beside it by name.
 
-    `architecture`: the name that the caller gives it, None for none.
+    `architecture`: the name that the caller gave, or None.
     """
 
     tensors: dict[str, np.ndarray]
@@ -32,13 +32,13 @@ class Tensors(NamedTuple):
         return {name: tuple(value.shape) for name, value in self.tensors.items()}
 
     def config(self, kind: type) -> Any:
-        """The fields of `kind` that config.json beside the file gives."""
+        """The fields of `kind` in the config.json beside the file."""
         known = {field.name for field in dataclasses.fields(kind)}
         fields = {name: value for name, value in self.beside.get("config", {}).items() if name in known}
         return convert(kind, fields, "load", f"config.json beside {self.path}")
 
     def preprocessing(self) -> Preprocessing | None:
-        """The preprocessing in the JSON beside the weights, timm's pretrained_cfg or Hugging Face's; None without."""
+        """The preprocessing in the JSON beside the weights (timm's pretrained_cfg or Hugging Face's), or None."""
         given, where = self.beside.get("config", {}).get("pretrained_cfg"), f"pretrained_cfg beside {self.path}"
         timm: dict[str, Any] = convert(dict[str, Any] | None, given, "load", where) or {}
         hugging_face: dict[str, Any] = self.beside.get("preprocessor_config", {})
@@ -59,9 +59,9 @@ class Tensors(NamedTuple):
 
 
 def check_images(config: Mapping[str, Any], path: str) -> None:
-    """Raises InputError where preprocessor_config.json wants images other than (x / 255 - mean) / std of RGB.
+    """Raises InputError if preprocessor_config.json wants other images than (x / 255 - mean) / std of RGB.
 
-    So too for a filter that is neither bilinear (2) nor bicubic (3), in Pillow's numbers.
+    Likewise for a filter other than bilinear (2) or bicubic (3), in Pillow's numbers.
     """
     where = f"preprocessor_config.json beside {path}"
     factor = convert(float | int | None, config.get("rescale_factor"), "load", f"rescale_factor of {where}")
@@ -76,7 +76,7 @@ def check_images(config: Mapping[str, Any], path: str) -> None:
 
 
 def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The fields `crop` and `resize` of preprocessor_config.json: its `size` and `crop_size`, or timm's `crop_pct`."""
+    """The fields `crop` and `resize`, from `size` and `crop_size` of preprocessor_config.json, or timm's `crop_pct`."""
     named = {name: f"{name} of preprocessor_config.json beside {path}" for name in ("size", "crop_size")}
     given = (convert(dict[str, int] | int | None, config.get(name), "load", where) for name, where in named.items())
     size, crop = ({"side": value} if isinstance(value, int) else value or {} for value in given)
@@ -95,10 +95,10 @@ def resizing(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 def assemble(
     model: Model, flat: Mapping[str, Any], path: str, optional: tuple[str, ...] = (), reshaped: tuple[str, ...] = ()
 ) -> Pretrained:
-    """Returns the model and its tree, every tensor checked for presence, shape and finiteness.
+    """The model and its tree, with every tensor checked for presence, shape and finiteness.
 
-    Args:   optional: ends of paths that are zero where the file has none; reshaped: parts of paths whose tensors may
-            have other axes of the same size.
+    Args:   optional: path endings that are zero if the file lacks them; reshaped: parts of paths whose tensors may have
+            other axes of the same size.
     """
     expected, w = model.shapes(), {}
     for name in flat:

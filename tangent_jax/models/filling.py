@@ -1,7 +1,7 @@
-"""The filling of a cache of rows: by images decoded and run through the trunk, or by rows that are cached elsewhere.
+"""Fills a cache of rows: from images decoded and run through the trunk, or from rows that are cached elsewhere.
 
-Of a job of P processes each computes every P-th chunk, on all of its devices: into one cache on a common disk, or all
-into the cache of every disk.
+In a job of P processes each computes every P-th chunk, on all of its devices. With a common disk they share one cache;
+otherwise every disk receives all chunks.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import Model, prepare
 
 Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
-"""The rows "k ..." of each chunk, and the places in it of images that are unreadable."""
+"""The rows "k ..." of each chunk, and the places of unreadable images in it."""
 
 
 @partial(jax.jit, static_argnames=("model", "start", "stop", "dtype", "traced"))
@@ -41,16 +41,17 @@ def trunk_rows(w: Tree, **settings: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def run_size() -> int:
-    """The rows that a device runs at once: few on a CPU, where they stay in its caches."""
+    """The number of rows that a device processes at once; few on a CPU, so that they stay in its caches."""
     return 8 if placement.mesh(local=True).devices.flat[0].platform == "cpu" else CHUNK
 
 
 def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
-    """Writes the missing chunks; each process of a job computes its part of them.
+    """Writes the missing chunks; each process of a job computes its share.
 
-    Args:   source: gives the rows of chunks, in order; keeper: the process that lays out this one's disk. On a common
-            disk each process writes what it computed; else the keeper of each writes all, and the chunks go round.
-    Raises: InputError where a process does not see what another wrote.
+    Args:   source: gives the rows of chunks, in order; keeper: the process that manages this one's disk. On a common
+            disk each process writes its own chunks; otherwise the keeper of each disk writes all, and chunks are
+            exchanged.
+    Raises: InputError if a process does not see what another wrote.
     """
     me = jax.process_index()
     placement.together(lambda: rows.make() if keeper == me else None)
@@ -68,7 +69,7 @@ def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -
 def write_chunks(
     rows: CachedRows, wanted: list[int], missing: list[int], source: Callable[[list[int]], Chunks], keeper: int
 ) -> None:
-    """Computes the chunks that are wanted on any disk, and writes those that are missing on this one's; as `fill`."""
+    """Computes the chunks that any disk needs, and writes those that this process's disk lacks; as `fill`."""
     processes, me = jax.process_count(), jax.process_index()
     is_shared, own = bool(np.all(placement.gather(np.array(keeper)) == 0)), wanted[me::processes]
     done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
@@ -94,7 +95,7 @@ def write_chunks(
 
 
 def exchange(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[np.ndarray, list[int]]]:
-    """The chunks `parts`, one of each process, as all processes get them."""
+    """Exchanges the chunks `parts`, one of each process, among all processes."""
     values, is_skipped = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype), np.zeros(CHUNK, bool)
     if item is not None:
         computed, skipped = item
@@ -104,7 +105,7 @@ def exchange(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[n
 
 
 def from_images(trunk: Callable[[Any], np.ndarray] | None, decoded: Iterator[Decoded], skip: bool) -> Chunks:
-    """Yields chunks, "k ...", computed from images, some at a time for each device.
+    """Yields chunks, "k ...", computed from images, a few per device at a time.
 
     Raises: InputError for the first unreadable image, unless `skip`.
     """
@@ -120,7 +121,7 @@ def from_rows(
     trunk: Callable[[Any], np.ndarray] | None, source: tuple[CachedRows, dict[str, int]], rows: CachedRows,
     chunks: list[int],
 ) -> Chunks:  # fmt: skip
-    """Yields chunks, "k ...", of rows cached for other sets, or computed from the cached input of a lower stage."""
+    """Yields chunks, "k ...", of rows cached for other sets, or computed from a lower stage's cached rows."""
     (cached, where), size = source, placement.mesh(local=True).size
     for start in range(0, len(chunks), size):
         names = [[rows.identifiers[i] for i in rows.rows(chunk)] for chunk in chunks[start : start + size]]
@@ -128,7 +129,7 @@ def from_rows(
 
 
 def in_chunks(trunk: Callable[[Any], np.ndarray] | None, group: Sequence[tuple[np.ndarray, Iterable[int]]]) -> Chunks:
-    """Yields the trunk's rows of a group of chunks, which it runs on together, with the places that each skips."""
+    """Yields the trunk's rows of a group of chunks, computed together, with the places that each skips."""
     lengths = np.cumsum([len(x) for x, _ in group])[:-1]
     x = group[0][0] if len(group) == 1 else np.concatenate([x for x, _ in group])
     for values, (_, skipped) in zip(np.split(x if trunk is None else trunk(x), lengths), group, strict=True):

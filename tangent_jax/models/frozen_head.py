@@ -1,11 +1,11 @@
-"""A frozen head: embeddings of the classes' names by a text encoder, as CLIP's zero-shot classifier has them.
+"""A frozen head: text embeddings of the class names, as in CLIP's zero-shot classifier.
 
     z^      = z / |z|           z: the embedding of an image, "b d", which the model below gives
     outputs = s z^ E            E: one column of length 1 for each class, "d c"; s: the logit scale
 
-No subset trains it; the tangent of the embedding goes through the normalisation. Source: Radford et al. 2021; frozen
-while the image encoder trains, its last projection too, as Ilharco et al. 2023 have it. Models with the heads of
-several tasks share one anchor: what trains is the same leaves of all.
+No subset trains the head; the tangent of the embedding passes through the normalisation. Source: Radford et al. 2021.
+The image encoder trains, with its last projection, as in Ilharco et al. 2023. Models with the heads of several tasks
+share one anchor, because they train the same leaves.
 """
 
 import dataclasses
@@ -22,23 +22,27 @@ from jax import Array
 
 from tangent_jax.core import Dual, Tree, expect, finite_number, refusal, require, trees
 from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expand_path
 from tangent_jax.core.tensors import read_tensors
+from tangent_jax.core.urls import local_copy
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import contract, unit_length
 
 EMBEDDINGS, HEAD, PROJECTION = "head/embeddings", "head/", "projection/"
-SCALE = 100.0  # at which CLIP's training stops its own
+SCALE = 100.0  # the limit in CLIP's own training
 BEFORE = "Begin with the model as it was before"
 
 
 @public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenHead:
-    """The embeddings of named classes, "c d", of any length, and the logit scale, CLIP's own exp(logit_scale).
+    """Embeddings of named classes, "c d", of any length, and the logit scale, exp(logit_scale) in CLIP.
 
-    Raises: InputError for two classes of one name, and embeddings that are not finite rows other than 0.
+    Raises: InputError for repeated names, and embeddings that are not finite rows other than 0.
+
+    >>> head = tj.models.FrozenHead(("owl", "gull"), np.eye(2, 3))
+    >>> demo.model.with_frozen_head(head).model.classes
+    2
     """
 
     classes: tuple[str, ...]
@@ -63,7 +67,7 @@ class FrozenHead:
     def of_classes(self, classes: Sequence[str]) -> "FrozenHead":
         """The head of a data set's classes, in its order, by their names.
 
-        Raises: InputError naming the classes that only one of the two has.
+        Raises: InputError naming the classes that only the head or only the data set has.
         """
         do = "Make the head of the data set's own class names"
         missing, others = first_and_more(classes, self.classes), first_and_more(self.classes, classes)
@@ -80,7 +84,7 @@ class FrozenHead:
 
 
 def first_and_more(names: Sequence[str], others: Sequence[str]) -> str:
-    """The first of the names that are not among the others, and the number of the rest; empty where all are."""
+    """The first name that is not among the others, and the number of further ones; empty if there is none."""
     there = {*others}
     lone = [name for name in names if name not in there]
     return ", ".join(map(repr, lone[:5])) + (f" and {len(lone) - 5} more" if len(lone) > 5 else "")
@@ -91,12 +95,18 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     """The head in a safetensors file.
 
         embeddings     "c d", floats, rows of any length
-        logit_scale    one number, exp(logit_scale) of CLIP; 100 where there is none
-        metadata       "classes": the names of the rows, one a line
+        logit_scale    one number, exp(logit_scale) of CLIP; 100 if missing
+        metadata       "classes": the names of the rows, one per line
 
     Raises: InputError naming the file, and what it lacks.
+
+    >>> from safetensors.numpy import save_file
+    >>> path = demo.folder() / "head.safetensors"
+    >>> save_file({"embeddings": np.eye(2, 6)}, path, {"classes": "owl" + chr(10) + "gull"})
+    >>> tj.models.read_frozen_head(path).classes
+    ('owl', 'gull')
     """
-    path = expand_path("read_frozen_head", path)
+    path = local_copy("read_frozen_head", path)
     tensors, metadata = read_tensors("read_frozen_head", path)
     do = "Write it as docs/howto/merge.md shows"
     known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
@@ -112,10 +122,10 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
 
 @dataclasses.dataclass(frozen=True)
 class WithFrozenHead(Wrapper):
-    """The model `base`, whose outputs are embeddings of images, below a frozen head of `shape`, "d c".
+    """The model `base`, whose outputs are image embeddings, below a frozen head of `shape`, "d c".
 
-    A head of the base is CLIP's projection: its leaves are `projection/...`, which train with the last block as the
-    final norm does.
+    A head of the base is CLIP's projection: its leaves become `projection/...`, and train with the last block like the
+    final norm.
     """
 
     shape: tuple[int, int]
@@ -157,7 +167,7 @@ class WithFrozenHead(Wrapper):
         return self.base.dual and self.closed_form
 
     def closed_form(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
-        """The outputs and their tangent, "b c", by that of the base."""
+        """The outputs and their tangent, "b c", from the base's."""
         z, dz = unit_length(*self.base.dual(self.below(pairs), x, start))
         return Dual(*contract("bd,dc->bc", z, dz, *pairs["head"]["embeddings"]))
 
@@ -173,7 +183,7 @@ class WithFrozenHead(Wrapper):
         own = {path: leaf for path, leaf in tensors.items() if path == EMBEDDINGS}
         return self.of_base(self.base.from_world({n: leaf for n, leaf in tensors.items() if n not in own})) | own
 
-    # Names: a head of the base is our projection
+    # Names: the base's head is our projection
 
     def below(self, w: Tree) -> Tree:
         """The leaves of the base in a tree of ours."""
@@ -185,13 +195,13 @@ class WithFrozenHead(Wrapper):
         return {move_path(path, HEAD, PROJECTION): leaf for path, leaf in flat.items()}
 
     def for_base(self, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """Leaves of ours but the embeddings, under the base's paths."""
+        """Our leaves, without the embeddings, under the base's paths."""
         ours, theirs = (PROJECTION, HEAD) if self.base.classes else ("", "")
         return {move_path(path, ours, theirs): leaf for path, leaf in flat.items() if path != EMBEDDINGS}
 
 
 def move_path(path: str, old: str, new: str) -> str:
-    """The path with another beginning, where it has the old one."""
+    """The path with its beginning replaced, if it has the old one."""
     return new + path.removeprefix(old) if path.startswith(old) else path
 
 

@@ -1,10 +1,10 @@
-"""A model of functions of any framework: its tangent is by `jax.jvp`, so it needs no closed form.
+"""A model made of functions from any framework; its tangent is computed by `jax.jvp`, without a closed form.
 
     x_0 = inputs,    x_(s+1) = f_s(w, x_s),    outputs = head(w, x_S)
 
-Every function gets all weights in the caller's own pytree: an NNX state after `nnx.split`, an Equinox module, the
-variables of a linen module. A leaf belongs to the first stage whose program reads it, so a tied leaf belongs to the
-lowest; leaves that the head alone reads get the paths `head/...`. Each example is computed alone, under vmap.
+Every function receives all weights in the caller's own pytree: an NNX state after `nnx.split`, an Equinox module, the
+variables of a linen module. A leaf belongs to the first stage that reads it, so a tied leaf belongs to the lowest;
+leaves that only the head reads get paths `head/...`. Each example is computed alone, under vmap.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ OWN = "Give model_of the weights and the function of another head"
 
 
 class Leaf(NamedTuple):
-    """A leaf of the weights: its path here, its path in the caller's own tree, its shape, the stage that it is of."""
+    """A leaf of the weights: its path here, its path in the caller's tree, its shape, its stage."""
 
     path: str
     name: str
@@ -44,10 +44,10 @@ class FunctionModel:
     """Functions without their weights, as a model of the protocol (models/protocol.py).
 
     functions       the stages below the head
-    structure       of the caller's own tree, with its `leaves` in this order
+    structure       of the caller's tree, with its `leaves` in this order
     input_shapes    of one example, stage by stage
-    head            the last, None for a dense layer of `classes` outputs, or none yet where classes is 0
-    dual            the closed form as the protocol has it, None for none
+    head            the last function; None for a dense layer of `classes` outputs, or for no head if classes is 0
+    dual            the closed form as in the protocol, or None
     """
 
     functions: tuple[Stage, ...]
@@ -69,7 +69,7 @@ class FunctionModel:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The program of every stage, traced now, with its constants and the leaves that it reads: no name."""
+        """The program of every stage, traced now, with its constants and leaves, without names."""
         flat = {leaf.path: jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in self.leaves}
         dtype = self.preprocessing.dtype if isinstance(self.preprocessing, Arrays) else "float32"
         x = jax.ShapeDtypeStruct((1, *self.input_shapes[0]), dtype)
@@ -79,7 +79,7 @@ class FunctionModel:
 
     @property
     def own_functions(self) -> tuple[Stage, ...]:
-        """The caller's functions: the stages, with the head where it is the caller's."""
+        """The caller's functions: the stages, and the head if the caller gave one."""
         return self.functions if self.head is None else (*self.functions, self.head)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -95,7 +95,7 @@ class FunctionModel:
         return self.input_shapes[stage]
 
     def initial(self, path: str, key: Array) -> Array:
-        """A dense head of N(0, 0.01^2), its bias 0."""
+        """A dense head of N(0, 0.01^2) with bias 0."""
         is_drawn = path not in {leaf.path for leaf in self.leaves}
         do = "Draw it yourself, and give it to model_of"
         require(is_drawn, "model_of", "a dense head to draw", f"{path}, a leaf of your own", do)
@@ -103,7 +103,7 @@ class FunctionModel:
         return jnp.zeros(shape) if path == "head/bias" else 0.01 * jax.random.normal(key, shape, jnp.float32)
 
     def as_given(self, flat: dict[str, Any]) -> Any:
-        """The weights in the caller's own tree."""
+        """The weights in the caller's tree."""
         return jax.tree.unflatten(self.structure, [flat[leaf.path] for leaf in self.leaves])
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
@@ -122,19 +122,19 @@ class FunctionModel:
         return jax.vmap(alone)(x)
 
     def with_classes(self, classes: int) -> "FunctionModel":
-        """The same stages with a dense head; InputError for a head of the caller's own."""
+        """The same stages with a dense head; InputError if the caller gave a head."""
         require(self.head is None, "with_head", "stages without a head", "a head of your own", OWN)
         shape = self.input_shapes[-1]
         require(len(shape) == 1, "with_head", 'stages that end in features "b d"', f"shape (b, {str(shape)[1:]}")
         return dataclasses.replace(self, classes=classes)
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """The caller's own paths."""
+        """Leaves under the caller's paths."""
         names = {leaf.path: leaf.name for leaf in self.leaves}
         return {names.get(path, path): leaf for path, leaf in flat.items()}
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Leaves by path of tensors under the caller's own paths."""
+        """Leaves by path, from tensors under the caller's paths."""
         paths = {leaf.name: leaf.path for leaf in self.leaves}
         return {paths.get(name, name): tensor for name, tensor in tensors.items()}
 
@@ -149,19 +149,26 @@ def model_of(
     preprocessing: Preprocessing | None = None,
     dual: Any = None,
 ) -> Pretrained:
-    """Returns functions of any framework as a model with its weights, ready for `tj.tangent`.
+    """A model, with its weights, made of functions from any framework, ready for `tj.tangent`.
 
-    Args:       stages: functions (w, x "b ...") -> "b ...", the first of the inputs, each of the one before;
-                w: their weights, a pytree of f32 leaves, which each function gets whole;
-                inputs: some inputs, "b ...", or their jax.ShapeDtypeStruct. Whole numbers, as token ids, stay such;
-                head: the last function, whose outputs are "b c"; None: the stages give features "b d", and
-                `with_head(classes, key)` puts a dense layer on them;
-                preprocessing: of a model of images "b y x 3", which its functions read normalised; None: of arrays;
-                dual: the closed form of the tangent as in tj.Model, None for `jax.jvp`.
+    Args:       stages: functions (w, x "b ...") -> "b ...": the first reads the inputs, each other one its
+                predecessor's result; w: their weights, a pytree of f32 leaves, which each function receives whole;
+                inputs: some inputs, "b ...", or their jax.ShapeDtypeStruct; whole numbers, such as token ids, stay
+                whole numbers; head: the last function, with outputs "b c"; None: the stages give features "b d", and
+                `with_head(classes, key)` adds a dense layer; preprocessing: for images "b y x 3", which the functions
+                read normalised; None for arrays; dual: the closed form of the tangent as in tj.Model, None for
+                `jax.jvp`.
     Returns:    Pretrained.
-    Guarantees: an example's outputs depend on no other example, whatever the code of the functions says.
-    Raises:     InputError for a leaf that is no f32, or that no function reads; for a function that gives no array of
-                floats, draws random numbers, differs from trace to trace, or mixes the examples of concrete inputs.
+    Guarantees: an example's outputs depend on no other example, whatever the functions compute.
+    Raises:     InputError for a leaf that is not f32, or that no function reads; for a function that does not return an
+                array of floats, draws random numbers, differs between traces, or mixes the examples of concrete inputs.
+
+    >>> w = {"in": np.ones((4, 6), np.float32), "out": np.ones((6, 2), np.float32)}
+    >>> stages, head = [lambda w, x: jnp.tanh(x @ w["in"])], lambda w, x: x @ w["out"]
+    >>> model = tj.model_of(stages, w, inputs=np.zeros((1, 4), np.float32), head=head)
+    >>> predict = tj.tangent(model, kind="everything")
+    >>> predict(predict.zeros(), np.zeros((3, 4), np.float32)).shape
+    (3, 2)
     """
     functions = (*stages, *([] if head is None else [head]))
     for s, f in enumerate(functions):
@@ -190,7 +197,7 @@ def model_of(
 
 
 def hashable(f: Any) -> bool:
-    """True where jit can tell the function from others: a module that holds arrays is none."""
+    """True if jit can hash the function; a module that holds arrays cannot be hashed."""
     try:
         return isinstance(hash(f), int)
     except TypeError:
@@ -198,7 +205,7 @@ def hashable(f: Any) -> bool:
 
 
 def check_leaves(w: Any) -> dict[str, Any]:
-    """The leaves by path; InputError for one that no tangent can be of, or whose path is no other's alone."""
+    """The leaves by path; InputError for a leaf without a tangent, or a path that repeats."""
     flat = trees.leaves(w)
     do = "Leave state out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array)"
     for path, leaf in flat.items():
@@ -212,7 +219,7 @@ def check_leaves(w: Any) -> dict[str, Any]:
 
 
 def first_input(inputs: Any, preprocessing: Preprocessing | None) -> jax.ShapeDtypeStruct:
-    """One example as the first stage reads it, "1 ..."."""
+    """One example in the form that the first stage reads, "1 ..."."""
     shape, dtype = jnp.shape(inputs), jax.dtypes.canonicalize_dtype(jnp.result_type(inputs))
     expect(len(shape) >= 2, 'inputs "b ...", or their jax.ShapeDtypeStruct', f"shape {shape}")
     if preprocessing is None:
@@ -223,7 +230,7 @@ def first_input(inputs: Any, preprocessing: Preprocessing | None) -> jax.ShapeDt
 
 
 class Traced(NamedTuple):
-    """A stage's program, the caller's paths of the leaves that it reads, the shape of one example of its result."""
+    """A stage's program, the caller's paths of its leaves, the shape of one example of its result."""
 
     program: str
     read: list[str]
@@ -231,11 +238,11 @@ class Traced(NamedTuple):
 
 
 def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]:
-    """Yields every stage as it is traced for one example "1 ...".
+    """Yields every stage, traced for one example "1 ...".
 
-    Raises: InputError for a function that fails, draws random numbers, or gives no array of floats "1 ...".
+    Raises: InputError for a function that fails, draws random numbers, or does not return an array of floats "1 ...".
     """
-    for s, f in enumerate(map(partial, functions)):  # JAX traces one object once: code may be mended, or draw
+    for s, f in enumerate(map(partial, functions)):  # a fresh object, as JAX caches traces: code may change, or draw
         where = f"stage {s} of inputs {x.dtype} (b, {str(x.shape[1:])[1:]}"
         try:
             y = jax.eval_shape(f, w, x)
@@ -257,7 +264,7 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
 
 
 def path_of(name: str, stage: int, last: int) -> str:
-    """The path of a leaf here: `head/...` where the head alone reads it, and only there."""
+    """The path of a leaf here: `head/...` if and only if the head alone reads it."""
     if stage == last:
         return name if name.startswith("head/") else f"head/{name}"
     below, do = not name.startswith("head/"), "Rename it"
@@ -266,7 +273,7 @@ def path_of(name: str, stage: int, last: int) -> str:
 
 
 def check_alone(functions: Sequence[Stage], w: Any, inputs: Any, preprocessing: Preprocessing | None) -> None:
-    """Raises InputError where a stage gives an example of concrete inputs other values beside another than alone."""
+    """Raises InputError if an example of concrete inputs gets other values beside another one than alone."""
     if isinstance(inputs, jax.ShapeDtypeStruct) or len(inputs) < 2:
         return
     x = jnp.asarray(inputs[:2])

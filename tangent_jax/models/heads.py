@@ -1,9 +1,8 @@
-"""Heads by class: a class reads its own column of the head, so a model of few classes is one of more, restricted.
+"""Heads by class: each class reads its own column of the head, so a model of few classes is a restricted model of more.
 
-    f(x)_c = w_c . z + b_c        with dw: f_lin(dw, x)_c needs w_c, dw_c and the body alone
+    f(x)_c = w_c . z + b_c        with dw: f_lin(dw, x)_c needs only w_c, dw_c and the body
 
-The last axis of every leaf of a head counts the classes. A head drawn by the names of its classes has equal columns for
-equal names.
+The last axis of every leaf of a head is the classes. Heads drawn by class names have equal columns for equal names.
 """
 
 import dataclasses
@@ -21,13 +20,17 @@ from tangent_jax.models.predict import Predictor
 
 @public
 def body(tree: Tree) -> Tree:
-    """The leaves of a model without those of its head."""
+    """The leaves of a model without its head.
+
+    >>> sorted(tj.models.body(demo.dw))
+    ['second']
+    """
     instance("the leaves of a model by name", tree, Mapping)
     return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 
 def columns(classes: Sequence[str], own: Sequence[str]) -> np.ndarray:
-    """The column of each of `own` among `classes`; InputError for a class that is not there."""
+    """The column of each of `own` among `classes`; InputError for an unknown class."""
     index = {name: i for i, name in enumerate(classes)}
     missing = [name for name in own if name not in index]
     require(not missing, "columns", f"classes among the {len(classes)} given", f"{len(missing)} others, {missing[:3]}")
@@ -35,14 +38,19 @@ def columns(classes: Sequence[str], own: Sequence[str]) -> np.ndarray:
 
 
 def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:
-    """The head's leaves of `own` classes, of a head of `classes`."""
+    """The head's leaves for `own` classes, from a head of `classes`."""
     chosen = columns(classes, own)
     return jax.tree.map(lambda leaf: leaf[..., chosen], tree["head"])
 
 
 @public
 def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> Predictor:
-    """The predictor of some of its classes, in the order of `own`: its outputs are those columns, bit for bit."""
+    """The predictor of some of its classes, in the order of `own`: its outputs are those columns, bit for bit.
+
+    >>> few = tj.models.restrict(demo.predict, ["a", "b", "c"], ["c", "a"])
+    >>> few(few.zeros(), demo.test.inputs).shape
+    (12, 2)
+    """
     if tuple(classes) == tuple(own):
         return predict
     model = predict.model.with_classes(len(own))
@@ -53,7 +61,7 @@ def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> 
 
 
 def relabel(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
-    """The same features, their class indices among `classes` replaced by those among `own`."""
+    """The same features, with class indices among `own` instead of `classes`."""
     if tuple(classes) == tuple(own):
         return features
     index = np.full(len(classes), -1, features.targets.dtype)
@@ -65,14 +73,23 @@ def relabel(features: Features, classes: Sequence[str], own: Sequence[str]) -> F
 
 @public
 def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
-    """The features of the images of `own` classes, their class indices among these."""
+    """The features of the images of `own` classes, with class indices among these.
+
+    >>> few = tj.models.of_classes(demo.train, ["a", "b", "c"], ["c", "a"])
+    >>> len(few), few.targets[:2].tolist()
+    (16, [1, 0])
+    """
     rows = np.flatnonzero(np.isin(features.targets, columns(classes, own)))
     return relabel(features.take(rows), classes, own)
 
 
 @public
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
-    """Those of `classes` that the features have images of, in their order."""
+    """The classes with images in the features, in the order of `classes`.
+
+    >>> tj.models.classes_in(demo.train.take([0, 2]), ["a", "b", "c"])
+    ('a', 'c')
+    """
     present = np.unique(features.targets)
     most = int(present.max(initial=-1)) + 1
     expect(len(classes) >= most, f"the names of {most} classes or more", len(classes))
@@ -81,11 +98,16 @@ def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
 
 @public
 def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:
-    """The tangent weights of a component of `own` classes, as of one of all `classes`, at the anchor of `predict`.
+    """The tangent weights of a component of `own` classes, as a component of all `classes`, at the anchor of `predict`.
 
-        dw_c = -w_c        for a class that the component has not seen: its outputs are 0 (0 where they are the tangent)
+        dw_c = -w_c        for a class that the component has not seen: its output is 0 (dw_c = 0 for tangent outputs)
 
     Guarantees: the outputs of `own` classes are the component's.
+
+    >>> few = tj.models.restrict(demo.predict, ["a", "b", "c"], ["c", "a"])
+    >>> wide = tj.models.widen(demo.predict, ["a", "b", "c"], few.zeros(), ["c", "a"])
+    >>> float(jnp.abs(demo.predict(wide, demo.test.inputs)[:, 1]).max())  # the class b
+    0.0
     """
     if "head" not in dw or tuple(classes) == tuple(own):
         return dw

@@ -1,9 +1,9 @@
-"""The files of cached rows: how many rows each holds, and in which folder it lies.
+"""The files of cached rows: the rows of each file, and its folder.
 
-    FOLDER/inputs.bin, inputs-1.bin, ...    at most FILE_BYTES each, in turn over the folders
-    FOLDER/layout.json                      in every one of the folders: rows of a file, and all the folders
+    FOLDER/inputs.bin, inputs-1.bin, ...    at most FILE_BYTES each, alternating over the folders
+    FOLDER/layout.json                      in each folder: the rows per file, and all the folders
 
-Without a layout.json one file holds all rows. Rows stay where their layout says, whatever folders are asked for later.
+Without a layout.json one file holds all rows. Rows stay where their layout says, even if other folders are given later.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ from tangent_jax.core import require
 from tangent_jax.core.files import write_whole
 from tangent_jax.core.records import convert, parse_json
 
-CHUNK = 64  # rows that are written at once, in one file
+CHUNK = 64  # rows of a chunk, which lies in one file
 FILE_BYTES = 4 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The number of rows of each file and the folders that hold the files in turn, as seen from the layout's own."""
+    """The number of rows per file, and the folders that hold the files in turn, relative to the layout's own."""
 
     rows_per_file: int
     folders: tuple[str, ...]
@@ -32,7 +32,7 @@ class Layout:
 
 
 def read_layout(folder: Path, count: int) -> Layout:
-    """The layout of a folder; where none is written, one file holds all `count` rows."""
+    """The layout of a folder; if there is none, one file holds all `count` rows."""
     path = folder / "layout.json"
     if not path.exists():
         return Layout(max(1, count), (".",))
@@ -42,11 +42,11 @@ def read_layout(folder: Path, count: int) -> Layout:
 
 
 def make_layout(folders: Sequence[Path], count: int, nbytes: int, file_bytes: int | None = None) -> Layout:
-    """Writes and returns the layout of new rows of `nbytes` each: a chunk lies in one file; None: of FILE_BYTES."""
+    """Writes and returns the layout of new rows of `nbytes` each; a chunk lies in one file; None: of FILE_BYTES."""
     rows_per_file = max(CHUNK, (file_bytes or FILE_BYTES) // max(1, nbytes) // CHUNK * CHUNK)
     if rows_per_file >= count:
         return Layout(max(1, count), (".",))
-    for own in reversed(folders):  # the first folder's last: with it the rows exist
+    for own in reversed(folders):  # the first folder's is written last: it makes the rows exist
         layout = Layout(rows_per_file, tuple("." if other == own else str(other) for other in folders))
         write_whole(own / "layout.json", json.dumps(dataclasses.asdict(layout)))
     return read_layout(folders[0], count)
@@ -58,7 +58,7 @@ def holds_rows(folder: Path) -> bool:
 
 
 def first_folder(folders: Sequence[Path]) -> Path:
-    """The folder with the journal of the rows that one of the folders holds; the first of them where none does."""
+    """The folder with the rows' journal; the first one if none has it."""
     for folder in filter(holds_rows, folders):
         first = folder / read_layout(folder, 0).folders[0]
         check_there(first, folder)
@@ -67,9 +67,9 @@ def first_folder(folders: Sequence[Path]) -> Path:
 
 
 def check_together(folder: Path, first: Path) -> None:
-    """Raises InputError where a layout names a folder whose own layout does not name the same folders of rows.
+    """Raises InputError if a layout names a folder whose own layout does not name the same folders.
 
-    A folder of rows may be another party's, and its layout may name any folder of this machine.
+    A folder of rows may come from another party, and its layout may name any folder of this machine.
     """
     of = [folder / name for name in read_layout(folder, 0).folders]
     for other in (other for other in of if other.is_dir()):
@@ -85,6 +85,6 @@ def resolve(path: Path) -> Path:
 
 
 def check_there(folder: Path, other: Path) -> None:
-    """Raises InputError for a folder of rows that is not there, such as a disk that is not mounted."""
+    """Raises InputError for a missing folder of rows, such as a disk that is not mounted."""
     do = f"Mount its disk, or delete {other}"
     require(folder.is_dir(), "cache", f"the folder {folder}, which holds rows together with {other}", "none", do)

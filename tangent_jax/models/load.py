@@ -1,8 +1,8 @@
 """Pre-trained weights by name: `load(source)`, and `save`.
 
-`load` reads .safetensors under the names that other libraries give a family's tensors (a file, a folder with
-model.safetensors, or hf-hub:OWNER/NAME), Google's .npz, files of `save`, the embedded weights and "random:L/16". No
-pickle is ever loaded. The metadata of a file of ours describe its model (`Description`), so that `load` makes it again.
+`load` reads .safetensors with other libraries' tensor names (a file, a folder with model.safetensors, or
+hf-hub:OWNER/NAME), Google's .npz, files of `save`, the embedded weights and "random:L/16". It never loads a pickle. The
+metadata of our own files describe the model (`Description`), so that `load` restores it.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from tangent_jax.core import expect, refusal, require, trees, unexpected
+from tangent_jax.core import expect, refusal, require, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import convert, parse_json
@@ -33,26 +33,32 @@ from tangent_jax.models.vit import weights as vit
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
+FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+"""The files of a folder of weights."""
 METADATA = "tangent_jax"
-"""The key of a Description in a file's metadata."""
+"""The metadata key of a Description."""
 
 
 @public
 def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrained:
-    """Reads a pre-trained model of a family, such as a Vision Transformer or a ResNet.
+    """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
     Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
-                .safetensors file, or a folder with model.safetensors;
-                architecture: the one that it is, by our name, such as "L/16", or timm's, such as
-                "vit_base_patch16_224"; None where the file says it. It decides what the tensors do not show, such as
-                heads and activation, where no config.json does.
-    Returns:    Pretrained, its weights in f32; its model has classes = 0 where the file holds no head. A file of `save`
-                gives the model and the weights that were saved.
-    Raises:     InputError naming the file, and the tensor with its expected and its actual shape.
+                .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once;
+                architecture: our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file
+                states it. It decides what tensors do not show, such as heads and activation, if no config.json does.
+    Returns:    Pretrained, with weights in f32 and classes = 0 if the file has no head. A file of `save` gives the
+                saved model and weights.
+    Raises:     InputError naming the file, and the tensor with its expected and actual shape.
+
+    >>> pretrained = tj.load("builtin")
+    >>> type(pretrained.model).__name__, pretrained.model.image_size
+    ('VisionTransformer', 16)
     """
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
-        source = expand_path("load", source)
+        source = os.fspath(source) if urls.is_url(source) else expand_path("load", source)
     source = os.fspath(source)
+    local = urls.local_copy("load", source, FILES) if urls.is_url(source) else Path(source)
     if source in EMBEDDED:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
@@ -64,30 +70,38 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
         pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
     else:
         kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
-        expect(Path(source).exists(), kinds, f"{source}, which does not exist")
-        pretrained = read(Path(source), architecture)
-    if architecture is not None and not (is_of_timm(architecture) and Path(source).exists()):  # read has looked
+        expect(local.exists(), kinds, f"{source}, which does not exist")
+        pretrained = read(local, architecture)
+    if architecture is not None and not (is_of_timm(architecture) and local.exists()):  # read has checked it
         check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
 
 
 def is_made(source: str) -> bool:
-    """True for weights that no file or hub is opened for: embedded in the package, or random."""
+    """True for weights that need no file or hub: embedded in the package, or random."""
     return source in EMBEDDED or source.startswith("random:")
 
 
 @public
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
-    """Writes one .safetensors file, whole or not at all, from which `load` gives this model and these weights back.
+    """Writes a model to one .safetensors file, whole or not at all; `load` restores model and weights.
 
-    Raises:     InputError for another kind of file, a user's own model, or weights of more than 32 bits.
+    `path` may be a URL.
+    Raises:     InputError for another file type, a user's own model, or weights of more than 32 bits.
+
+    >>> path = demo.folder() / "model.safetensors"
+    >>> tj.save(path, tj.load("builtin").with_head(["owl", "gull"], jax.random.key(0)))
+    >>> tj.load(path).model.classes
+    2
     """
-    path, model = expand_path("save", path), pretrained.model
+    model, url = pretrained.model, os.fspath(path) if urls.is_url(path) else None
+    path = expand_path("save", path) if url is None else Path(url)
     expect(path.suffix == ".safetensors", "a path that ends in .safetensors", path)
     known, own = " or ".join(family.title for family in FAMILIES), type(unwrap(model)[0]).__name__
     do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
     expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
-    write_whole(path, encode_model("save", model, trees.leaves(pretrained.w), "ours"))
+    content = encode_model("save", model, trees.leaves(pretrained.w), "ours")
+    write_whole(path, content) if url is None else urls.write("save", url, content)
 
 
 def read(path: Path, architecture: str | None = None) -> Pretrained:
@@ -149,7 +163,7 @@ def download(hub_id: str) -> Path:
 
 
 def family_of(model: Model) -> Family | None:
-    """The family of a model, or of the model inside its wrappers; None for a user's own."""
+    """The family of a model, or of the model inside its wrappers; None for a user's own model."""
     base, _ = unwrap(model)
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
@@ -160,7 +174,7 @@ def known_names() -> list[str]:
 
 
 def is_of_timm(name: str | None) -> bool:
-    """True for a name of timm's that is none of this library's."""
+    """True for a name of timm's that this library does not use itself."""
     return name in architectures() and name not in known_names()
 
 
@@ -173,7 +187,7 @@ def known_architecture(name: str) -> tuple[Family, Any]:
 
 
 def check_architecture(expected: str, model: Model, source: str) -> None:
-    """Raises InputError naming the first size in which a model is not the expected architecture, such as L/16."""
+    """Raises InputError naming the first size that differs from the expected architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrap(model)
     wanted, config = known_architecture(expected)
     got = f"{family.title if family else type(base).__name__} in {source}"
@@ -188,12 +202,12 @@ def check_architecture(expected: str, model: Model, source: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """The description of a model in the metadata of a file of ours.
+    """The description of a model in the metadata of our files.
 
     family          its name, None for a user's own model
     config          the settings of the model without its wrappers
     wrappers        the innermost first: {its name in WRAPPERS: its fields but `base`}
-    preprocessing   None for a model that reads no images
+    preprocessing   None for a model that does not read images
     names           of the tensors: our paths, or those of the model's `to_world`
     """
 
@@ -205,9 +219,9 @@ class Description:
 
 
 def encode_model(function: str, model: Model, flat: Mapping[str, Any], names: Literal["ours", "world"]) -> bytes:
-    """The bytes of a safetensors file of leaves by path, which describes its model; its names are ours or the world's.
+    """The bytes of a safetensors file of leaves by path, with the model's description; `names`: ours or the world's.
 
-    Raises:     InputError for leaves of more than 32 bits, and for a model that its description does not give back.
+    Raises:     InputError for leaves of more than 32 bits, and for a model that its description cannot restore.
     """
     arrays = {path: np.asarray(leaf) for path, leaf in flat.items()}
     for path, leaf in arrays.items():
@@ -228,7 +242,7 @@ def encode_model(function: str, model: Model, flat: Mapping[str, Any], names: Li
 
 
 def read_ours(file: Tensors) -> Pretrained:
-    """Reads a file that `save` or `export` wrote."""
+    """Reads a file of `save` or `export`."""
     where = f"the metadata of {file.path}"
     fields = parse_json("load", file.metadata[METADATA], where)
     model = from_description("load", fields, where)
@@ -237,7 +251,7 @@ def read_ours(file: Tensors) -> Pretrained:
 
 
 def from_description(function: str, fields: dict[str, Any], where: str) -> Model:
-    """The model that the fields of a Description make."""
+    """The model of a Description's fields."""
     description: Description = convert(Description, fields, function, where)
     family = next((family for family in FAMILIES if family.name == description.family), None)
     known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"

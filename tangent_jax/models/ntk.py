@@ -1,11 +1,11 @@
-"""Features of the tangent: a random sketch psi of gradients that no class decides, beside the features h of the head.
+"""NTK features: a random sketch psi of gradients, which needs no classes, beside the features h before the head.
 
     phi_v(x) = J_w (v . h)(x)             the gradient of one number of h in the body's trained leaves, v random, "d"
     psi(x)   = sum_v S_v phi_v(x)         "m",    E <psi(x), psi(x')> = sum_v <phi_v(x), phi_v(x')>
 
 Source: NTK features by few random outputs (pseudo-NTK; Mohamadi, Bae and Sutherland 2023, "A Fast, Well-Founded
-Approximation to the Empirical Neural Tangent Kernel"). S is a TensorSketch (Pham and Pagh 2013), which reads a kernel's
-gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) and never forms it:
+Approximation to the Empirical Neural Tangent Kernel"). S is a TensorSketch (Pham and Pagh 2013), which takes a kernel's
+gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) without forming it:
 
     S (x s^T) = IFFT(FFT(C x) FFT(D s))   C, D: count sketches, random signs at random places
 """
@@ -38,7 +38,12 @@ SUMS = ("counts", "gram", "sums")
 @public_class
 @dataclasses.dataclass(frozen=True)
 class FeatureSettings:
-    """The arguments of `feature_map` besides the pre-trained model: all else that decides the features."""
+    """The arguments of `feature_map` besides the pre-trained model; both together decide the features.
+
+    >>> settings = tj.models.FeatureSettings(parts=("h",))
+    >>> settings.of(demo.model).sizes
+    (6,)
+    """
 
     parts: tuple[str, ...] = ("h", "ntk")
     blocks: int = 1
@@ -52,7 +57,7 @@ class FeatureSettings:
         return feature_map(pretrained, self.parts, **more)
 
     def sizes(self, k: int) -> tuple[int, ...]:
-        """The numbers of each part of k features; InputError where these settings have no k features."""
+        """The size of each part of k features; InputError if these settings cannot give k features."""
         d = k - self.width * (len(self.parts) - 1) if "h" in self.parts else 0
         sizes = tuple(d if part == "h" else self.width for part in self.parts)
         good = sum(sizes) == k and min(sizes, default=0) > 0
@@ -60,7 +65,7 @@ class FeatureSettings:
         return sizes
 
     def identity(self, anchor: str) -> str:
-        """The identity of the feature map at the anchor of this fingerprint (without its head)."""
+        """The identity of the feature map, given the fingerprint of its anchor (without the head)."""
         return identity(dataclasses.astuple(self), anchor)
 
 
@@ -72,13 +77,17 @@ class FeatureSettings:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """x -> rows "b k" of features of a pre-trained model: those named in `parts`, side by side.
+    """x -> rows "b k" of features of a pre-trained model: the `parts`, side by side.
 
     `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width".
-    `predict`: the tangent model whose head shows h and v . h; `projection`: R; `directions`: the number of v.
-    Called as a predictor is: map(head, x) = rows(x) kernel + bias, so that `evaluate`, `outputs` and `export` take it,
-    and made by a recipe, in a store, as one: its components are statistics. `outputs`: of how many heads, where known.
-    `center`, `root`: where they are given, rows z become (z - center) root at length 1 (privacy/statistics.py).
+    `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
+    `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
+    (privacy/statistics.py). A map is called like a predictor: map(head, x) = rows(x) kernel + bias. So `evaluate`,
+    `outputs` and `export` take it, and recipes and stores handle it like a predictor, with statistics as components.
+
+    >>> head = demo.statistics.solve()
+    >>> demo.map.rows(demo.test.inputs).shape, demo.map(head, demo.test.inputs).shape
+    ((12, 6), (12, 3))
     """
 
     predict: Predictor
@@ -93,31 +102,31 @@ class FeatureMap:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of each part; whitened rows are one part."""
+        """The size of each part; whitened rows are one part."""
         if self.root is not None:
             return self.root.shape[1:]
         return tuple(len(self.projection) if part == "h" else self.width for part in self.parts)
 
     @property
     def settings(self) -> FeatureSettings:
-        """The arguments that made it."""
+        """The arguments of `feature_map` that made it."""
         blocks = self.predict.model.stages - 1 - self.predict.subset.stage
         return FeatureSettings(self.parts, blocks, self.directions, self.width, self.seed)
 
     @property
     def identity(self) -> str:
-        """Of all that decides the rows."""
+        """The identity of all that decides the rows."""
         own = self.settings.identity(fingerprints(self.predict.w)[0])
         return own if self.root is None else identity(own, self.center, self.root)
 
     @property
     def w(self) -> Tree:
-        """The anchor, with the head that shows h and v . h."""
+        """The anchor, with the head that outputs h and v . h."""
         return self.predict.w
 
     @property
     def model(self) -> Model:
-        """The model, of as many outputs as its heads have."""
+        """The model, with as many outputs as the heads."""
         return self.predict.model.with_classes(self.outputs) if self.outputs else self.predict.model
 
     @property
@@ -134,12 +143,12 @@ class FeatureMap:
 
     @property
     def method(self) -> str:
-        """The method of its components, for provenances: statistics."""
+        """The method of its components in provenances: statistics."""
         return "statistics"
 
     @property
     def output(self) -> str:
-        """A head gives the total."""
+        """Always "total": the scores of a head."""
         return "total"
 
     def in_dtype(self, dtype: Any) -> "FeatureMap":
@@ -147,7 +156,7 @@ class FeatureMap:
         return dataclasses.replace(self, predict=self.predict.in_dtype(dtype))
 
     def bind(self, function: str, head: Tree) -> "FeatureMap":
-        """The map, of the outputs of a head {"kernel": "k c", "bias": "c"}; InputError for another tree."""
+        """The map with the number of outputs of a head {"kernel": "k c", "bias": "c"}; InputError for another tree."""
         got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
         c, k = (*got.get("bias", ()), 0)[0], sum(self.sizes)
         require(got == {"bias": (c,), "kernel": (k, c)}, function, f"a kernel ({k}, c) and a bias (c,)", got)
@@ -165,7 +174,11 @@ class FeatureMap:
             outputs = self.predict(self.predict.zeros(), x)
             psi = outputs[:, :0]
         h = outputs[:, : len(self.projection)]
-        parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: those of no use are dropped
+        parts = {
+            "h": h,
+            "relu": jax.nn.relu(h @ self.projection),
+            "ntk": psi,
+        }  # compiled: unused parts are dropped
         z = jnp.concatenate([parts[part] for part in self.parts], 1)
         if self.root is None or self.center is None:
             return z
@@ -173,17 +186,17 @@ class FeatureMap:
         return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
     def sketch(self, probed: Probed) -> Array:
-        """psi, "b m", of a forward pass over probes."""
+        """psi, "b m", from a forward pass with probes."""
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
         leaves: dict[str, Leaf] = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
-        plain, waves = 0, 0
+        psi, waves = jnp.zeros((b, self.width), probed.outputs.dtype), []
         for path, leaf in leaves.items():
             if leaf.layout is None:
-                plain += self.count_sketch(leaf.s.reshape(b, -1), path)
+                psi += self.count_sketch(leaf.s.reshape(b, -1), path)
             else:
-                waves += self.waves(path, leaf)
-        return plain + jnp.fft.irfft(waves, self.width)
+                waves.append(self.waves(path, leaf))
+        return psi + jnp.fft.irfft(sum(waves), self.width) if waves else psi  # blocks=0: the final norm has no kernel
 
     def waves(self, path: str, leaf: Leaf) -> Array:
         """The Fourier transform of a kernel's part of psi, "b m/2+1"."""
@@ -199,7 +212,7 @@ class FeatureMap:
         return total
 
     def count_sketch(self, x: Array, name: str) -> Array:
-        """The count sketch of the last axis, of `width` numbers: random signs, random places, as full as each other."""
+        """The count sketch of the last axis to `width` numbers: random signs at random places, evenly filled."""
         n, m = x.shape[-1], self.width
         rng = np.random.default_rng(np.frombuffer(hashlib.sha256(f"{self.seed} {name}".encode()).digest(), np.uint32))
         signs = jnp.asarray(rng.choice((-1.0, 1.0), n), x.dtype)
@@ -209,7 +222,7 @@ class FeatureMap:
         return padded[..., places].sum(-2)
 
     def features(self, examples: Examples, cache: Cache | None = None) -> Features:
-        """The inputs of this map for every example, computed once and then read from the cache."""
+        """The map's inputs for every example, computed once and then read from the cache."""
         return self.predict.features(examples, cache)
 
 
@@ -223,11 +236,15 @@ def feature_map(
     width: int = 4096,
     seed: int = 0,
 ) -> FeatureMap:
-    """Makes the feature map of a pre-trained model, which its head does not decide.
+    """The feature map of a pre-trained model; its head has no influence.
 
-    Args:       parts: of h, relu, ntk; blocks: the last ones whose leaves, with the final norm's, ntk's gradients are
-                of; directions: the number of random v; width: m; seed: of v, of R and of the sketch.
-    Raises:     InputError for other parts, a model without a closed form, or one whose head is no kernel "d c".
+    Args:       parts: of h, relu, ntk; blocks: ntk takes gradients of the last blocks and the final norm; directions:
+                the number of random v; width: m; seed: of v, of R and of the sketch.
+    Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
+
+    >>> map_ = tj.models.feature_map(demo.model, ("h", "ntk"), width=16)
+    >>> tj.models.rows_of(map_, demo.train).shape
+    (24, 22)
     """
     known = [part for part in PARTS if part in parts]
     expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
@@ -251,10 +268,78 @@ def feature_map(
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 
 
+@public_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class MappedOnce(Features):
+    """Features whose rows by a feature map are computed once, for all parts of them; made by `map_once`.
+
+    `rows`: of all examples, shared by the results of `take`; `at`: the places of these examples among them.
+
+    >>> once = tj.models.map_once(demo.map, demo.train)
+    >>> len(once.take(np.arange(5)))
+    5
+    """
+
+    rows: "SharedRows | None" = None
+    at: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+
+    def take(self, rows: np.ndarray) -> "MappedOnce":
+        taken = super().take(rows)
+        at = self.at[np.asarray(rows)] if len(rows) else self.at[:0]
+        return dataclasses.replace(taken, at=at)  # type: ignore[return-value]
+
+
+class SharedRows:
+    """The rows of all examples by one feature map, each computed when it is first needed."""
+
+    def __init__(self, map_: FeatureMap, data: Features) -> None:
+        self.source, self.map, self.data = source_of(map_), map_, data
+        self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
+        self.is_known = np.zeros(len(data), bool)
+
+    def read(self, at: np.ndarray, batch: int) -> np.ndarray:
+        """The rows of the examples at these places, "k"."""
+        missing = at[~self.is_known[at]]
+        if len(missing):
+            self.values[missing] = compute_rows(self.map, self.data.take(missing), batch)
+            self.is_known[missing] = True
+        return self.values[at]
+
+
+@public
+def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
+    """The same features, with rows by this map that stay in memory once computed.
+
+    Guarantees: shards, all examples and held-out parts (`take`, `hold_out`) share one pass.
+
+    >>> once = tj.models.map_once(demo.map, demo.train)
+    >>> tj.models.rows_of(demo.map, once.take(np.arange(5))).shape
+    (5, 6)
+    """
+    fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(Features) if field.init}
+    return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)))
+
+
+def source_of(map_: FeatureMap) -> str:
+    """The identity of all that decides a map's rows, its compute dtype too."""
+    return identity(map_.identity, str(map_.dtype))
+
+
 @public
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
-    """The features of all examples, "n k", f32."""
-    n, parts = len(data), []
+    """The features of all examples, "n k", f32; features of `map_once` are computed once.
+
+    >>> tj.models.rows_of(demo.map, demo.test).shape
+    (12, 6)
+    """
+    if isinstance(data, MappedOnce) and data.rows is not None and data.rows.source == source_of(map_):
+        return data.rows.read(data.at, batch)
+    return compute_rows(map_, data, batch)
+
+
+def compute_rows(map_: FeatureMap, data: Features, batch: int) -> np.ndarray:
+    """The features of all examples, computed now."""
+    n, parts = len(data), [np.zeros((0, sum(map_.sizes)), np.float32)]
     with progress_bar(n, "example") as bar:
         for start in range(0, n, batch):
             x = np.asarray(data.inputs[start : start + batch])

@@ -1,10 +1,11 @@
-"""LoRA: low-rank factors as leaves of their own, which train instead of a kernel.
+"""LoRA: low-rank factors as separate leaves, trained instead of a kernel.
 
     W = W_0 + A B            A "inputs r", drawn; B "r outputs", 0 at the anchor
-    dW = dA B + A dB         = A_0 dB there: the tangent of a network with LoRA is linear in dB, and composes
+    dW = dA B + A dB         = A_0 dB at the anchor: the tangent is linear in dB, and composes
 
-Source: Hu et al. 2021 (scale 1: the learning rate is searched). A network with LoRA is a model of the protocol again,
-so subsets, features, per-example norms, stores and exports take it as any other. Adapters are leaves of the ViT itself.
+Source: Hu et al. 2021 (scale 1: the learning rate is searched). A network with LoRA is again a model of the protocol,
+        so
+subsets, features, per-example norms, stores and exports work as for any other. Adapters are leaves of the ViT itself.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from tangent_jax.rules import probe, total
 
 @dataclasses.dataclass(frozen=True)
 class LoRA(Wrapper):
-    """A model whose last `blocks` blocks have factors of `rank` beside every kernel: `.../lora_a`, `.../lora_b`."""
+    """A model whose last `blocks` blocks have factors of `rank` at every kernel: `.../lora_a`, `.../lora_b`."""
 
     rank: int
     blocks: int
@@ -54,7 +55,7 @@ class LoRA(Wrapper):
         return self.base.shapes() | own
 
     def initial(self, path: str, key: Array) -> Array:
-        """A drawn from N(0, 1 / inputs), B of 0; other leaves as the base draws them."""
+        """A from N(0, 1 / inputs), B of 0; other leaves as the base draws them."""
         module, _, name = path.rpartition("/")
         if name not in ("lora_a", "lora_b"):
             return self.base.initial(path, key)
@@ -99,7 +100,7 @@ WRAPPERS: dict[str, type[Wrapper]] = {"frozen_head": WithFrozenHead, "lora": LoR
 
 
 def unwrap(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
-    """Returns the model inside all wrappers, and these as {name: its fields but `base`}, the innermost first."""
+    """Returns the model inside all wrappers, and the wrappers as {name: fields but `base`}, innermost first."""
     name = next((name for name, kind in WRAPPERS.items() if type(model) is kind), None)
     if name is None:
         return model, ()
@@ -109,7 +110,7 @@ def unwrap(model: Any) -> tuple[Any, tuple[dict[str, dict[str, Any]], ...]]:
 
 
 def merge_factors(node: Any) -> Any:
-    """The pairs in which every kernel W that has factors is W + A B, with its tangent."""
+    """The pairs, with W + A B and its tangent for every kernel W with factors."""
     if isinstance(node, Dual):
         return node
     inner = {name: merge_factors(child) for name, child in node.items() if not name.startswith("lora_")}
@@ -130,20 +131,20 @@ def low_rank(kernel: Dual, a: Dual, b: Dual) -> Dual:
 
 
 class LowRank(probe.Probe):
-    """The tangent of W + A B where a leaf of it is a Probe: each factor's use is an einsum of its own."""
+    """The tangent of W + A B if one of its leaves is a Probe: each factor's use is a separate einsum."""
 
     def __init__(self, dw: Any, a: Dual, b: Dual) -> None:
         self.dw, self.a, self.b = dw, a, b
 
     def einsum(self, spec: str, x: Array) -> Array:
-        """The einsum of x and dW + dA B + A dB, each factor's use an einsum of its own."""
+        """The einsum of x and dW + dA B + A dB, with a separate einsum for each factor."""
         terms, ys = spec.split("->")
         xs, ws = terms.split(",")
         cut = self.a.primal.ndim - 1
         first, last = f"{ws[:cut]}r", f"r{ws[cut:]}"
         (a, da), (b, db) = self.a, self.b
         order = [(first, a, da), (last, b, db)]
-        if not {*ws[:cut]} <= {*xs}:  # x enters B first, where a key's kernel is moved to the query's side
+        if not {*ws[:cut]} <= {*xs}:  # x enters B first if a key's kernel was moved to the query's side
             order.reverse()
         (ps, p, dp), (qs, q, dq) = order
         between = "".join(axis for axis in xs if axis not in ps or axis in ys) + "r"

@@ -1,6 +1,7 @@
-"""Predictors: a model's outputs as a function of its tangent weights, linear in them or not.
+"""Predictors: a model's outputs as a function of its tangent weights.
 
-taft: outputs = f_w(x) + J_w f(x) . dw        nlft: outputs = f_{w + dw}(x)
+taft (tangent):    outputs = f_w(x) + J_w f(x) . dw
+nlft (non-linear): outputs = f_{w + dw}(x)
 """
 
 import dataclasses
@@ -39,11 +40,16 @@ LINEARIZATIONS = ("closed_form", "autodiff")
 class Predictor:
     """outputs = predict(dw, x): a model above its trunk, as a function of its tangent weights.
 
-    `method` taft: f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone where `output` is tangent; nlft: f_{w + dw}(x).
-    `linearization`: None for closed_form where the model has one, else autodiff.
-    x, "b ...", is the input of the subset's stage, as `features` gives it: uint8 or normalised images for stage 0.
-    Outputs are "b c", in f32 or wider; `dtype` is the compute dtype. A pytree: w travels as data, so one compiled
-    program serves every anchor of a shape; under `jax.jit(predict)` w is a constant of the program.
+    `method`: taft gives f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone if `output` is tangent; nlft gives f_{w +
+    dw}(x). `linearization`: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
+    subset's stage, from `features`; uint8 or normalised images for stage 0. Outputs are "b c", in f32 or wider; `dtype`
+    is the compute dtype. A pytree: w is data, so one compiled program serves all anchors of a shape; under
+    `jax.jit(predict)` w is a constant of the program.
+
+    >>> predict = tj.tangent(demo.model)
+    >>> dw = predict.zeros()
+    >>> predict(dw, demo.test.inputs).shape, sorted(dw["head"])
+    ((12, 3), ['bias', 'kernel'])
     """
 
     w: Tree
@@ -76,12 +82,12 @@ class Predictor:
             moved, x = prepare(self.model, trees.add(self.w, dw), x, self.dtype, start)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
         w, x = prepare(self.model, self.w, x, self.dtype, start)
-        if self.linearization == "closed_form":  # dw stays in f32, in which its gradient is summed
+        if self.linearization == "closed_form":  # dw stays in f32, so that its gradient is summed in f32
             return self.answer(self.closed_form("Predictor")(trees.pair(w, dw), x, start))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
 
     def bind(self, function: str, dw: Tree) -> "Predictor":
-        """The predictor; InputError for a dw that is no part of its anchor."""
+        """The predictor itself; InputError for a dw that is not part of its anchor."""
         trees.check_part(function, self.w, dw)
         return self
 
@@ -90,14 +96,14 @@ class Predictor:
         return dataclasses.replace(self, dtype=dtype)
 
     def closed_form(self, function: str, do: str = "") -> Callable[..., Dual]:
-        """The model's `dual`; InputError for a model without one: `do` says what else to call."""
+        """The model's `dual`; InputError for a model without one: `do` suggests an alternative."""
         kind, dual = type(self.model).__name__, self.model.dual
         require(dual is not None, function, "a model with a closed form of its tangent", f"a {kind} without", do)
         assert dual is not None
         return dual
 
     def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
-        """The outputs at dw (or at 0, whatever dw holds) by the closed form, with the inputs and signals of its leaves.
+        """The outputs at dw (or at 0) by the closed form, with the inputs and signals of its leaves.
 
         Raises: InputError for a model without a closed form.
         """
@@ -107,33 +113,40 @@ class Predictor:
         return probe_uses(lambda probes: self.answer(dual(trees.pair(w, probes), x, stage)), dw, at_zero)
 
     def answer(self, f: Dual) -> Array:
-        """The outputs "b c", in f32 or wider, of the model's value and tangent."""
+        """The outputs "b c", in f32 or wider, from the model's value and tangent."""
         outputs: Any = f.total if self.output == "total" else f.tangent
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
     def zeros(self) -> Tree:
-        """dw = 0, where training starts."""
+        """dw = 0, the start of training."""
         return self.subset.zeros(self.w)
 
     def features(self, examples: Examples, cache: Cache | None = None) -> Features:
-        """The inputs of this predictor for every example, computed once and then read from the cache."""
+        """The predictor's inputs for every example, computed once and then read from the cache."""
         return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
 
 
 @public
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
-    """The tangent of a pre-trained model in its last `blocks` blocks, final norm and head: f_w(x) + J_w f(x) . dw.
+    """The linearized model: the tangent in the last `blocks` blocks, final norm and head, f_w(x) + J_w f(x) . dw.
 
-    Args:       kind: the leaves of those blocks that are trained, or a function of paths, as in `make_subset`;
-                options: `linearization`, `dtype`, `output`, as in Predictor.
+    Args:       kind: the trained leaves of those blocks, or a function of paths, as in `make_subset`; options:
+                `linearization`, `dtype`, `output`, as in Predictor.
+
+    >>> tj.tangent(demo.model, kind="head").subset.paths
+    ('head/bias', 'head/kernel')
     """
     return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "taft", **options)
 
 
 @public
 def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
-    """The non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
+    """Non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
 
     Args:       as in `tangent`; options: `dtype`.
+
+    >>> network, x = tj.nonlinear(demo.model), demo.test.inputs
+    >>> bool(jnp.allclose(network(network.zeros(), x), demo.predict(demo.predict.zeros(), x)))  # both are f_w at dw = 0
+    True
     """
     return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "nlft", **options)

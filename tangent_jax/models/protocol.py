@@ -1,11 +1,11 @@
-"""The protocol of a model: the stages of a network, their leaves, and the plain and the tangent pass through them.
+"""The protocol of a model: the stages of a network, their leaves, and its plain and tangent pass.
 
     stage 0    reads images, or arrays such as token ids    its leaves: the embedding
-    stage 1..  each reads the values of the one before      "blocks"
+    stage 1..  each reads the output of the previous one    "blocks"
     stage S    gives the outputs                            the head, with its norm
 
-Subsets, predictors, features, per-example norms, provenance and exports use nothing else of a model. A plain function
-needs none of it: `linearize`, `fit`, `clipped_sum` and `compose` take any function of a pytree.
+Subsets, predictors, features, per-example norms, provenance and exports use only this protocol. Plain functions do not
+need it: `linearize`, `fit`, `clipped_sum` and `compose` take any function of a pytree.
 """
 
 import dataclasses
@@ -24,14 +24,18 @@ from tangent_jax.data.preprocessing import ImageSize, Preprocessing
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """Inputs that are arrays of a dtype: whole numbers, such as token ids in "int32", stay whole numbers."""
+    """Inputs that are arrays of a dtype; whole numbers, such as token ids in "int32", stay whole numbers.
+
+    >>> tj.models.Arrays("int32").check(jnp.array([[1, 2]], jnp.int8)).dtype
+    dtype('int32')
+    """
 
     dtype: str
 
     def check(self, x: Array) -> Array:
-        """The inputs "b ..." in this dtype, floats in their own; InputError for another kind of numbers."""
+        """The inputs "b ...", whole numbers in this dtype, floats in their own; InputError for another kind."""
         kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
-        require(kinds[0] == kinds[1], "Model", f"inputs of {self.dtype}", x.dtype, "Cast them, or make the model anew")
+        require(kinds[0] == kinds[1], "Model", f"inputs of {self.dtype}", x.dtype, "Cast them, or make another model")
         return x if kinds[0] == "inexact" else x.astype(self.dtype)
 
 
@@ -44,32 +48,35 @@ def is_floating(dtype: Any) -> bool:
 
 
 def is_a(dtype: Any, kind: str) -> bool:
-    """True where a dtype is of a kind of numbers: bool, integer or inexact."""
+    """True if a dtype is of a kind of numbers: bool, integer or inexact."""
     return jnp.issubdtype(dtype, getattr(jnp, f"{kind}_" if kind == "bool" else kind))
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A network without its weights: a frozen dataclass, hashable, so that jit takes it as static.
+    """A network without its weights: a frozen dataclass, hashable, so that jit treats it as static.
 
-    Names of leaves have a meaning: `head/...` is the head, `.../bias` a bias, a module with `norm` in its name a norm;
-    a leaf `new_...` is one that no pre-training has, trained with every subset but the head alone; `.../mean` and
-    `.../var` are the statistics of a batch norm, which no subset trains.
+    Leaf names have a meaning: `head/...` is the head, `.../bias` a bias, a module with `norm` in its name a norm. A
+    leaf `new_...` is not pre-trained; every subset but the head alone trains it. `.../mean` and `.../var` are the
+    statistics of a batch norm, which no subset trains.
+
+    >>> isinstance(demo.model.model, tj.Model), demo.model.model.stages, demo.model.model.stage_of("head/kernel")
+    (True, 3, 2)
     """
 
     @property
     def preprocessing(self) -> Preprocessing | Arrays:
-        """The resizing and the normalisation of its images; of a model that reads no images the dtype of its arrays."""
+        """Resizing and normalisation of its images; for a model without images, the dtype of its arrays."""
         ...
 
     @property
     def stages(self) -> int:
-        """The number of its stages; stage 0 reads the inputs, such as images "b y x 3", the last gives the outputs."""
+        """The number of stages; stage 0 reads the inputs, such as images "b y x 3", the last one gives the outputs."""
         ...
 
     @property
     def image_size(self) -> ImageSize:
-        """The side of its images in pixels, or their height and width; nobody asks a model that reads none."""
+        """The side of its images in pixels, or (height, width); unused for a model without images."""
         ...
 
     @property
@@ -79,7 +86,7 @@ class Model(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that makes the model, as JSON has it; components of models of other settings are never summed."""
+        """All settings of the model, as JSON has them; components of models with other settings are never summed."""
         ...
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -87,7 +94,7 @@ class Model(Protocol):
         ...
 
     def stage_of(self, path: str) -> int:
-        """The stage that a leaf belongs to."""
+        """The stage of a leaf."""
         ...
 
     def input_shape(self, stage: int) -> tuple[int, ...]:
@@ -95,7 +102,7 @@ class Model(Protocol):
         ...
 
     def initial(self, path: str, key: Array) -> Array:
-        """A fresh leaf, f32."""
+        """A freshly drawn leaf, f32."""
         ...
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
@@ -110,7 +117,7 @@ class Model(Protocol):
     def dual(self) -> Callable[..., Dual] | None:
         """The closed form (pairs, x, start) -> outputs and their tangent, "b c", by `tangent_jax.rules`.
 
-        A method; or None for a model without one, whose tangent is by `jax.jvp`.
+        A method; or None for a model whose tangent is computed by `jax.jvp`.
 
         Args: pairs: leaves Dual(w, dw); x: the input of stage `start`, "b ...".
         """
@@ -121,11 +128,11 @@ class Model(Protocol):
         ...
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """Leaves by path, all or some, under the names and in the layout of other libraries."""
+        """Leaves by path, all or some, with the names and layout of other libraries."""
         ...
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Leaves by path of tensors that `to_world` gave."""
+        """Leaves by path, from tensors of `to_world`."""
         ...
 
 
@@ -136,7 +143,12 @@ def draw(model: Model, paths: list[str], key: Array) -> Tree:
 
 @public
 def initial_weights(model: Model, key: Array) -> Tree:
-    """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L)."""
+    """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L).
+
+    >>> model = tj.models.VisionTransformer(demo.vit_config)
+    >>> tj.models.initial_weights(model, jax.random.key(0))["head"]["kernel"].shape
+    (8, 3)
+    """
     return draw(model, list(model.shapes()), key)
 
 
@@ -145,7 +157,7 @@ def stages_run(
 ) -> range:
     """The stages from `start` to before `stop` (None: all further ones) of a model whose last stage is `last`.
 
-    Raises: InputError, at trace time, for stages that the model has not, or where x is no batch of inputs of `start`.
+    Raises: InputError, at trace time, for stages that do not exist, or if x is no batch of inputs of `start`.
     """
     stop = last + 1 if stop is None else stop
     require(0 <= start <= stop <= last + 1, kind, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
@@ -156,9 +168,9 @@ def stages_run(
 
 
 def prepare(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None, stage: int) -> tuple[Tree, Array]:
-    """Returns (w, x "b ...") in the compute dtype, or in one that holds both (None), x as `as_numbers` gives it.
+    """(w, x "b ...") in the compute dtype, or, for None, in one that holds both; x as by `as_numbers`.
 
-    Whole numbers stay such where the model reads them.
+    Whole numbers stay whole numbers if the model reads them.
     """
     x = as_numbers(model, x, stage)
     if stage == 0 and isinstance(model.preprocessing, Arrays) and not is_a(x.dtype, "inexact"):
@@ -168,8 +180,7 @@ def prepare(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None,
 
 
 def as_numbers(model: Model, x: Array, stage: int) -> Array:
-    """The inputs "b ..." of a stage as it computes with them: uint8 images normalised,
-    arrays that the model reads checked, others as they are."""
+    """The inputs "b ..." of a stage, ready to compute: uint8 images normalised, arrays checked, others unchanged."""
     inputs = model.preprocessing
     if isinstance(inputs, Arrays):
         if stage == 0:

@@ -1,7 +1,7 @@
 """Subsets: the leaves that carry a tangent.
 
-A Subset is a named value: its leaves, its size, and the first stage that it trains. Everything below that stage is
-the trunk, a fixed function of the image; everything from there on is the tail.
+A Subset is a named value: its leaves, its size, and the first stage that it trains. The stages below are the trunk, a
+fixed function of the image; that stage and those above are the tail.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from tangent_jax.models.protocol import Model
 KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
 """The kinds of subsets that `make_subset` makes."""
 WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
-"""The part of a path that the leaves of a kind have."""
+"""The part of a path that marks the leaves of a kind."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
 STATISTICS = ("mean", "var")
-"""The names of leaves of a batch norm that no subset trains."""
+"""The leaves of a batch norm that no subset trains."""
 FROZEN = ("head/embeddings", "projection/bias")
 """The leaves of a frozen head that no subset trains: CLIP's projection has no bias."""
 
@@ -32,7 +32,10 @@ FROZEN = ("head/embeddings", "projection/bias")
 class Subset:
     """The trained leaves of one model.
 
-    `paths` are sorted; `stage` is the first with a trained leaf; `size` counts the trained numbers.
+    `paths` are sorted; `stage` is the first one with a trained leaf; `size` counts the trained numbers.
+
+    >>> demo.predict.subset.stage, demo.predict.subset.size  # 6 x 6 + 6, and 6 x 3 + 3
+    (1, 63)
     """
 
     name: str
@@ -58,21 +61,20 @@ class Subset:
 
 
 Kind = str | Callable[[str], bool]
-"""The leaves of a subset: one of KINDS, or a function that is true of their paths."""
+"""The leaves of a subset: one of KINDS, or a function that is True for their paths."""
 
 
 @public
 def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
-    """Makes the subset of a kind of leaves.
+    """The subset of a kind of leaves.
 
-    Args:       kind: "blocks", the last `blocks` stages before the head, and all of the head's stage (blocks = 0: the
-                head alone); "bitfit", all biases (Zaken et al. 2022), and "layernorm", all norms, of the same stages,
-                "adapter", their adapters, "lora", their low-rank factors, "lora_b" the second of these (at B = 0 the
-                first has no tangent), all five with the head, which is new unless it is frozen; "head"; "everything",
-                the embedding included. With blocks = all, bitfit and layernorm cover the embedding too. Or a function
-                of a path: the leaves for which it is true.
-    Raises:     InputError for another kind, more blocks than there are, a model without adapters or factors, or where
-                nothing trains, as in a frozen head alone.
+    Args:       kind: "blocks": the last `blocks` stages before the head, and the head's stage (blocks = 0: the head
+                alone); of the same stages: "bitfit": all biases (Zaken et al. 2022), "layernorm": all norms, "adapter":
+                adapters, "lora": low-rank factors, "lora_b": only B (at B = 0 A has no tangent), all five with the head
+                unless it is frozen; "head"; "everything", with the embedding. With blocks = all, bitfit and layernorm
+                include the embedding. Or a function of a path: the leaves for which it is True.
+    Raises:     InputError for an unknown kind, too many blocks, a model without adapters or factors, or an empty
+                subset, such as a frozen head alone.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
@@ -109,7 +111,7 @@ def is_fixed(path: str) -> bool:
 
 
 def subset_of(model: Model, name: str, trained: Callable[[str], bool]) -> Subset:
-    """The subset of the leaves whose paths are `trained`, but for those that are fixed."""
+    """The subset of leaves whose paths are `trained`, without fixed ones."""
     leaves = {path: shape for path, shape in model.shapes().items() if not is_fixed(path)}
     shapes = {path: shape for path, shape in leaves.items() if trained(path)}
     expect(shapes, f"a leaf to train, one of {', '.join([*leaves][:3])}, ...", f"none of {name}")

@@ -1,10 +1,10 @@
-"""Whitened kernels: other coordinates V of a kernel's tangent, in which all directions of its inputs are alike.
+"""Whitened kernels: coordinates V of a kernel's tangent in which all directions of its inputs have equal energy.
 
     W  = W_0 + R V       R given, R R^T = M^-1 for a second moment M of the kernel's inputs; V is 0 at the anchor
     dW = R dV            an example's gradient in V is sum_t (R^T x_t) (x) s_t, of whitened inputs
 
-Head by head where the kernel has heads. The network and its tangent stay what they are. A network so written is a model
-of the protocol again, as LoRA's is: so per-example norms have their closed form in these coordinates too.
+This is done head by head if the kernel has heads. The network and its tangent do not change. A whitened network is
+again a model of the protocol, like LoRA, so per-example norms have their closed form in these coordinates too.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe
 
 ROOT, WHITENED = "_root", "_whitened"
-"""What the paths of R, which no subset trains, and of V have after their kernel's."""
+"""The suffixes of the paths of R, which no subset trains, and of V, after their kernel's path."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Whitened(Wrapper):
-    """A model with R, "h i i", and V, of the kernel's shape, beside each kernel of `layouts`: (path, its axes).
+    """A model with R, "h i i", and V, of the kernel's shape, for each kernel of `layouts`: (path, its axes).
 
-    Raises: InputError for a step that has a tangent of such a kernel itself.
+    Raises: InputError for a step with a tangent of such a kernel itself.
     """
 
     layouts: tuple[tuple[str, Layout], ...]
@@ -46,7 +46,7 @@ class Whitened(Wrapper):
         return {**self.base.settings, "whitened": [path for path, _ in self.layouts]}
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """Raises InputError: other libraries know no whitened kernels."""
+        """Raises InputError: other libraries have no whitened kernels."""
         do = "Take the predictor that was whitened, with the step of unwhitened"
         raise refusal("Whitened", "a predictor that is not whitened, to write it", "one that is", do)
 
@@ -61,7 +61,7 @@ class Whitened(Wrapper):
         return dual and (lambda pairs, x, start=0: dual(self.natural(pairs), x, start))
 
     def natural(self, pairs: Any) -> Any:
-        """The pairs of the base: each kernel W_0 + R V with its tangent R dV."""
+        """The pairs of the base, with W_0 + R V and its tangent R dV for each kernel."""
         flat = {
             keystr(path, simple=True, separator="/"): leaf
             for path, leaf in tree_flatten_with_path(pairs, is_leaf=is_dual)[0]
@@ -85,12 +85,12 @@ def is_dual(node: Any) -> bool:
 
 
 def times_root(root: Any, v: Array, axes: Layout) -> Array:
-    """R V, of a kernel's shape, of R "h i j"."""
+    """R V, in a kernel's shape, for R "h i j"."""
     return axes.kernel(jnp.einsum("hij,hjo->hio", root, axes.blocks(v)), v.shape)
 
 
 class Rooted(probe.Probe):
-    """The tangent R dV where dV is a Probe: its use is an einsum with R^T x instead of x."""
+    """The tangent R dV for a Probe dV: its use is an einsum with R^T x instead of x."""
 
     def __init__(self, root: Array, v: probe.Probe, axes: Layout) -> None:
         self.root, self.v, self.axes = root, v, axes

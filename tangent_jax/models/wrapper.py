@@ -1,4 +1,4 @@
-"""A model that is made of another, and has of that one all that it does not change."""
+"""A model that wraps another one and inherits every member that it does not change."""
 
 import dataclasses
 from typing import Any
@@ -8,13 +8,13 @@ from jax import Array
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper:
-    """The members of a model of the protocol that are those of the model `base`."""
+    """The members that a wrapper takes from the model `base`."""
 
     base: Any
 
     @property
     def preprocessing(self) -> Any:
-        """The base's."""
+        """The base's preprocessing."""
         return self.base.preprocessing
 
     @property
@@ -24,16 +24,16 @@ class Wrapper:
 
     @property
     def stages(self) -> int:
-        """The number of the base's."""
+        """The base's number of stages."""
         return self.base.stages
 
     @property
     def image_size(self) -> int:
-        """The base's, in pixels."""
+        """The base's image size, in pixels."""
         return self.base.image_size
 
     def stage_of(self, path: str) -> int:
-        """The stage of the base that the leaf belongs to."""
+        """The base's stage of a leaf."""
         return self.base.stage_of(path)
 
     def input_shape(self, stage: int) -> tuple[int, ...]:
@@ -41,13 +41,13 @@ class Wrapper:
         return self.base.input_shape(stage)
 
     def initial(self, path: str, key: Array) -> Array:
-        """A fresh leaf of the base."""
+        """A freshly drawn leaf of the base."""
         return self.base.initial(path, key)
 
     def with_classes(self, classes: int) -> Any:
-        """The base with a head of `classes` outputs, as it was before it was wrapped."""
+        """The base, unwrapped, with a head of `classes` outputs."""
         return self.base.with_classes(classes)
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Leaves of the base of tensors that `to_world` gave."""
+        """Leaves of the base, from tensors of `to_world`."""
         return self.base.from_world(tensors)

@@ -4,8 +4,8 @@
 
 Neighbours differ by one example added or removed; sigma, the noise multiplier, is in units of the sensitivity C. On the
 whole data T steps equal one Gaussian mechanism of noise sigma / sqrt(T) (Dong et al. 2022). Poisson samples are
-accounted by dp-accounting's privacy loss distributions, with losses rounded up to a grid. dp-accounting takes seconds
-to import, so functions import it when they need it.
+accounted by dp-accounting's privacy loss distributions, with losses rounded up to a grid. Importing dp-accounting takes
+seconds, so functions import it when they need it.
 """
 
 import functools
@@ -72,9 +72,7 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     if not taken:
         return 0.0
     variance = sum(steps * rate**2 * math.expm1(min(sigma**-2, 700.0)) for sigma, rate, steps in taken)
-    likely = sum(
-        steps * rate / sigma**2 for sigma, rate, steps in taken
-    )  # the expected number of steps with a given unit
+    likely = sum(steps * rate / sigma**2 for sigma, rate, steps in taken)  # expected steps with a given unit
     if min(variance, likely) > HOPELESS:
         return get_epsilon_gaussian(sum(steps / sigma**2 for sigma, _, steps in taken) ** -0.5, delta)
     interval = coarser * grid(taken)

@@ -152,8 +152,6 @@ def clip_units(
 
     def scaled_sum(g: Array) -> Array:
         finite = jnp.where(scales.reshape(-1, *[1] * (g.ndim - 1)) > 0, g, 0)
-        return jnp.tensordot(
-            scales.astype(g.dtype), finite, 1, precision="highest"
-        )  # rounding by TF32 could exceed the norm
+        return jnp.tensordot(scales.astype(g.dtype), finite, 1, precision="highest")  # TF32 could exceed the norm
 
     return jax.tree.map(scaled_sum, gradients), norms, bad

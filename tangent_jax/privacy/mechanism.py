@@ -166,7 +166,7 @@ class Spent:
 
     A step that was paid for and then lost to a kill stays paid.
 
-    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=3.0, delta=1e-5), steps=25)
+    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=3.0, delta=1e-5), steps_paid=25, private=True)
     >>> round(spent.compute_epsilon(), 2)
     2.03
     """
@@ -197,7 +197,8 @@ class Spent:
 class PrivacyCost:
     """The largest cost of several accounts for one unit: (epsilon, delta); private if all of them are.
 
-    >>> cost = tj.privacy.spent_together([(tj.privacy.Spent(tj.make_mechanism(3.0, 1e-5), 50), frozenset({"a"}))])
+    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=3.0, delta=1e-5), steps_paid=50, private=True)
+    >>> cost = tj.privacy.spent_together([(spent, frozenset({"ann"}))])
     >>> round(cost.epsilon, 2), cost.delta
     (3.0, 1e-05)
     """
@@ -221,7 +222,7 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
     Raises:     InputError for no accounts, or accounts of different units: neither bounds the other. One image more is
                 not one owner more, and an owner has many images.
 
-    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=1.0, delta=1e-5), steps=50)
+    >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=1.0, delta=1e-5), steps_paid=50, private=True)
     >>> apart = tj.privacy.spent_together([(spent, frozenset({"ann"})), (spent, frozenset({"bob"}))])
     >>> shared = tj.privacy.spent_together([(spent, frozenset({"ann"})), (spent, frozenset({"ann", "bob"}))])
     >>> round(apart.epsilon, 2), round(shared.epsilon, 2)

@@ -73,7 +73,7 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def threefry(key: Array, count: int) -> tuple[Array, Array]:
-    """Threefry-2x32 of the counters (0, 0), (1, 0), ...: as in JAX, its 20 rounds unrolled so that XLA fuses them."""
+    """Threefry-2x32 of the counters (0, 0), (1, 0), ...: as in JAX, with the 20 rounds unrolled for XLA to fuse."""
     a, b = jax.random.key_data(key)
     schedule = (a, b, a ^ b ^ jnp.uint32(0x1BD11BDA))
     x, y = jax.lax.iota(jnp.uint32, count) + a, jnp.full(count, b)

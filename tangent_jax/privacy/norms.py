@@ -57,9 +57,7 @@ def clipped_sum_closed_form(
     losses, units = Objective(loss).losses, len(present)
     slope = jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(probed.outputs)
     leaves = probed.rows(slope[None])
-    with jax.default_matmul_precision(
-        "highest"
-    ):  # a GPU's default for f32 is TF32, whose rounding the bounds here do not cover
+    with jax.default_matmul_precision("highest"):  # no bound here covers TF32, a GPU's default
         squared, rounding = squared_norms(leaves, units)
         scales, norms, bad = clip_scales(squared, of_units(present), clip_norm, rounding)
         value = scaled_sum(dw, leaves, jnp.repeat(scales, len(y) // units))

@@ -44,7 +44,7 @@ def whiten(predict: Predictor, public: Features, private: Features) -> Predictor
 
     >>> white = tj.privacy.whiten(demo.predict, public=demo.test, private=demo.train)
     >>> white.subset.paths
-    ('head/bias', 'head/whitened', 'second/bias', 'second/whitened')
+    ('head/bias', 'head/kernel_whitened', 'second/bias', 'second/kernel_whitened')
     """
     expect(not isinstance(predict.model, Whitened), "a predictor that is not whitened", "one that is")
     predict.closed_form("whiten")

@@ -150,8 +150,8 @@ def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> F
     Raises:     InputError for no public image, or an image that is public and private.
 
     >>> unit = tj.privacy.on_sphere(demo.map, demo.test, demo.train)
-    >>> np.linalg.norm(tj.models.rows_of(unit, demo.train)[0])
-    1.0
+    >>> float(np.linalg.norm(tj.models.rows_of(unit, demo.train)[0]))
+    1.000
     """
     expect(map_.root is None, "a map whose rows are not whitened", "one whose rows are")
     k = sum(map_.sizes)

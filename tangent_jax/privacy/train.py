@@ -106,9 +106,7 @@ def private_step(
         gradient = noisy_mean(total, mechanism.noise_multiplier, expected, key)
     else:
         gradient = discrete_mean(total, mechanism, expected, key)
-    gradient = jax.lax.optimization_barrier(
-        gradient
-    )  # without it XLA draws the noise twice, for the momentum and for dw
+    gradient = jax.lax.optimization_barrier(gradient)  # else XLA draws the noise twice, also for dw
     ridge = jax.grad(objective.ridge)(state.dw)
     scaled = jax.tree.map(lambda g, r: (g.astype(r.dtype) + r) / mechanism.clip_norm, gradient, ridge)
     return State(*apply(optimizer, scaled, state.optimizer_state, state.dw)), gradient
@@ -177,9 +175,7 @@ def fit_private(
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
             name = run_identity(batches, traced, numbers, mechanism, seed, units)
             state, spent = resume(run, folder, name, spent, state)
-        state, predict = placement.place(
-            (jax.tree.map(jnp.array, state), predict)
-        )  # donation must not free the caller's dw
+        state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # a copy: dw is donated
         began = time.perf_counter() - show_steps(run, spent)
         expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):

@@ -1,4 +1,4 @@
-"""The optimum of the convex problem: solved, certified, and what follows from it for examples, sums and predictions."""
+"""The optimum of the convex problem: solvers with certificates, kernels, influence, posteriors and statistics."""
 
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.expansion import Expansion, expand

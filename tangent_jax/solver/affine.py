@@ -1,8 +1,8 @@
-"""Checks that the problem is the convex one that it claims to be: f affine in dw, a square loss that is its square.
+"""Checks that the problem is convex as claimed: f is affine in dw, and a square loss equals its own quadratic.
 
-f is affine where J v = d/dt f(dw + t v) does not depend on dw. That is read from the program of J v: what is left of it
-when all that its result does not need is taken out must not read dw. So it holds for every dw and every input. What has
-derivative zero, as rounding, depends on dw without J: f(dw) = f(0) + J dw is evaluated, on a few rows.
+f is affine if J v = d/dt f(dw + t v) does not depend on dw. This is read from the program of J v: after dead code is
+removed, it must not read dw. So the check holds for every dw and every input. Operations with derivative zero, such as
+rounding, depend on dw without J; therefore f(dw) = f(0) + J dw is also evaluated on a few rows.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ ROWS, SCALES = 4, (0.1, 10.0)  # outputs and steps at which what must be equal i
 
 
 def check_affine(predict: Predict, like: Tree, x: Any) -> None:
-    """Raises InputError unless predict(dw, x) is affine in dw: else the objective is not convex."""
+    """Raises InputError unless predict(dw, x) is affine in dw; otherwise the objective would not be convex."""
     do, expected = "Use tj.tangent or tj.linearize", "a model that is linear in dw"
     method = getattr(predict, "method", "taft")
     expect(method == "taft", expected, method, do)
@@ -60,10 +60,10 @@ def _bend(predict: Predict, zero: Tree, dw: Tree, x: Any) -> tuple[Array, Array]
 
 
 def check_square(loss: Loss, targets: Any, classes: int) -> bool:
-    """True where the loss says that it is a square, which its gradient at random outputs is held to.
+    """True if the loss declares itself a square; its gradient at random outputs is then checked.
 
     Args:   targets: some of the data's, "n ...".
-    Raises: InputError where it is another: one linear system would not give its optimum.
+    Raises: InputError if the gradient is not that of the declared square: one linear system would not give the optimum.
     """
     if jax.eval_shape(lambda y: loss.quadratic(y, classes), targets) is None:
         return False

@@ -1,4 +1,4 @@
-"""The curvature of the objective leaf by leaf, as factors that add up over examples.
+"""Kronecker factors (K-FAC) of the objective's curvature, leaf by leaf; they add over examples.
 
     H = sum_i v_i J_i^T H_i J_i,    H_i the Hessian of the loss in the outputs, v_i the example's weight
 
@@ -6,10 +6,10 @@
     gains, biases   H = sum_i v_i sum_k g_k g_k^T, exact
     layers x W + b  H ~ A' (x) G / N    A' = sum_i v_i sum_t (x_t, 1) (x_t, 1)^T    W and b as one block, to be merged
 
-N = sum_i v_i, over the tokens t = 1..T of example i, head by head where the kernel has heads, for signals s_k of the
-cotangents u_k with sum_k u_k u_k^T = H_i: one for each output, or random ones whose mean is the same. Source:
-Martens and Grosse 2015 (K-FAC); with weight sharing Eschenhagen et al. 2023 ("expand"). Exact where every example has
-one token and inputs are independent of signals. What they reveal of the data: second moments of its features.
+N = sum_i v_i. The sums run over the tokens t = 1..T of example i, head by head where the kernel has heads. s_k are the
+signals of cotangents u_k with sum_k u_k u_k^T = H_i: one for each output, or random ones with this mean. Source:
+Martens and Grosse 2015 (K-FAC); with weight sharing Eschenhagen et al. 2023 ("expand"). The factors are exact if every
+example has one token and inputs are independent of signals. They reveal second moments of the data's features.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from tangent_jax.linear.signals import Layout, Probed
 from tangent_jax.rules.probe import widen
 from tangent_jax.train.losses import Loss
 
-LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each row of their last axis
+LARGEST_BLOCK = 4096  # numbers of a gain or bias; larger leaves have one block per row of the last axis
 
 
 @public_class
@@ -43,9 +43,13 @@ LARGEST_BLOCK = 4096  # of a gain or bias; larger leaves have one block for each
 class Curvature:
     """Sums over examples: `kernels` {path: (A "h i i", G "h o o")}, `blocks` {path: "h p p"}, N = `count`.
 
-    `layouts`: (path, how the axes of that kernel meet its input and output); `anchor`: the fingerprint of w, "" where
-    none was taken; `biases`: (path of a kernel, that of its bias), where both are trained; `sums`: of each of these
-    kernels the last row of A', {path: "h i+1"}.
+    `layouts`: (path, how the axes of that kernel meet its input and output); `anchor`: the fingerprint of w, "" if
+    unknown; `biases`: (path of a kernel, path of its bias), if both are trained; `sums`: for these kernels the last row
+    of A', {path: "h i+1"}.
+
+    >>> a, g = demo.curvature.kernels["head/kernel"]
+    >>> a.shape, g.shape, float((demo.curvature + demo.curvature).count)
+    ((1, 6, 6), (1, 3, 3), 48.0)
     """
 
     kernels: dict[str, tuple[Any, Any]]
@@ -57,29 +61,29 @@ class Curvature:
     biases: tuple[tuple[str, str], ...] = ()
 
     def __add__(self, other: "Curvature") -> "Curvature":
-        """That of both sets of examples."""
+        """The factors of both sets of examples together."""
         alike = self.layouts == other.layouts and trees.leaves(self).keys() == trees.leaves(other).keys()
         require(alike, "Curvature", "factors of one model and subset", "others")
         require(self.anchor == other.anchor, "Curvature", "factors at one anchor", "two")
-        return jax.tree.map(operator.add, self, other)  # NumPy's stay NumPy's: f64 without x64
+        return jax.tree.map(operator.add, self, other)  # NumPy arrays stay NumPy arrays, in f64 without x64
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
     def as_blocks(self, path: str, leaf: Any) -> Any:
-        """A leaf of dw as blocks: a kernel "h i o", any other "h p"; one that reaches no output as it is."""
+        """A leaf of dw as blocks: a kernel "h i o", others "h p"; a leaf that reaches no output stays as it is."""
         if path in self.kernels:
             return dict(self.layouts)[path].blocks(leaf)
         return leaf.reshape(self.blocks[path].shape[:2]) if path in self.blocks else leaf
 
     def from_blocks(self, path: str, blocks: Any, shape: tuple[int, ...]) -> Any:
-        """`as_blocks` undone."""
+        """A leaf of dw from its blocks: inverts `as_blocks`."""
         return dict(self.layouts)[path].kernel(blocks, shape) if path in self.kernels else blocks.reshape(shape)
 
     def layers(self) -> "Curvature":
-        """Each kernel with its bias as one block: A' instead of A, and none of the bias. On the host."""
+        """Each kernel with its bias as one block: with A' instead of A, and no block of the bias. On the host."""
         kernels, biases = dict(self.kernels), {bias for _, bias in self.biases}
         for path, _ in self.biases:
             (a, g), last = self.kernels[path], self.sums[path]
@@ -90,7 +94,7 @@ class Curvature:
         return dataclasses.replace(self, kernels=kernels, blocks=blocks, sums={})
 
     def times(self, dw: Tree) -> Tree:
-        """H dw, as the factors have it."""
+        """H dw, by the factors."""
         product = {}
         for path, leaf in trees.leaves(dw).items():
             v = self.as_blocks(path, leaf)
@@ -99,14 +103,14 @@ class Curvature:
                 v = jnp.einsum("hij,hjo,hop->hip", a, v, g) / self.count
             elif path in self.blocks:
                 v = jnp.einsum("hpq,hq->hp", self.blocks[path], v)
-            else:  # as a key's bias, which softmax ignores
+            else:  # such as the bias of a key, which softmax ignores
                 v = jnp.zeros_like(v)
             product[path] = self.from_blocks(path, v, leaf.shape)
         return jax.tree.unflatten(jax.tree.structure(dw), list(product.values()))
 
 
 def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
-    """Raises InputError for factors that are not of these leaves and shapes."""
+    """Raises InputError for factors of other leaves or shapes."""
     leaves = trees.leaves(dw)
     extra = sorted({*curvature.kernels, *curvature.blocks} - {*leaves})
     require(not extra, function, "factors of the step's leaves", f"those of {extra[:1]}")
@@ -123,7 +127,7 @@ def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
 def batch_curvature(
     probed: Probed, y: Array, outputs: Array, example_weights: Array, loss: Loss, key: Array | None, count: int
 ) -> Curvature:
-    """The factors of one batch; `outputs`: those at which the loss is expanded; example weights "b", 0 where padded."""
+    """The factors of one batch; `outputs`: the expansion point of the loss; example weights "b", 0 where padded."""
     root = jnp.sqrt(example_weights)[:, None]
     leaves = probed.rows(loss.hessian_root(outputs, y, key, count) * root)
     kernels, blocks, layouts, sums = {}, {}, [], {}
@@ -131,7 +135,7 @@ def batch_curvature(
         if leaf.layout is None:
             blocks[path] = outer(leaf.s.reshape(-1, *probed.shapes[path]))
             continue
-        x, s = widen(leaf.x), widen(leaf.s)  # sums of halves would overflow
+        x, s = widen(leaf.x), widen(leaf.s)  # sums in half precision would overflow
         x = x * root[:, :, None, None]
         if path in probed.biases:
             last, tokens = jnp.einsum("bthi,b->hi", x, root[:, 0]), x.shape[1] * jnp.sum(example_weights)
@@ -145,7 +149,7 @@ def batch_curvature(
 
 
 def outer(v: Array) -> Array:
-    """sum_n v_n v_n^T as "h p p": one block, or where that is too large one for each row of the last axis."""
+    """sum_n v_n v_n^T as "h p p": one block, or, if that is too large, one per row of the last axis."""
     size = int(np.prod(v.shape[1:]))
     v = v.reshape(len(v), 1, size) if size <= LARGEST_BLOCK else v.reshape(len(v), -1, v.shape[-1])
     return jnp.einsum("nhp,nhq->hpq", v, v)
@@ -154,13 +158,14 @@ def outer(v: Array) -> Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Inverse:
-    """A matrix near (H + damping I)^-1, symmetric and positive: what conjugate gradients are preconditioned by.
+    """The preconditioner of conjugate gradients: near (H + damping I)^-1, symmetric and positive.
 
         kernels         (A + pi s I)^-1 (x) (G / N + s / pi I)^-1,    s^2 = damping / 2,    pi^2 = tr A / i : tr G / N o
         gains, biases   (H + damping I)^-1, exact
 
-    Cholesky factorisations alone, a tenth of the work of eigenvectors. s and pi: Martens and Grosse 2015, section 6.3,
-    but for the half, which takes as few passes as the exact inverse of A (x) G / N + damping I does.
+    It needs Cholesky factorisations only, a tenth of the work of eigenvectors. s and pi are from Martens and Grosse
+    2015, section 6.3, except the half in s, with which it takes as few passes as the exact inverse of
+    A (x) G / N + damping I.
     """
 
     inverses: Curvature
@@ -175,9 +180,9 @@ class Inverse:
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def invert(curvature: Curvature, damping: float, share: float = 1.0) -> Inverse:
-    """The inverse of the damped factors, by LAPACK on the host; share: by which that of gains and biases is multiplied.
+    """The inverse of the damped factors, by LAPACK on the host; share: a factor on those of gains and biases.
 
-    In one thread: those of BLAS wait for one another, and beside other work 0.04 s became 0.3 to 11 s.
+    It uses one thread: BLAS threads wait for one another, and on a busy machine 0.04 s became 0.3 to 11 s.
     """
     kernels, blocks = {}, {}
     for path, (a, g) in curvature.kernels.items():
@@ -190,18 +195,18 @@ def invert(curvature: Curvature, damping: float, share: float = 1.0) -> Inverse:
 
 
 def mean_value(a: np.ndarray) -> np.ndarray:
-    """The mean eigenvalue of each head's matrix, "h"; of 0 a small number."""
+    """The mean eigenvalue of each head's matrix, "h"; a small number where it is 0."""
     return np.trace(a, axis1=1, axis2=2) / a.shape[-1] + np.finfo(a.dtype).tiny ** 0.5
 
 
 def invert_shifted(a: np.ndarray, shift: Any) -> Array:
-    """(a + shift I)^-1 of symmetric matrices "h p p"; one shift or "h", and more where rounding needs it."""
+    """(a + shift I)^-1 of symmetric matrices "h p p"; one shift or "h", enlarged if rounding requires it."""
     a, n = a.copy(), a.shape[-1]
     least = 10 * np.finfo(a.dtype).eps * np.trace(a, axis1=1, axis2=2)
     a[:, range(n), range(n)] += np.maximum(shift, least)[:, None]
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (a,))
     for matrix in a:
-        root, failed = potrf(matrix.T, lower=0, clean=0, overwrite_a=1)  # of the transpose: in place
+        root, failed = potrf(matrix.T, lower=0, clean=0, overwrite_a=1)  # the transpose, so that LAPACK works in place
         require(failed == 0, "invert", "factors that are positive and finite", "others")
         potri(root, lower=0, overwrite_c=1)
         mirror(matrix)

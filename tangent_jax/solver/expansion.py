@@ -1,4 +1,4 @@
-"""The objective's quadratic expansion at its optimum, by the tangent kernel: what changes when examples leave.
+"""Influence: the objective's quadratic expansion at its optimum, and the change when examples leave.
 
     F(dw* + d) ~ F(dw*) + d^T H d / 2        H = sum_i J_i^T W_i J_i + Lambda,   W_i = R_i R_i^T
     J_z H^-1 J_i^T = (k(z,i) - k(z,X) R M^-1 R^T k(X,i)) / Lambda                M = R^T K R + Lambda
@@ -8,7 +8,7 @@ W_i is the Hessian of example i's loss in its outputs and r_i its gradient. When
     first order     H^-1 J_i^T r_i                          the influence function
     Newton          (H - J_i^T W_i J_i)^-1 J_i^T r_i        of a square loss exact
 
-so any convex loss has both, and H is never formed. Source: Koh and Liang 2017; Pregibon 1981 (Newton's step).
+for any convex loss; H is never formed. Source: Koh and Liang 2017; Pregibon 1981 (Newton's step).
 """
 
 from typing import NamedTuple
@@ -32,6 +32,10 @@ class Expansion(NamedTuple):
 
     `rows`: J; `outputs`: f, `gradients`: r, "n c" each; `roots`: R, "n c k"; `bent`: K R, "nc nk"; `factor`: the lower
     Cholesky factor of M, "nk nk"; `own`: J_i H^-1 J_i^T, "n c c".
+
+    >>> expansion = tj.solver.expand(*demo.solved_rows, demo.objective)
+    >>> expansion.reach(demo.solved_rows[0]).shape, expansion.left_out().shape
+    ((72, 24, 3), (24, 3))
     """
 
     rows: Rows
@@ -44,12 +48,12 @@ class Expansion(NamedTuple):
     total_penalty: float
 
     def pulls(self) -> np.ndarray:
-        """(I - W_i J_i H^-1 J_i^T)^-1 r_i, "n c": what stands for r_i in Newton's step."""
+        """(I - W_i J_i H^-1 J_i^T)^-1 r_i, "n c": replaces r_i in Newton's step."""
         inner = np.eye(self.own.shape[1]) - self.roots @ self.roots.swapaxes(1, 2) @ self.own
         return np.linalg.solve(inner, self.gradients[:, :, None])[:, :, 0]
 
     def left_out(self) -> np.ndarray:
-        """The outputs of each example by the fit without it, "n c", by Newton's step."""
+        """The leave-one-out outputs of each example, "n c", by Newton's step."""
         return self.outputs + np.einsum("ncd,nd->nc", self.own, self.pulls())
 
     def reach(self, others: Rows) -> np.ndarray:
@@ -61,11 +65,11 @@ class Expansion(NamedTuple):
         return ((cross - (self.bent @ known).T) / self.total_penalty).reshape(-1, n, c)
 
     def eigen_effects(self, others: Rows) -> np.ndarray:
-        """The first-order effects on other examples' outputs, "mc n", with EK-FAC's Hessian in the place of H.
+        """The first-order effects on other examples' outputs, "mc n", with EK-FAC's approximation of H.
 
-        Gradients of a kernel are taken into the eigenvectors of its Kronecker factors, where the Hessian counts as
-        diagonal, of the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse
-        et al. 2023.
+        Gradients of a kernel are rotated into the eigenvectors of its Kronecker factors. There H counts as diagonal,
+        with the gradients' own squares (George et al. 2018); gains and biases have exact blocks. Source: Grosse et al.
+        2023.
         """
         rows, roots, damping = self.rows, self.roots, self.total_penalty
         pulled = rows.along(self.gradients)
@@ -91,6 +95,10 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
 
     Args:   rows: J of the training examples; k: `gram` of them; outputs: of the optimum, "n c"; targets: "n ...".
     Raises: InputError for a penalty that is not above 0.
+
+    >>> expansion = tj.solver.expand(*demo.solved_rows, demo.objective)
+    >>> float(tj.metrics.accuracy(expansion.left_out(), demo.train.targets).mean())  # leave-one-out accuracy
+    0.917
     """
     (n, c), total = outputs.shape, float(objective.penalty) * len(outputs)
     require(total > 0, "expand", "penalty > 0", float(objective.penalty), "Give the objective a penalty")

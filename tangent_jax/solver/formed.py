@@ -1,4 +1,4 @@
-"""Products of J of all batches with many steps at once, as one program, where J is held formed (linear/jacobian.py)."""
+"""Products of J with many steps at once, over all batches in one program, where J is stored (linear/jacobian.py)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,9 +23,9 @@ from tangent_jax.train.objective import Objective, make_objective
 
 
 def form_all(problem: Problem) -> Part | None:
-    """All batches with their J formed, one after another along a first axis: so that one program can go through them.
+    """All batches with their J formed, stacked along a first axis, so that one program processes them.
 
-    None where that would be more work, or take more than `room()`.
+    None if that would be more work, or exceed `room()`.
     """
     predict = problem.predict
     if not isinstance(predict, Predictor) or predict.model.dual is None:
@@ -50,7 +50,7 @@ def _form(fresh: Fresh) -> Formed:
 def add_products(
     total: Summed, parts: Part, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
 ) -> Summed:
-    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf.
+    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i); the last term only at a point; "k" in each leaf.
 
     parts: what `form_all` gives, of n batches; outputs "n b c", v "n k b": as solver/many.py has them.
     """
@@ -68,9 +68,13 @@ def add_products(
 
 @public
 def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], np.ndarray]:
-    """The function of steps "k ..." to the changes J q of the outputs, "k n c"; where it can be, J is formed once.
+    """The function of steps "k ..." to the changes J q of the outputs, "k n c"; J is formed once if it fits.
 
-    Args:   data: whose inputs f is taken at; predict: affine in dw.
+    Args:   data: the inputs of f; predict: affine in dw.
+
+    >>> changes = tj.solver.make_changes(demo.predict, demo.test)
+    >>> changes(jax.tree.map(lambda leaf: leaf[None], demo.dw)).shape
+    (1, 12, 3)
     """
     problem = make_problem(predict, data, make_objective(), None, predict.zeros())
     parts, batches = form_all(problem), problem.batches
@@ -81,14 +85,14 @@ def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], n
 
 @jax.jit
 def changes_of(parts: Part, steps: Tree) -> Array:
-    """J q of every step "k ...", for the examples of all batches, those of padding too: "n c k"."""
+    """J q of every step "k ...", for the examples of all batches, padding included: "n c k"."""
     beside = parts.jacobian.side_by_side(steps)
     changes = jax.lax.map(lambda jacobian: jacobian.times(beside), parts.jacobian)
     return changes.reshape(-1, *changes.shape[2:])
 
 
 def changes_afresh(predict: Predictor, inputs: Any, steps: Tree) -> np.ndarray:
-    """J q of every step "k ...", "k n c", by the outputs there less those at 0."""
+    """J q of every step "k ...", "k n c", as the outputs there minus those at 0."""
     f = outputs_of(predict, predict.zeros(), inputs)
     return (outputs_of(Partial(_outputs, predict), steps, inputs) - f[:, None]).transpose(1, 0, 2)
 

@@ -1,4 +1,4 @@
-"""Many ridge problems that differ in their example weights alone, solved together from one optimum.
+"""Many ridge problems that differ only in example weights, solved together from one optimum.
 
     dw_k = argmin F_k,    F_k(dw) = sum_i v_ki loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2
 
@@ -7,12 +7,12 @@ Each is base + delta_k, where the loss is a square and e_i its slope at the base
     grad F_k(base + delta) = A_k delta + sum_i (v_ki - 1) J_i^T e_i + grad F(base)
     A_k = sum_i v_ki J_i^T P_i J_i + Lambda
 
-so the base's gradient, with v = 1, is computed once, and what a problem adds is as small as its change: rounding is
-relative to delta_k, not to dw. Of a problem that begins at the base the first gradient is that of the few examples
-whose weight is not 1. All problems are preconditioned by the base's Kronecker factors, and a pass reads the examples
-once for all of them: their conjugate gradients go on side by side, and one that has ended gives its place to the
-next. What bounds the distance is the residual's norm, which the largest eigenvalues of A weigh most: a problem ends
-where it would be small enough with these corrected (linear/leading.py), is corrected, and its gradient computed.
+The base's gradient, with v = 1, is computed once. A problem adds only its change, so rounding is relative to delta_k,
+not to dw. For a problem that starts at the base, the first gradient needs only the examples with a weight other than 1.
+The base's Kronecker factors precondition all problems, and a pass reads the examples once for all of them. Their
+conjugate gradients advance together; a finished problem gives its slot to the next. The residual's norm bounds the
+distance, and the largest eigenvalues of A dominate it. So a problem ends when the residual would be small enough with
+these directions corrected (linear/leading.py); then it is corrected, and its exact gradient computed.
 """
 
 import dataclasses
@@ -45,12 +45,12 @@ from tangent_jax.train.objective import Objective, as_objective, make_objective
 from tangent_jax.train.run import Fitted, Optimum, Run
 from tangent_jax.train.targets import Predict
 
-NEAR = 0.97  # of the target: an estimate that ends a problem
-SHARE = 0.2  # of the steps of gains and biases, which do what kernels do as well: factors leaf by leaf count it twice
+NEAR = 0.97  # share of the target: an estimate that ends a problem
+SHARE = 0.2  # damps gains and biases: leaf by leaf, factors count twice what kernels do too
 
 
 class Asked(NamedTuple):
-    """One problem: its turn, example weights "n", and the step to begin at, None for the base."""
+    """One problem: its number, example weights "n", and the start, None for the base."""
 
     turn: int
     example_weights: np.ndarray
@@ -59,9 +59,9 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass
 class Place:
-    """A place among those that work side by side: its problem, None where it is empty, and that one's passes.
+    """A slot for one of the concurrent problems: its problem, None if empty, and that problem's passes.
 
-    `at_point`: whether the next pass is a gradient at its delta, or else a step of conjugate gradients.
+    `at_point`: True if the next pass is a gradient at its delta, False if it is a step of conjugate gradients.
     """
 
     asked: Asked | None = None
@@ -84,16 +84,22 @@ def solve_many(
 ) -> Iterator[Fitted]:
     """Yields the optimum of a square loss for each row of example weights, in their order.
 
-    Args:       predict, data, objective: as `solve` takes them; example_weights: "k n", an array or rows that are read
-                as they are needed, each >= 0 with one above; start: what `solve` returned, where all begin, or a list
-                of such or of steps, one for each row: the first one's factors serve all; certificate: how far, in L2,
-                each result may be from its optimum, None: until `passes`, the most for each, are used;
-                at_once: problems that work side by side, whose state is about eight steps dw each.
-    Returns:    an iterator of Fitted, as `solve` returns it; `seconds`: while others were solved beside it.
-    Guarantees: |dw_k - dw_k*| <= its certificate, of a gradient at the very end, with the rounding of the base's
-                gradient and of the change's. Lambda = n penalty in all.
-    Raises:     InputError as `solve`, for a loss that is no square and a penalty of 0; as a row is read, for weights
-                that are none and fewer starts than rows.
+    Args:       predict, data, objective: as `solve`; example_weights: "k n", an array or rows that are read one by one,
+                each >= 0 with one above; start: the result of `solve`, from which all start, or a list of such results
+                or of steps, one for each row, whose first one has the factors; certificate: the largest L2 distance of
+                each result from its optimum, None: use all `passes`, the most for each problem; at_once: concurrent
+                problems, whose state takes about eight dw each.
+    Returns:    an iterator of Fitted, as of `solve`; `seconds`: while other problems were solved beside it.
+    Guarantees: |dw_k - dw_k*| <= its certificate, from an exact gradient at the end, including the rounding of the
+                base's gradient and of the change's. Lambda = n penalty in all.
+    Raises:     InputError as `solve`, for a loss that is not square, or a penalty of 0; while reading rows, for invalid
+                weights and for fewer starts than rows.
+
+    >>> without = np.ones((2, 24)) - np.eye(24)[:2]  # leaves out the first example, then the second
+    >>> options = {"example_weights": without, "start": demo.fitted}
+    >>> solved = tj.solver.solve_many(demo.predict, demo.train, demo.objective, **options)
+    >>> [fitted.certificate < 0.01 for fitted in solved]
+    [True, True]
     """
     whole_number("passes", passes, 2)
     whole_number("at_once", at_once, 1)
@@ -117,7 +123,7 @@ def solve_many(
 
 
 def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
-    """The problems, as their rows of example weights are read."""
+    """Yields the problems as their rows of example weights are read."""
     for turn, row in enumerate(rows):
         with speaking("solve_many"):  # which has returned
             v = as_example_weights(row, len(problem.batches), problem.dtype)
@@ -127,7 +133,7 @@ def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -
 
 
 class Many:
-    """One run of `solve_many`: what all problems share, and their passes."""
+    """One run of `solve_many`: the data that all problems share, and their passes."""
 
     def __init__(
         self, problem: Problem, base: Tree, curvature: Curvature | None, certificate: float | None, passes: int
@@ -139,7 +145,7 @@ class Many:
         self.formed: Part | None = None
 
     def prepare(self, count: int) -> None:
-        """The base's factors, gradient and outputs, and as many leading eigenvectors as problems work at once."""
+        """Computes the base's factors, gradient and outputs, and one leading eigenvector per concurrent problem."""
         problem = self.problem
         if self.curvature is None and problem.has_factors:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
@@ -147,7 +153,7 @@ class Many:
             check_factors("solve_many", self.base, self.curvature)
             self.inverse = placement.place(invert(self.curvature, problem.total_penalty, SHARE))
         self.formed = form_all(problem)
-        if self.formed is not None:  # nothing else is read from pass to pass
+        if self.formed is not None:  # later passes read nothing else
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
         norm = float(trees.norm(self.gradient.total))
@@ -164,7 +170,7 @@ class Many:
         )
 
     def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Fitted]:
-        """The solutions in the order of the problems, each as soon as those before it have ended."""
+        """Yields the solutions in the order of the problems, each once all before it have ended."""
         first = list(islice(asked, at_once))
         if not first:
             return
@@ -189,7 +195,7 @@ class Many:
                     turn += 1
 
     def fill(self, state: cg.State, places: list[Place], asked: Iterator[Asked]) -> cg.State:
-        """The state with the next problems in the places that are empty."""
+        """The state with the next problems in the empty slots."""
         for k, place in enumerate(places):
             if place.asked is not None or (new := next(asked, None)) is None:
                 continue
@@ -204,8 +210,11 @@ class Many:
         return state
 
     def gradient_at_base(self, changed: np.ndarray, v: np.ndarray) -> Tree:
-        """grad F_k(base), "1 ...", of weights that are 1 but for the examples `changed`, which are read alone."""
-        count, problem = 1 << max(len(changed) - 1, 0).bit_length(), self.problem  # powers of two: few programs
+        """grad F_k(base), "1 ..."; only the examples `changed`, whose weight is not 1, are read."""
+        count, problem = (
+            1 << max(len(changed) - 1, 0).bit_length(),
+            self.problem,
+        )  # powers of two: few programs
         rows = np.resize(changed, count)
         x, y = (array[problem.batches.rows[rows]] for array in (problem.batches.inputs, problem.batches.targets))
         part = Part(Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))
@@ -214,7 +223,7 @@ class Many:
         return states.add_products(total, part, f, zero, v[None, rows], at_base, problem.objective).total
 
     def advance(self, state: cg.State, places: list[Place]) -> tuple[cg.State, np.ndarray, np.ndarray]:
-        """One pass for all: a gradient where a problem is at a point, else a product; also |r|, its rounding, "k"."""
+        """One pass for all: a gradient for problems at a point, else a product; also |r| and its rounding, "k"."""
         n = len(self.problem.batches)
         at_point = jnp.array([place.at_point for place in places])
         v = np.stack([np.zeros(n) if place.asked is None else place.asked.example_weights for place in places])
@@ -225,7 +234,7 @@ class Many:
         return state, placement.on_host(norms), placement.on_host(total.rounding)
 
     def add_products(self, total: Summed, q: Tree, v: np.ndarray, at_point: Array) -> Summed:
-        """`total` and the products of one pass, as `states.add_products` has them."""
+        """`total` plus the products of one pass, as in `states.add_products`."""
         objective = self.problem.objective
         if self.formed is not None:
             f, rows = jnp.stack(self.outputs), jnp.stack(list(self.rows(v)))
@@ -235,18 +244,18 @@ class Many:
         return total
 
     def rows(self, v: np.ndarray) -> Iterator[Any]:
-        """The example weights "k n" of each batch, "k b"; those of padding count for nothing."""
+        """The example weights "k n" batch by batch, "k b"; 0 for padding."""
         at, _ = self.problem.batches.pad(np.arange(v.shape[1]))
         return (placement.divide(v[:, rows].astype(self.problem.dtype), 1) for rows in at)
 
     @property
     def nearly(self) -> float:
-        """The norm of a residual that ends a problem's conjugate gradients: its rounding counts then, too."""
+        """The residual norm at which a problem's conjugate gradients end, with its rounding."""
         rounding = float(self.gradient.rounding)
         return max(NEAR * self.target - rounding, SHOWN * rounding)
 
     def is_done(self, place: Place, norm: float, rounding: float) -> bool:
-        """True where a problem's pass, now added to its history, was its last; decides what its next one is."""
+        """Adds a pass to the history; True if it was the problem's last; decides what the next pass is."""
         name, rows = ("certificate" if place.at_point else "estimate"), place.history
         before = next((row["gradient_norm"] for row in reversed(rows) if row["exact"]), np.inf)
         rounding = rounding if place.at_point else 0.0
@@ -260,7 +269,7 @@ class Many:
         return False
 
     def result(self, place: Place, delta: Tree, k: int) -> Fitted:
-        """The result of a problem that has ended, the k-th of those at work."""
+        """The result of a finished problem, the k-th of those at work."""
         last = place.history[-1]
         converged = last["gradient_norm"] + last["rounding"] <= self.target
         optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)

@@ -1,13 +1,13 @@
-"""The optimum of the tangent model's objective, by conjugate gradients, with a bound on what is missing.
+"""The optimum of the tangent model's objective, by conjugate gradients, with a bound on the distance to it.
 
     dw* = argmin F,   F(dw) = sum_i v_i loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2
 
     certificate = (|grad F(dw)| + rounding) / Lambda >= |dw - dw*|        F is Lambda-strongly convex
 
-`rounding` is what the gradient's own sum may have lost in its dtype (passes.Summed).
-Square losses: one linear system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and
-Stiefel 1952) preconditioned by the layers' Kronecker factors (curvature.py). Any other loss: Newton's method with the
-same inner solver and a backtracking line search. There is no learning rate.
+`rounding` bounds the gradient's rounding error in its dtype (passes.Summed). A square loss gives one linear system
+(J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the layers' Kronecker
+factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver and a backtracking
+line search. There is no learning rate.
 """
 
 import os
@@ -34,14 +34,14 @@ from tangent_jax.train.run import Fitted, OnStep, Optimum, Run
 from tangent_jax.train.targets import Predict, start_of
 
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
-INNER = 0.05  # of a gradient, where an inner solve by products in half precision ends: they see no smaller one
+INNER = 0.05  # of a gradient: where an inner solve in half precision ends, as its products resolve no less
 SMALLEST = 1e-6  # damping of the preconditioner where the penalty is 0
 
 
 class State(NamedTuple):
     """A point `base`, and conjugate gradients `inner` from there: dw = base + inner.x.
 
-    `at_point`: 1 where base is new, its gradient not yet known; `tolerance`: of |r|, where the inner solver ends.
+    `at_point`: 1 if base is new and its gradient unknown; `tolerance`: of |r|, at which the inner solver ends.
     """
 
     base: Tree
@@ -65,26 +65,30 @@ def solve(
 ) -> Fitted:
     """The optimum of a convex objective over all of `data`, to a requested certificate.
 
-    Args:       predict: a tangent model, which its Kronecker factors precondition where it has a closed form, or any
+    Args:       predict: a tangent model, preconditioned by its Kronecker factors if it has a closed form, or any
                 function (dw, x) -> outputs "b c" that is affine in dw; data: Features, or Batches, whose batch size a
-                pass uses; objective: None: the paper's; its penalty times the number of examples is Lambda;
-                start: dw to begin at, None: a predictor's zero; or what `solve` returned, whose factors serve again;
-                example_weights: "n", >= 0, None for 1; Lambda does not change with them;
-                certificate: how far, in L2, the result may be from the optimum; None: until `passes` are used;
-                passes: the most passes over the data. The first is the gradient at the start, the last the check of
-                the result, which moves nothing: so the result is the step after pass `passes` - 1;
-                on_step: called after every pass with its row of the history and dw; what it returns is added to the
-                row; folder: a run that was killed goes on from there, told from others as `fit`'s.
-    Returns:    Fitted, with `certificate` (of a gradient computed afresh at the end; None where Lambda is 0) and
-                `optimum`, whose `converged` is False where the passes were used up, or where rounding allows no more.
-                A row whose gradient is `exact` has a certificate, another an `estimate` of it, which bounds nothing.
-    Guarantees: |dw - dw*| <= certificate, the gradient's rounding included, for a loss that is convex in the outputs;
-                dw* is the optimum in exact arithmetic, also where products with J are in half precision. Resumed or
-                not, the same bits.
-    Edge cases: what products with J read is kept from pass to pass where it takes at most a quarter of the devices'
-                memory, on a CPU of the machine's; else computed in each.
-    Raises:     InputError for a model that is not affine in dw, a start of other leaves, a penalty of 0 where a
-                certificate is asked for, targets or weights that are none, a gradient that is not finite.
+                pass uses; objective: None: the paper's; Lambda is its penalty times the number of examples; start: dw
+                to start from, None: a predictor's zero, or a result of `solve`, whose factors are reused;
+                example_weights: "n", >= 0, None for 1; Lambda does not change with them; certificate: the largest
+                allowed L2 distance from the optimum, None: use all `passes`; passes: the most passes over the data. The
+                first one is the gradient at the start, the last one checks the result and moves nothing, so the result
+                is the step after pass `passes` - 1; on_step: called after every pass with its row of the history and
+                dw; the values it returns are added to the row; folder: of checkpoints, from which a killed run resumes,
+                as for `fit`.
+    Returns:    Fitted, with `certificate` (from an exact gradient at the end; None if Lambda is 0) and `optimum`, whose
+                `converged` is False if the passes were used up, or rounding allows no more. A row with an `exact`
+                gradient has a certificate, any other an `estimate`, which bounds nothing.
+    Guarantees: |dw - dw*| <= certificate, including the gradient's rounding, for a loss that is convex in the outputs;
+                dw* is the optimum in exact arithmetic, even if products with J are in half precision. The same bits,
+                resumed or not.
+    Edge cases: what products with J read is kept between passes if it takes at most a quarter of the devices' memory
+                (on a CPU, of the machine's); otherwise each pass computes it again.
+    Raises:     InputError for a model that is not affine in dw, a start of other leaves, a certificate with penalty 0,
+                invalid targets or weights, a gradient that is not finite.
+
+    >>> fitted = tj.solve(demo.predict, demo.train, demo.objective, certificate=0.01)
+    >>> fitted.certificate <= 0.01, tj.evaluate(demo.predict, fitted.dw, demo.test)
+    (True, 0.917)
     """
     whole_number("passes", passes, 2)
     objective = as_objective(objective, make_objective)
@@ -105,7 +109,7 @@ def solve(
 
 
 class Solver:
-    """One run of `solve`: its passes one by one, each a gradient at a new point or a step of conjugate gradients."""
+    """One run of `solve`: each pass is a gradient at a new point or a step of conjugate gradients."""
 
     def __init__(
         self, problem: Problem, target: float | None, passes: int, curvature: Curvature | None, history: History
@@ -117,7 +121,7 @@ class Solver:
         self.outputs: list[Array] = []  # at the point `base`
 
     def run(self, dw: Tree, run: Run) -> Fitted:
-        """The passes from dw on, or from where the run was stopped, and what they end at."""
+        """Runs the passes from dw, or from a checkpoint, and returns the result."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), cg.State(zeros, zeros, zeros, none), none, jnp.ones(()))
         state = placement.place(run.restore(state))
@@ -138,16 +142,16 @@ class Solver:
 
     @property
     def passes_used(self) -> int:
-        """Passes so far."""
+        """The number of passes so far."""
         return int(self.history.rows[-1]["passes"]) if self.history.rows else 0
 
     @property
     def reserve(self) -> int:
-        """Passes that the end of an inner solve takes: the line search's outputs, the gradient at the new point."""
+        """The passes at the end of an inner solve: the line search's outputs, the gradient at the new point."""
         return 1 if self.problem.is_quadratic else 2
 
     def is_done(self, *new: Row) -> bool:
-        """True where the last pass was a gradient that meets the target, moved no closer, or left no pass to use."""
+        """True if the last pass was a gradient that meets the target, came no closer, or used up the passes."""
         rows = [*self.history.rows, *new]
         points = [(row["gradient_norm"], row["loss"], row["rounding"]) for row in rows if row["exact"]]
         if not points or not rows[-1]["exact"]:
@@ -157,7 +161,7 @@ class Solver:
         return now + rounding <= self.target or stuck or self.passes - rows[-1]["passes"] <= self.reserve
 
     def begin(self, state: State) -> tuple[State, Row]:
-        """The gradient at a new point, and from it the first direction, unless the point is the last."""
+        """Computes the gradient at a new point, and the first direction, unless the point is the last."""
         (gradient, _), value, rounding = self.gradient(state.base)
         norm = float(trees.norm(gradient))
         expect(np.isfinite(norm), "a finite gradient", norm, "Look for inputs that are not finite")
@@ -165,7 +169,7 @@ class Solver:
         if self.is_done(row):
             return state, row
         self.prepare()
-        # Newton far from the optimum: an exact inner solution would be of a model that soon changes
+        # far from the optimum Newton's model soon changes: an exact inner solution would be wasted
         first = next((row["gradient_norm"] for row in self.history.rows if row["exact"]), norm)
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
         if self.problem.exact is not self.problem.predict:
@@ -174,19 +178,19 @@ class Solver:
         return State(state.base, cg.init(gradient, self.inverse), tolerance, jnp.zeros(())), row
 
     def gradient(self, dw: Tree) -> tuple[Summed, float, float]:
-        """Gradient and value of F at dw, and the rounding; a square loss has its factors before, with all it keeps."""
+        """Gradient and value of F at dw, and the rounding; for a square loss the factors are computed first."""
         if self.problem.is_quadratic:
             self.factorise()
         gradient, value, self.outputs = self.problem.gradient(dw)
         return gradient, value, float(gradient.rounding)
 
     def factorise(self) -> None:
-        """The factors, unless they are known, or the model has no closed form to make them of."""
+        """Computes the factors, unless they are known or the model has no closed form."""
         if self.curvature is None and self.problem.has_factors:
             self.curvature = self.problem.curvature(self.outputs, jax.random.key(0))
 
     def prepare(self) -> None:
-        """The preconditioner at a point: a square loss's, and one of factors that were given, is the same at all."""
+        """Computes the preconditioner at a point; a square loss, and given factors, have one for all points."""
         is_fixed = self.is_given or self.problem.is_quadratic
         if self.inverse is not None and is_fixed:
             return
@@ -197,7 +201,7 @@ class Solver:
             self.inverse = placement.place(invert(self.curvature, max(self.problem.total_penalty, SMALLEST)))
 
     def advance(self, state: State) -> tuple[State, Row]:
-        """One step of conjugate gradients; the last of them ends at a new point."""
+        """One step of conjugate gradients; the last one ends at a new point."""
         inner = cg.step(state.inner, self.problem.product(state.inner.p, self.outputs), self.inverse)
         state, norm = state._replace(inner=inner), trees.norm(inner.r)
         row = self.row(float(norm), exact=False)
@@ -212,16 +216,16 @@ class Solver:
         return state._replace(base=base, inner=inner._replace(x=zeros), at_point=jnp.ones(())), row
 
     def search(self, state: State) -> float:
-        """The length of the Newton step by optax's backtracking, on outputs that are linear along it."""
+        """The length of the Newton step, by optax's backtracking on outputs that are linear along it."""
         line, start = self.problem.line(self.outputs, state.base, state.inner.x), jnp.zeros(())
         value, slope = jax.value_and_grad(line)(start)
         if abs(slope) <= 100 * jnp.finfo(self.problem.dtype).eps * abs(value):
-            return 1.0  # so near the optimum that rounding hides any fall: Newton's own step is right
+            return 1.0  # so near the optimum that rounding hides any decrease: take the full Newton step
         t, _ = LINE_SEARCH.update(jnp.ones(()), LINE_SEARCH.init(start), start, value=value, grad=slope, value_fn=line)
         return float(jnp.asarray(t))
 
     def row(self, norm: float, **more: Any) -> Row:
-        """The row of a pass: a certificate of its gradient where that is exact, else an estimate."""
+        """The row of a pass: with a certificate if its gradient is exact, else with an estimate."""
         penalty, name = self.problem.total_penalty, "certificate" if more["exact"] else "estimate"
         bound = {name: (norm + more.get("rounding", 0.0)) / penalty} if penalty > 0 else {}
         return {"passes": self.passes_used + 1, "gradient_norm": norm, **more, **bound}
@@ -236,5 +240,5 @@ class Solver:
 
 
 def pass_values(row: Row) -> Row:
-    """The values of a pass that a log holds: of its row the numbers that are measured, no count and no time."""
+    """The values of a pass that are logged: measured numbers, no counts or times."""
     return {name: value for name, value in row.items() if name not in ("passes", "exact", "seconds")}

@@ -1,6 +1,6 @@
-"""One batch of a pass: what it adds to a gradient, to a product with the Hessian, and to the factors.
+"""One batch of a pass: its terms of a gradient, of a Hessian product, and of the factors.
 
-J of the batch is a value of linear/jacobian.py, however it is held; targets and example weights stand beside it.
+J of the batch is an object of linear/jacobian.py, however it is stored; targets and example weights stand beside it.
 """
 
 from functools import partial
@@ -17,24 +17,24 @@ from tangent_jax.solver.curvature import Curvature, batch_curvature
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
 
-ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64 (docs/benchmarks.md)
-SHOWN = 1 / ROUNDING  # of that: where conjugate gradients end, for below it they follow rounding
-CACHED = 1 << 25  # bytes: what a pass keeps of a batch on a CPU, where larger ones leave its caches and are slower
+ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64
+SHOWN = 1 / ROUNDING  # share of that at which conjugate gradients end: below it they follow rounding
+CACHED = 1 << 25  # bytes kept of a batch on a CPU: more would exceed its caches
 
 
 class Summed(NamedTuple):
-    """A sum of batches' gradients, and of their norms, to which its rounding is relative."""
+    """A sum of batches' gradients, and of their norms, to which rounding is relative."""
 
     total: Tree
     norms: Array
 
     def plus(self, own: Tree) -> "Summed":
-        """With one more batch."""
+        """The sum with one more batch."""
         return Summed(trees.plus(self.total, own), self.norms + trees.norm(own))
 
     @property
     def rounding(self) -> Array:
-        """The largest move of the sum by rounding, in L2: `ROUNDING` units of the norms, which no test exceeds."""
+        """The largest rounding error of the sum, in L2: `ROUNDING` units of the norms; no test exceeds it."""
         return ROUNDING * jnp.finfo(self.norms.dtype).eps * self.norms
 
 
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     example_weights: Any
 
     def loss(self, objective: Objective, outputs: Array) -> Array:
-        """sum_i v_i loss(f_i, y_i); what weighs 0 adds nothing, whatever it holds."""
+        """sum_i v_i loss(f_i, y_i); terms of weight 0 count 0, even if they are not finite."""
         v = self.example_weights
         return jnp.sum(jnp.where(v > 0, objective.losses(outputs, self.targets) * v, 0))
 
@@ -68,15 +68,15 @@ def add_gradient(total: Summed, part: Part, dw: Tree, objective: Objective) -> t
 @partial(jax.jit, donate_argnames="total")
 def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Objective) -> Tree:
     """total + J^T H J v, H the Hessian of the batch's losses at these outputs."""
-    j = part.jacobian.at(v)  # J is the same at any step
+    j = part.jacobian.at(v)  # J does not depend on the step
     bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (j.times(v),))[1]
     return trees.plus(total, j.transposed_product(bent))
 
 
 def products_of(part: Part, outputs: Array, q: Steps, v: Array, at_point: Array, objective: Objective) -> Steps:
-    """sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; steps side by side, v "k b"."""
+    """sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term only at a point; all steps together, v "k b"."""
     times, v = part.jacobian.times_all(q), v.T[:, None]
-    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # e, P: of weights 1, 0 where padded
+    slope, bend = jax.linearize(jax.grad(partial(part.loss, objective)), outputs)  # e, P: of weights 1; 0 for padding
     bent = jnp.where(v > 0, v * jax.vmap(bend, 2, 2)(times(q)), 0)
     bent += jnp.where(at_point, (v - 1) * slope[:, :, None], 0)
     return jax.linear_transpose(times, q)(bent)[0]
@@ -108,7 +108,7 @@ def part_curvature(
 def keep_with_curvature(
     part: Part, zero: Tree, outputs: Array, objective: Objective, key: Array | None, i: Any, signals: int
 ) -> tuple[Kept, Curvature]:
-    """`keep` and `part_curvature` as one program, which computes once what both need."""
+    """`keep` and `part_curvature` in one program, which shares their computations."""
     return keep(part.jacobian, zero), part_curvature(part, zero, outputs, objective, key, i, signals)
 
 
@@ -128,20 +128,22 @@ def value_along(
 
 
 def room() -> int:
-    """The bytes that kept values may take: a quarter of the devices' memory, on a CPU of the machine's."""
+    """The bytes available for kept values: a quarter of the devices' memory, on a CPU of the machine's."""
     return (placement.memory() or placement.machine_memory()) // 4
 
 
 def kept_bytes(predict: Predict, zero: Tree, inputs: Any, count: int) -> int:
-    """The bytes that `keep` holds of a batch of `count` examples."""
+    """The bytes that `keep` stores for a batch of `count` examples."""
     x = jax.ShapeDtypeStruct((count, *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype))
     held: Any = keep.eval_shape(Fresh(predict, x, np.arange(count)), zero)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(held))
 
 
 def pass_batch(predict: Predict, zero: Tree, inputs: Any) -> int:
-    """A power of two: how many examples a pass works on at once, so that what it keeps of them takes `room()`, or on a
-    CPU `CACHED` bytes."""
+    """The number of examples that a pass processes at once, a power of two.
+
+    Their kept values fit into `room()`, on a CPU into `CACHED` bytes.
+    """
     budget = CACHED if placement.memory() is None else room()
     of_one, of_two = (kept_bytes(predict, zero, inputs, count) for count in (1, 2))
     most = max(1, budget // max(1, of_two - of_one))

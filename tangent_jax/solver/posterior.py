@@ -1,11 +1,11 @@
-"""The linearised Laplace posterior: what the data leave open, as a covariance of the outputs.
+"""The linearised Laplace posterior: uncertainty as a covariance of the outputs.
 
     p(dw | data) = N(dw*, tau H^-1),   H = J^T W J + Lambda
     Cov f(x)     = tau J(x) H^-1 J(x)^T = tau / Lambda (k(x,x) - k(x,X) M^-1 k(X,x))
 
-With a square loss it is the exact posterior (Gaussian process regression on the tangent kernel), with another the
-Gaussian at the optimum. tau is the scale of the noise. Probabilities are softmax(beta f), averaged over the posterior.
-With a square loss tau and beta come of the leave-one-out predictions, whose covariance is
+For a square loss it is the exact posterior (Gaussian process regression with the tangent kernel), for other losses the
+Gaussian at the optimum. tau is the noise scale. Probabilities are softmax(beta f), averaged over the posterior. For a
+square loss tau and beta are chosen on the leave-one-out predictions, whose covariance is
 tau / Lambda ([M^-1]_ii)^-1 - tau W_i^-1. Source: Immer et al. 2021 (the linearised model); MacKay 1992 (probit).
 """
 
@@ -37,7 +37,13 @@ from tangent_jax.train.targets import check_indices
 @public_class
 @dataclasses.dataclass(frozen=True)
 class KernelPosterior:
-    """The posterior of a fit by the kernel; `scale`: tau, of the best leave-one-out likelihood."""
+    """The posterior of a fit by the kernel; `scale`: tau of the best leave-one-out likelihood.
+
+    >>> posterior = tj.solver.make_posterior(demo.solution)
+    >>> outputs, covariance = posterior(demo.test.inputs)
+    >>> outputs.shape, covariance.shape
+    ((12, 3), (12, 3, 3))
+    """
 
     solution: KernelSolution
     scale: float
@@ -52,7 +58,7 @@ class KernelPosterior:
         return solution.predict(rows, cross), covariance
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same of each training example, by the fit without it."""
+        """Outputs and covariance of each training example, by the fit without it."""
         solution = self.solution
         noise = np.einsum("nc,ck->nck", 1 / solution.kernel.precision, np.eye(solution.a.shape[1]))
         whole = np.linalg.inv(solution.own_inverse()) / solution.total_penalty
@@ -64,6 +70,9 @@ def make_posterior(solution: KernelSolution) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
     tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
+
+    >>> float(tj.solver.make_posterior(demo.solution).scale)
+    15.7
     """
     r = solution.residuals()
     squared = np.einsum("nc,nck,nk->", r, solution.own_inverse(), r)
@@ -73,10 +82,15 @@ def make_posterior(solution: KernelSolution) -> KernelPosterior:
 @public_class
 @dataclasses.dataclass(frozen=True)
 class SolverPosterior:
-    """The posterior at an optimum of any size, by one linear solve for each input and output; no row of J is kept.
+    """The posterior at an optimum of any size: one linear solve for each input and output; J is not stored.
 
-    `data`, `objective`, `example_weights`: those that were solved; `scale`: tau; each linear solve ends at `tolerance`
-    of its right-hand side, or after `passes`.
+    `data`, `objective`, `example_weights`: as they were solved; `scale`: tau; a linear solve ends at `tolerance` of its
+    right-hand side, or after `passes`.
+
+    >>> posterior = tj.solver.SolverPosterior(demo.predict, demo.train, demo.objective, demo.fitted)
+    >>> outputs, covariance = posterior(demo.test.inputs[:2])
+    >>> covariance.shape
+    (2, 3, 3)
     """
 
     predict: Predictor
@@ -120,6 +134,12 @@ def probabilities(
 
     Args:   covariance: None for none; samples: 0 for the probit approximation, which scales each logit by
             1 / sqrt(1 + pi/8 beta^2 variance); else that many draws.
+
+    >>> outputs, covariance = np.array([[2.0, 0.0]]), np.array([[[4.0, 0.0], [0.0, 4.0]]])
+    >>> sure = tj.solver.probabilities(outputs, None, beta=1.0)
+    >>> unsure = tj.solver.probabilities(outputs, covariance, beta=1.0)
+    >>> [round(float(p[0, 0]), 2) for p in (sure, unsure)]
+    [0.88, 0.78]
     """
     outputs = np.asarray(outputs, np.float64)
     if covariance is None:
@@ -135,7 +155,12 @@ def probabilities(
 
 @public
 def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
-    """The beta of the least mean -log p of the targets, class indices, between 1e-3 and 1e3, and that mean."""
+    """(beta, mean loss): the beta between 1e-3 and 1e3 with the least mean -log p of the targets, class indices.
+
+    >>> beta, loss = tj.solver.fitted_beta(demo.solution.left_out(), None, demo.train.targets)
+    >>> bool(loss < np.log(3))  # better than uniform probabilities
+    True
+    """
     check_indices(outputs, targets)
     if covariance is not None:
         of_shape("covariance", covariance, (*np.shape(outputs), np.shape(outputs)[-1]))

@@ -1,9 +1,9 @@
-"""The objective over a whole data set, as a sum, with its gradient and its Hessian's products, one pass each.
+"""The objective over a whole data set, with its gradient and Hessian products, one pass each.
 
     F(dw) = sum_i v_i loss(f_i + J_i dw, y_i) + Lambda / 2 |dw|^2,    Lambda = n penalty
 
-v_i is an example's weight, 1 or what the caller says; n counts the examples, whatever their weights: so an example that
-leaves by a weight of 0 leaves Lambda as it was. A pass is one product with J and one with its transpose.
+v_i is an example's weight, by default 1. n counts all examples, whatever their weights, so removing an example by a
+weight of 0 does not change Lambda. A pass is one product with J and one with its transpose.
 """
 
 import dataclasses
@@ -30,16 +30,15 @@ from tangent_jax.train.batches import Batches, Data, as_batches
 from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
 from tangent_jax.train.targets import Predict, call
 
-SIGNALS = 1024  # random cotangents of all examples together, at least, for factors that only precondition
+SIGNALS = 1024  # least number of random cotangents, over all examples, of factors that only precondition
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """A convex objective on data.
 
-    `example_weights`: v, "n"; `zero`: dw = 0; `classes`, `dtype`: numbers of an output, and
-    theirs; `is_quadratic`: whether the loss's Hessian is the same everywhere; `keeps`: whether what products with J
-    read stays on the device from pass to pass, in `held`.
+    `example_weights`: v, "n"; `zero`: dw = 0; `classes`, `dtype`: of the outputs; `is_quadratic`: True if the loss's
+    Hessian is constant; `keeps`: True if the inputs of products with J stay on the device between passes, in `held`.
     """
 
     predict: Predict
@@ -60,24 +59,24 @@ class Problem:
 
     @property
     def has_factors(self) -> bool:
-        """True for a model whose closed form gives the factors."""
+        """True if the model has a closed form, which gives the factors."""
         return isinstance(self.predict, Predictor) and self.predict.model.dual is not None
 
     @property
     def signals(self) -> int:
-        """The number of random cotangents of an example that make `SIGNALS` together."""
+        """The number of random cotangents per example, `SIGNALS` in total."""
         return -(-SIGNALS // len(self.batches))
 
     @property
     def exact(self) -> Predict:
-        """The predictor of gradients, and so of certificates: in f32 where products with J are in half precision."""
+        """The predictor for gradients and certificates: in f32 even if products with J are in half precision."""
         predict = self.predict
         if not isinstance(predict, Predictor) or predict.dtype is None or jnp.finfo(predict.dtype).bits >= 32:
             return predict
         return dataclasses.replace(predict, dtype=None)
 
     def fresh(self, predict: Predict | None = None) -> Iterator[Part]:
-        """Every batch, padded to one size."""
+        """Yields every batch, padded to one size."""
         order, present = self.batches.in_order()
         v = iter(self.padded_weights())
         for chunk in self.batches.chunks(order, present):
@@ -95,7 +94,7 @@ class Problem:
         return np.where(present > 0, self.example_weights[at], 0).astype(self.dtype)
 
     def parts(self) -> Iterator[Part]:
-        """Every batch as its products take it."""
+        """Every batch in the form that its products take."""
         if not self.keeps:
             return self.fresh()
         if not self.held:
@@ -113,7 +112,7 @@ class Problem:
         return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.norm(dw)) ** 2, outputs
 
     def ridge(self, dw: Tree) -> passes.Summed:
-        """Lambda dw, with which the sum of a gradient begins."""
+        """Lambda dw, the first term of a gradient."""
         total = trees.along(self.zero, self.total_penalty, dw)
         return passes.Summed(total, trees.norm(total))
 
@@ -125,7 +124,7 @@ class Problem:
         return total
 
     def line(self, outputs: list[Array], dw: Tree, v: Tree) -> Any:
-        """t -> F(dw + t v), of outputs at dw; one product with J, here."""
+        """t -> F(dw + t v), from the outputs at dw; computes one product with J."""
         order, _ = self.batches.in_order()
         part = Part(None, self.batches.targets[order.ravel()], self.padded_weights().ravel())
         changes = [passes.change_of(part.jacobian, v) for part in self.parts()]
@@ -134,9 +133,9 @@ class Problem:
         return partial(passes.value_along, f, change, part, norms, self.objective, self.total_penalty)
 
     def curvature(self, outputs: list[Array], key: Array | None = None) -> Curvature:
-        """The Kronecker factors at a step of these outputs (a square loss has the same at all, and reads none).
+        """The Kronecker factors at a step of these outputs; those of a square loss do not depend on the step.
 
-        key: None for the signals of all outputs; else random ones, equally many of each example, where fewer do.
+        key: None for the signals of all outputs; else random ones, equally many for each example, if fewer suffice.
         """
         key = key if self.signals < self.classes else None
         total, keeping = None, self.keeps and not self.held and self.is_quadratic
@@ -159,11 +158,11 @@ class Problem:
         return [passes.outputs_of(part.jacobian, dw) for part in self.parts()]
 
     def no_outputs(self) -> np.ndarray:
-        """The outputs 0 of a batch."""
+        """Outputs of 0 for a batch."""
         return np.zeros((self.batches.width, self.classes), self.dtype)
 
     def identity_inputs(self, dw: Tree) -> list[Any]:
-        """The programs of the passes and their numbers: they decide a run besides its examples."""
+        """The programs of the passes and their numbers, which decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
@@ -184,10 +183,10 @@ def make_problem(
     predict: Predict, data: Batches | Data, objective: Objective, example_weights: Any, like: Tree,
     keep: bool = False,
 ) -> Problem:  # fmt: skip
-    """The problem, its inputs checked; keep: whether its passes are many.
+    """The problem, after checks of its inputs; keep: True if there will be many passes.
 
-    Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that are
-            none of the loss, weights that are no example weights.
+    Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that do
+            not fit the loss, invalid example weights.
     """
     check_leaves(predict, like)
     predict, batches, zero = trees.as_pytree(predict), as_batches(data), jax.tree.map(jnp.zeros_like, like)
@@ -206,7 +205,7 @@ def make_problem(
 
 
 def check_leaves(predict: Predict, dw: Tree) -> None:
-    """Raises InputError for a step of other leaves than the predictor trains, where it says which."""
+    """Raises InputError for a step of other leaves than the predictor trains, if it names them."""
     zeros: Any = getattr(predict, "zeros", None)
     if zeros is None:
         return
@@ -219,7 +218,7 @@ def check_leaves(predict: Predict, dw: Tree) -> None:
 
 
 def as_example_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarray:
-    """The weight of each example, "n", in f64; dtype: of the outputs, in which it will count; None: 1."""
+    """The weight of each example, "n", in f64; None: 1; dtype: of the outputs, in which it will count."""
     try:
         given = np.ones(count) if example_weights is None else np.asarray(example_weights)
     except ValueError:  # lists of several lengths
@@ -249,9 +248,13 @@ def make_curvature(
     """The Kronecker factors of the objective on all of `data`, at a step dw (None: zero): one pass.
 
     Args:       data: Features or Batches; example_weights: "n", None for 1; key: None for the signals of all outputs;
-                else random ones where fewer do, whose mean is the same, at a fraction of the cost.
-    Returns:    Curvature, which adds up over data sets, and names its anchor.
+                else random ones with the same mean, at a fraction of the cost, if fewer suffice.
+    Returns:    Curvature, which adds over data sets and names its anchor.
     Raises:     InputError as `solve`, and for a model without a closed form.
+
+    >>> factors = tj.solver.make_curvature(demo.predict, demo.train, demo.objective)
+    >>> {path: a.shape for path, (a, _) in factors.kernels.items()}
+    {'head/kernel': (1, 6, 6), 'second/kernel': (1, 6, 6)}
     """
     objective = as_objective(objective, make_objective)
     predict.closed_form("make_curvature", "Solve without factors, and merge by mean")

@@ -1,6 +1,6 @@
-"""The rows of J of a predictor's examples, in f64 on the host: of what is exact, the kernel and what is made of it.
+"""The rows of J for a predictor's examples, in f64 on the host, for the exact kernel and results from it.
 
-By inputs and signals where the model has a closed form; of another the rows are multiplied out, by autodiff.
+A model with a closed form gives them by inputs and signals; for any other model autodiff forms them.
 """
 
 import dataclasses
@@ -23,7 +23,12 @@ BATCH = 32  # examples whose signals are computed at once
 
 @public
 def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
-    """The rows of J for every input and output, by one backward pass an output, in f64."""
+    """The rows of J for every input and output, by one backward pass per output, in f64.
+
+    >>> rows = tj.solver.jacobian_rows(demo.predict, demo.test.inputs)
+    >>> rows.gram().shape  # J J^T, for 12 examples and 3 outputs
+    (36, 36)
+    """
     inputs = as_inputs(inputs)
     n, parts = len(inputs), []
     expect(n >= 1, "an input or more", n)
@@ -53,7 +58,7 @@ def rows_of(predict: Predictor, x: Array) -> Rows:
 
 
 def formed_rows(predict: Predictor, zeros: Tree, x: Array) -> Rows:
-    """Rows of J, each formed whole, by one backward pass an output of each example."""
+    """The full rows of J, by one backward pass per output of each example."""
 
     def of_one(x: Array) -> tuple[Array, Tree]:
         outputs, back = jax.vjp(lambda dw: predict(dw, x[None])[0], zeros)
@@ -65,7 +70,7 @@ def formed_rows(predict: Predictor, zeros: Tree, x: Array) -> Rows:
 
 
 def check_room(predict: Predictor, count: int) -> None:
-    """Raises InputError where the rows of J that a model without a closed form has take half of the memory."""
+    """Raises InputError if the rows of J, for a model without a closed form, need half of the memory."""
     classes, room = max(1, predict.model.classes), placement.machine_memory() // 2
     needed = 0 if predict.model.dual is not None else 8 * count * classes * predict.subset.size
     got, do = f"{count} x {classes} x {predict.subset.size} numbers", "Train fewer leaves, or use tj.solve"

@@ -1,7 +1,7 @@
-"""Conjugate gradients of k problems side by side: what one pass of `solve_many` computes of each.
+"""Conjugate gradients of k problems together: the computations of one pass of `solve_many`.
 
-A step is that of linear/cg.py, under vmap. Beside it: a problem takes a place (`begin`), restarts at a point, where its
-pass is a gradient, and is corrected there along the leading eigenvectors (linear/leading.py).
+A step is that of linear/cg.py, under vmap. In addition a problem can enter a slot (`begin`), restart at a point, where
+its pass is a gradient, and be corrected there along the leading eigenvectors (linear/leading.py).
 """
 
 from functools import partial
@@ -21,14 +21,14 @@ from tangent_jax.train.objective import Objective
 
 
 def empty(base: Tree, count: int) -> cg.State:
-    """The state of `count` problems without any; x is delta."""
+    """The state with `count` empty slots; x is delta."""
     x, r, p = (jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), base) for _ in range(3))
     return cg.State(x, r, p, jnp.zeros(count))
 
 
 @partial(jax.jit, donate_argnames="state")
 def begin(state: cg.State, k: Any, base: Tree, start: Tree) -> cg.State:
-    """The state with a new problem in the k-th place, at a start whose gradient the next pass computes."""
+    """The state with a new problem in slot k, at a start whose gradient the next pass computes."""
     x = jax.tree.map(lambda a, b, s: a.at[k].set(s - b), state.x, base, start)
     r, p = (jax.tree.map(lambda a: a.at[k].set(0), tree) for tree in (state.r, state.p))
     return state._replace(x=x, r=r, p=p)
@@ -36,7 +36,7 @@ def begin(state: cg.State, k: Any, base: Tree, start: Tree) -> cg.State:
 
 @partial(jax.jit, donate_argnames="state")
 def begin_at_base(state: cg.State, k: Any, gradient: Tree, inverse: Inverse | None) -> tuple[cg.State, Array]:
-    """The state with a new problem in the k-th place, at the base, where its gradient is "1 ..."; and |r|."""
+    """(the state with a new problem in slot k, at the base with the gradient "1 ..."; |r|)."""
     own = cg.init(jax.tree.map(lambda g: g[0], gradient), inverse)
     return jax.tree.map(lambda a, new: a.at[k].set(new), state, own), trees.norm(own.r)
 
@@ -51,8 +51,10 @@ def result(base: Tree, delta: Tree, k: Any) -> Tree:
 def operands(
     state: cg.State, gradient: Summed, at_point: Array, total_penalty: Any, leading: Leading
 ) -> tuple[cg.State, Tree, Summed]:
-    """(the state, corrected at a point; q, with which A is multiplied: delta there, else the direction; what the pass's
-    sum begins with)."""
+    """(the state, corrected if at a point; q, which the pass multiplies with A; the first term of the pass's sum).
+
+    q is delta at a point, else the direction.
+    """
 
     def corrected(x: Tree, r: Tree, at: Array) -> Tree:
         return trees.along(x, jnp.where(at, 1, 0), leading.correction(r)[0])
@@ -72,7 +74,7 @@ def operands(
 def add_products(
     total: Summed, part: Part, outputs: Array, q: Tree, v: Array, at_point: Array, objective: Objective
 ) -> Summed:
-    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i), the last term at a point alone; "k" in each leaf."""
+    """total + sum_i J_i^T (v_ki P_i J_i q_k + (v_ki - 1) e_i); the last term only at a point; "k" in each leaf."""
     own = passes.products_of(part, outputs, part.jacobian.side_by_side(q), v, at_point, objective)
     return jax.vmap(Summed.plus)(total, part.jacobian.apart(own, q))
 
@@ -81,9 +83,11 @@ def add_products(
 def advance(
     state: cg.State, total: Tree, at_point: Array, inverse: Inverse | None, leading: Leading, changed: Any
 ) -> tuple[cg.State, Array]:
-    """The state after a pass, and |r|, "k": at a point a restart from the gradient `total`; else a step of conjugate
-    gradients, and |r| as it will be once it is corrected: by A where A_k should be, of which a part is left that is as
-    large as the mean change of an example's weight, `changed`, "k".
+    """The state after a pass, and |r|, "k".
+
+    At a point: a restart from the gradient `total`. Else: a step of conjugate gradients, and |r| as predicted after the
+    correction. The correction uses A instead of A_k; the remaining part is as large as the mean change of an example's
+    weight, `changed`, "k".
     """
 
     def left(r: Tree, at: Array, changed: Array) -> Array:

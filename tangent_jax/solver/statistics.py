@@ -1,13 +1,13 @@
-"""Sufficient statistics of features: sums, so that they compose to joint training itself, for any shards and classes.
+"""Sufficient statistics of features: they add, so any shards and classes compose exactly to joint training.
 
     G = sum z z^T,   B_c = sum over class c of z,   n_c        z: an example's features (models/ntk.py)
 
     ridge: argmin_W sum |W z + b - y|^2 + lambda |W|^2
     LDA:   argmax_c of Gaussians that share one covariance, (G - sum_c B_c B_c^T / n_c) / n + lambda I, and one prior
 
-Both need G, B and n alone (Hastie, Tibshirani and Friedman 2009, sections 3.4 and 4.3), and a Cholesky factorisation in
-f64. A removal re-sums the statistics that remain. G and B are second and first moments of the images' features, and so
-no secret: of few images they can be read off.
+Both need only G, B and n (Hastie, Tibshirani and Friedman 2009, sections 3.4 and 4.3), and a Cholesky factorisation in
+f64. A removal re-sums the remaining statistics. G and B are second and first moments of features and are not secret:
+statistics of a few images reveal these images.
 
 A store keeps them as a tree of three leaves, G as its upper triangle, and adds these trees (store/kinds.py).
 """
@@ -26,6 +26,7 @@ from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import SUMS, FeatureMap, rows_of
 from tangent_jax.solver.posterior import fitted_beta
+from tangent_jax.train.targets import as_labels
 
 WAYS = ("lda", "ridge")
 SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -33,7 +34,7 @@ SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 BALANCES = (0.5, 1.0, 2.0)
 """The balances that `choose_settings` tries, where features have several parts."""
 NEVER = -1e9  # the score of a class without examples
-BLOCK = 1024  # rows that are left out at once
+BLOCK = 1024  # rows per block of leave-one-out
 
 
 class System(NamedTuple):
@@ -49,11 +50,22 @@ class System(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The way to solve, one of WAYS; the shrinkage, in mean diagonals of the covariance; the balance of the parts."""
+    """How a head is solved: one of WAYS, the shrinkage in mean diagonals of the covariance, the balance of the parts.
+
+    >>> tj.solver.Settings("ridge", shrinkage=0.1)
+    Settings(how='ridge', shrinkage=0.1, balance=1.0)
+    """
 
     how: str = "lda"
     shrinkage: float = 0.3
     balance: float = 1.0
+
+    def check(self) -> "Settings":
+        """The same settings; InputError for others than `solve` takes."""
+        one_of("how", self.how, WAYS)
+        finite_number("shrinkage", self.shrinkage, 1e-12)
+        finite_number("balance", self.balance, 1e-12)
+        return self
 
 
 @public_class
@@ -61,11 +73,17 @@ class Settings(NamedTuple):
 class Statistics:
     """G "k k", B "c k" and counts "c" of examples' features, f64; they add, over classes of any names.
 
-    `classes`: their names, sorted; `sizes`: the numbers of each part of the features; `source`: the identity of the
-    feature map: statistics of another do not add.
+    `classes`: their names, sorted; `sizes`: the size of each part of the features; `source`: the identity of the
+    feature map; statistics of different maps do not add.
 
-    Guarantees: a + b == b + a; the sum of shards is that of all examples, but for the order of f64 sums; a class that
-                only some have seen is the same whoever adds it.
+    Guarantees: a + b == b + a; the sum over shards is that of all examples, up to the order of f64 sums; a class that
+                only some have seen gets the same numbers in any order.
+
+    >>> halves = [demo.train.take(rows) for rows in demo.halves.values()]
+    >>> a, b = [tj.solver.make_statistics(demo.map, half, ["a", "b", "c"]) for half in halves]
+    >>> head = (a + b).solve()
+    >>> (a + b).counts.tolist(), head["kernel"].shape, tj.evaluate(demo.map, head, demo.test)
+    ([8.0, 8.0, 8.0], (6, 3), 0.75)
     """
 
     gram: np.ndarray
@@ -88,7 +106,7 @@ class Statistics:
 
     @public
     def of_classes(self, classes: Sequence[str]) -> "Statistics":
-        """The same statistics with these classes, in this order; one that was not here counts no example."""
+        """The same statistics over these classes, in this order; new classes have no example."""
         names = check_classes("Statistics.of_classes", classes)
         lost = sorted({*self.classes} - {*names})
         expect(not lost, "names that hold every class here", f"none for {lost[:1]}")
@@ -99,11 +117,11 @@ class Statistics:
 
     @public
     def solve(self, settings: Settings | None = None) -> Tree:
-        """The head {"kernel": "k c", "bias": "c"}, f32, in the order of `classes`: `map(head, x)` are its scores.
+        """The head {"kernel": "k c", "bias": "c"}, f32, in the order of `classes`: `map(head, x)` gives its scores.
 
-        Args:       settings: None for the default. `balance`: of a later part's covariance, the root of its trace over
-                    the first part's.
-        Raises:     InputError for other settings, and where no class has an example.
+        Args:       settings: None for the default. `balance`: the standard deviation of a later part of the features,
+                    relative to that of the first.
+        Raises:     InputError for invalid settings, and if no class has an example.
         """
         settings = settings or Settings()
         factor, scale, class_means, mean = self.system(settings)
@@ -115,17 +133,14 @@ class Statistics:
         return {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
 
     def system(self, settings: Settings) -> System:
-        """The system that `solve` solves, of settings that it takes."""
-        how, shrinkage, balance = settings
-        one_of("how", how, WAYS)
-        finite_number("shrinkage", shrinkage, 1e-12)
-        finite_number("balance", balance, 1e-12)
+        """The system that `solve` solves, for valid settings."""
+        how, shrinkage, balance = settings.check()
         n, k = self.counts.sum(), len(self.gram)
         expect(n > 0, "an example", "none")
         class_means = self.sums / np.maximum(self.counts, 1)[:, None]
         mean = self.sums.sum(0) / n
         means = self.sums.T @ class_means if how == "lda" else n * np.outer(mean, mean)
-        spread = self.gram - means  # within the classes, or around the mean of all
+        spread = self.gram - means  # within classes, or around the mean of all
         scale = self.scales(np.diag(spread), balance)
         spread *= scale[:, None] * scale
         spread[np.diag_indices(k)] += shrinkage * max(np.trace(spread) / k, np.finfo(np.float64).tiny)
@@ -140,9 +155,8 @@ class Statistics:
         LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
 
         Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
-        Args:       rows, targets: of the examples that these are the statistics of, as `of_rows` takes them; targets
-                    index `classes`.
-        Guarantees: the scores of solving without the example, at the penalty and the scales that all examples gave.
+        Args:       rows, targets: of the examples of these statistics, as for `of_rows`; targets index `classes`.
+        Guarantees: the scores of solving without the example, with the penalty and the scales of all examples.
         Edge cases: the class of a single example is never chosen for it.
         """
         factor, scale, class_means, mean = self.system(settings)
@@ -168,7 +182,7 @@ class Statistics:
     def tree(self) -> Tree:
         """The leaves that a store keeps and adds; G as its upper triangle, row by row.
 
-        Raises: InputError for a G that is not symmetric.
+        Raises: InputError if G is not symmetric.
         """
         expect(np.array_equal(self.gram, self.gram.T), "a symmetric G", "another")
         return as_tree(self.gram, self.sums, self.counts)
@@ -186,24 +200,25 @@ def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) ->
     """The statistics of examples: one pass.
 
     Args:       map_: by `feature_map`; data: its features; classes: the names that targets index.
-    Raises:     InputError for targets that are no indices of classes.
+    Raises:     InputError for targets that do not index the classes.
+
+    >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
+    (3, 6)
     """
-    return of_rows(map_, rows_of(map_, data), np.asarray(data.targets), classes)
+    return of_rows(map_, rows_of(map_, data), data.targets, classes)
 
 
 def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
-    """The statistics of examples whose rows of features "n k" are known; classes without examples are left out."""
+    """The statistics of examples with known feature rows "n k"; classes without examples are left out."""
     names = check_classes("make_statistics", classes)
-    good = targets.ndim == 1 and targets.dtype.kind in "iu" and (not len(targets) or targets.min() >= 0)
-    good = good and (not len(targets) or targets.max() < len(names))
-    require(good, "make_statistics", f"targets that index {len(names)} classes", f"{targets.dtype} {targets[:3]}")
+    targets = as_labels(targets, len(names))
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
     gram, sums, counts = moments(rows, targets, len(names))
     return Statistics(gram, sums[order], counts[order], tuple(names[c] for c in order), map_.sizes, map_.identity)
 
 
 def moments(rows: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(G, B, counts) of rows "n k" whose targets index `count` classes."""
+    """(G, B, counts) of rows "n k" with targets that index `count` classes."""
     z = rows.astype(np.float64)
     sums = np.array([z[targets == c].sum(0) for c in range(count)]).reshape(count, z.shape[1])
     return z.T @ z, sums, np.bincount(targets, minlength=count).astype(np.float64)
@@ -215,7 +230,7 @@ def as_tree(gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
 
 
 def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source: str) -> Statistics:
-    """The statistics whose leaves `Statistics.tree` gave."""
+    """The statistics with the leaves of `Statistics.tree`."""
     k = sum(sizes)
     gram, above = np.zeros((k, k)), upper(k)
     gram[above] = tree["gram"]
@@ -252,10 +267,10 @@ def solve_lower(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The scores "b c" of LDA of examples z "k b" of classes y by all others; z and means "k c" are L^-1 of theirs."""
+    """The LDA scores "b c" of examples z "k b" of classes y by all others; z, means "k c": multiplied by L^-1."""
     n, own, rows = counts.sum(), counts[y], np.arange(len(y))
     u = z - means[:, y]
-    some = own > 1  # of one alone nothing is left, and the spread stays: u = 0
+    some = own > 1  # a class of one example: the spread stays, u = 0
     a, less = (np.divide(over, own - 1, out=np.zeros(len(y)), where=some) for over in (own, np.ones(len(y))))
     q, r, t, p = np.square(u).sum(0), np.einsum("kb,kb->b", u, z), u.T @ means, z.T @ means
     grown = a / (1 - a * q)  # A'^-1 = A^-1 + grown A^-1 u u^T A^-1
@@ -271,10 +286,15 @@ def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.n
 def choose_settings(
     train: Statistics, rows: np.ndarray, targets: np.ndarray, ways: Sequence[str] = ("lda",), left_out: bool = False
 ) -> tuple[Settings, int]:
-    """(the settings whose scores give labels the greatest likelihood, at its best temperature; of how many).
+    """(the settings with the greatest likelihood of the labels, at the best temperature; the number of settings tried).
 
     Args:       rows, targets: features "n k" and indices "n" among `train.classes`, of held-out images; or, with
-                `left_out`, of those that `train` is of: then each is scored by the head of all the others.
+                `left_out`, of the images of `train`, each scored by the head of all others.
+
+    >>> rows = tj.models.rows_of(demo.map, demo.test)
+    >>> settings, tried = tj.solver.choose_settings(demo.statistics, rows, demo.test.targets, ways=("lda", "ridge"))
+    >>> tried
+    12
     """
     balances = BALANCES if len(train.sizes) > 1 else (1.0,)
     grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]

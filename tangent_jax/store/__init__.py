@@ -2,6 +2,7 @@
 
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
+from tangent_jax.store.copies import pull, push
 from tangent_jax.store.disk import is_store
 from tangent_jax.store.factors import body_factors, read_factors, widen_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
@@ -43,6 +44,8 @@ __all__ = [
     "predictor_of",
     "preview_removal",
     "public_move",
+    "pull",
+    "push",
     "read_component",
     "read_factors",
     "read_receipt",

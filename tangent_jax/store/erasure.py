@@ -20,6 +20,7 @@ from typing import NamedTuple
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import inside
+from tangent_jax.core.urls import CACHE, url_of
 from tangent_jax.data.identifiers import INDEX, forget, kept_of
 from tangent_jax.models.cache import erase, rows_of
 from tangent_jax.store.files import read_component
@@ -77,12 +78,16 @@ def find_traces(
     known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
     for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
         traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
+        if (url := url_of(Path(place))) and Path(place).name == CACHE:
+            left.append(f"{url}: cached rows there, if any; delete that folder, as they are computed again")
     if kept_of(known, images):
         traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name]["weights"]
         for place in origin.folders if name in made_here else ():
             traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
+            if (url := url_of(Path(place))) and Path(place).name != CACHE:
+                left.append(f"{url}: results and state of the run of {name}; delete them there")
         other = [place for place in origin.folders if place not in own]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
         if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - known:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, refusal, trees, unexpected
+from tangent_jax.core import Tree, expect, refusal, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, fingerprint, write_whole
 from tangent_jax.core.tensors import encode, read_header, read_tensors
@@ -32,21 +32,24 @@ def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str
 
 @public
 def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
-    """Writes tangent weights and their metadata to a file, whole or not at all; InputError for a folder or a URL.
+    """Writes tangent weights and their metadata to a file or a URL, whole or not at all; InputError for a folder.
 
     >>> path = demo.folder() / "dw.safetensors"
     >>> tj.store.write_component(path, demo.fitted.dw, {"note": "all 24 examples"})
     >>> tj.store.read_component(path)[1]["note"]
     'all 24 examples'
     """
+    content = encode_component(dw, trees.fingerprint(dw), metadata)
+    if urls.is_url(path):
+        return urls.write("write_component", os.fspath(path), content)
     path = expand_path("write_component", path)
     expect(not path.is_dir(), "the path of a file", f"the folder {path}")
-    write_whole(path, encode_component(dw, trees.fingerprint(dw), metadata))
+    return write_whole(path, content)
 
 
 @public
 def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
-    """(dw, metadata) of a file of tangent weights; the leaves are read-only memory maps.
+    """(dw, metadata) of a file of tangent weights, or of a URL; the leaves are read-only memory maps.
 
     Args:   check: verify the binding; False if the hash of the whole file is verified elsewhere.
     Raises: InputError for a file that is missing, cut short, no component, or altered in numbers or metadata.
@@ -56,7 +59,7 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     >>> tj.store.read_component(path)[0]["head"]["kernel"].shape
     (6, 3)
     """
-    path = expand_path("read_component", path)
+    path = urls.local_copy("read_component", path)
     flat, metadata = read_tensors("read_component", path)
     try:
         dw = trees.nest(flat)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tangent_jax.core import Tree, expect, machine, require, trees
+from tangent_jax.core import Tree, expect, machine, require, trees, urls
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
@@ -260,7 +260,11 @@ class Store(Disk, Mapping[str, Tree]):
         So neither a kill nor a removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            left = Exported(tuple(self), str(expand_path("release", path).absolute()), trees.fingerprint(dw))
+            left = Exported(
+                tuple(self),
+                os.fspath(path) if urls.is_url(path) else str(expand_path("release", path).absolute()),
+                trees.fingerprint(dw),
+            )
             self.commit(
                 {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
             )

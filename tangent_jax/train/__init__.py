@@ -1,1 +1,1 @@
-"""Training a step of any function: losses, the objective, optimisers, batches, one model or many at once."""
+"""Training dw of any function: losses, the objective, optimisers, batches, for one model or many at once."""

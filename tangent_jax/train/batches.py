@@ -1,7 +1,7 @@
-"""Batches of examples in an order that a key decides, on the devices once where they fit, else read ahead.
+"""Batches of examples in an order that a key decides; resident on the devices if they fit, else streamed.
 
-Each batch is divided over the devices (core/placement.py): inputs that fit are whole on every device, and the rows of a
-batch divided; of inputs that are streamed every device gets its rows alone.
+Each batch is divided over the devices (core/placement.py). Resident inputs are complete on every device, and the rows
+of a batch are divided. For streamed inputs every device receives its own rows only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,12 +20,14 @@ from tangent_jax.core.rows import Rows
 from tangent_jax.data.owners import Owner
 from tangent_jax.train.targets import as_targets
 
-STEPS = 64  # at most in one chunk of resident inputs: between chunks a run can be stopped
+STEPS = 64  # the most steps of one chunk of resident inputs; a run can stop between chunks
 
 
 class Chunk(NamedTuple):
-    """Some steps' batches: the inputs "n ..." and targets of which `order`, "k b", names rows; where `order` is None,
-    inputs "k b ..." and targets of these steps alone. `present`, "k b", is 0 where padded.
+    """The batches of some steps.
+
+    Inputs "n ..." and targets, with `order`, "k b", of their rows; or, if `order` is None, inputs "k b ..." and targets
+    of these steps alone. `present`, "k b", is 0 where padded.
     """
 
     inputs: Any
@@ -40,7 +42,7 @@ class Chunk(NamedTuple):
         return self.inputs[self.order[i]], self.targets[self.order[i]]
 
     def pad(self, steps: int) -> "Chunk":
-        """The chunk with empty steps at its end, `steps` in all."""
+        """The chunk with empty steps appended, `steps` in total."""
 
         def pad(a: Any) -> Any:
             more = ((0, steps - len(a)), *[(0, 0)] * (a.ndim - 1))
@@ -58,12 +60,16 @@ class Chunk(NamedTuple):
 
 @public_class
 class Batches:
-    """The examples of one run: an array or memory map of inputs "n ...", targets "n ...", or their part at `rows`.
+    """The examples of one run: inputs "n ..." (an array or memory map) and targets "n ...", or their part at `rows`.
 
-    Targets are class indices, or arrays of any shape that the loss compares with outputs. `key` decides the order,
-    epoch by epoch (None: no order is needed); `batch_size`: examples in a step; inputs of more than `resident_bytes`
-    (None: `placement.resident_bytes`) are streamed in chunks, the next read while this one trains. `device`: the copy
-    on the devices that several share; `owners`: whose each example is, by name or number, "n", where that is known.
+    Targets are class indices, or arrays of any shape that the loss takes. `key`: decides the order of every epoch
+    (None: no order is needed); `batch_size`: examples per step; `resident_bytes`: inputs above it are streamed in
+    chunks, read ahead (None: `placement.resident_bytes`); `device`: a copy on the devices that several Batches share;
+    `owners`: the owner of each example, a name or number, "n", if known.
+
+    >>> batches = tj.Batches(np.ones((5, 2)), np.arange(5), jax.random.key(0), batch_size=2)
+    >>> batches.steps, batches.order(epoch=0)[0].shape
+    (3, (3, 2))
     """
 
     def __init__(
@@ -103,23 +109,23 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """Batches in an epoch; the last may be padded."""
+        """The number of batches in an epoch; the last may be padded."""
         return -(-len(self) // self.batch_size)
 
     @property
     def is_resident(self) -> bool:
-        """True where the devices hold all inputs; else they are streamed."""
+        """True if the devices hold all inputs; otherwise they are streamed."""
         return self.inputs.nbytes <= self.resident_bytes
 
     @property
     def chunk_steps(self) -> int:
-        """The most steps of one chunk: of streamed inputs those that take a quarter of `resident_bytes`."""
+        """The most steps in a chunk; streamed steps take a quarter of `resident_bytes`."""
         bytes_each = max(1, self.inputs.nbytes // len(self.targets))
         return STEPS if self.is_resident else max(1, self.resident_bytes // (4 * self.batch_size * bytes_each))
 
     @property
     def width(self) -> int:
-        """The rows of a batch with its padding: the devices divide them."""
+        """The rows of a padded batch, divisible by the devices."""
         return placement.width(self.batch_size)
 
     def permutation(self, epoch: int) -> np.ndarray:
@@ -132,14 +138,14 @@ class Batches:
         return self.pad(self.permutation(epoch))
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (order, present), "k b", of all rows in their own order."""
+        """Returns (order, present), "k b", of all rows in their given order."""
         return self.pad(self.rows)
 
     def pad(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows in batches, "k b", and 1 where an entry is real, 0 where padded; at least one batch."""
+        """Returns the rows in batches, "k b", and 1 for real entries, 0 for padding; at least one batch."""
         rows, size = np.asarray(rows, np.int32), self.batch_size
         padding = size - len(rows) if not len(rows) else -len(rows) % size
-        filler = (rows if len(rows) else self.rows)[0]  # one of those asked for: another may hold NaN
+        filler = (rows if len(rows) else self.rows)[0]  # a requested row, as others may hold NaN
         present = np.concatenate([np.ones(len(rows), np.float32), np.zeros(padding, np.float32)])
         order = np.pad(rows, (0, padding), constant_values=filler)
         more = (0, 0), (0, self.width - size)
@@ -178,7 +184,7 @@ class OnDevice:
 
     def __init__(self) -> None:
         self.arrays: tuple[Array, Array] | None = None
-        self.mesh: Any = None  # on whose devices the arrays are
+        self.mesh: Any = None  # the devices of the arrays
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
         """Returns (inputs, targets), "n ...", on the device."""
@@ -199,7 +205,7 @@ def as_inputs(inputs: Any) -> Any:
 
 
 def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
-    """The owner of each of `count` examples, in one spelling; InputError where one has none."""
+    """The owner of each of `count` examples, in one spelling; InputError if one has none."""
     names = as_array("owners", owners, by="Batches")
     if names.dtype.kind in "UT":
         names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
@@ -210,7 +216,7 @@ def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
 
 
 def check_key(key: Any) -> Array | None:
-    """The key, where it is one of JAX's or None; InputError for anything else."""
+    """The key, if it is a JAX key or None; InputError for anything else."""
     is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
     good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
     expect(good, "a key such as jax.random.key(0)", repr(key))
@@ -218,7 +224,7 @@ def check_key(key: Any) -> Array | None:
 
 
 class Data(Protocol):
-    """Examples that make their own batches, such as Features."""
+    """Examples that make batches, such as Features."""
 
     def batches(self, key: Array | None = None, *, batch_size: int = 32) -> Batches:
         """The examples in batches, in an order that the key decides."""
@@ -226,7 +232,7 @@ class Data(Protocol):
 
 
 def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Batches:
-    """The data as Batches: themselves, or those that Features make.
+    """The data as Batches: Batches as they are, Features by their `batches`.
 
     Raises: InputError for other data.
     """
@@ -238,8 +244,8 @@ def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Bat
 
 
 Source = Batches | Data | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
-"""Data that `fit` reads: Features or Batches; an iterable of batches (x, y), read once an epoch; or a function of the
-epoch."""
+"""Data that `fit` reads: Features, Batches, an iterable of batches (x, y) that each epoch reads, or a function that
+maps an epoch to such an iterable."""
 
 
 def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarray], None]) -> Iterator[Chunk]:

@@ -1,11 +1,11 @@
 """Checkpoints: the last finished epoch of a run on disk, by Orbax, in a folder named by the run's identity.
 
-    RUN/checkpoint.json   the run, the folder of its state and that folder's fingerprint, the history: the commit
+    RUN/checkpoint.json   the run, the folder of its state with its fingerprint, the history: the commit
     RUN/STATE/            Orbax's files
 
-A save writes a new folder, then checkpoint.json, then deletes the old folder: a kill leaves the last save whole. An
-altered or incomplete save is refused, and nothing is trained on it. Process 0 alone reads and writes: the others get
-the state from it, and need no common disk.
+A save writes a new folder, then checkpoint.json, then deletes the old folder, so a kill leaves the last save complete.
+An altered or incomplete save is refused before any training. Only process 0 reads and writes; it sends the state to the
+other processes, which need no common disk.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ from tangent_jax.core.rows import Rows
 from tangent_jax.train.batches import Batches
 
 CHECKPOINT_SECONDS = 10.0
-SLACK = 1 << 18  # bytes that Orbax writes besides the leaves
+SLACK = 1 << 18  # Orbax's own bytes, besides the leaves
 FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
 
 
 def run_identity(batches: Batches, *others: Any) -> str:
-    """The identity of a run: of every row that trains, its target, their order, and `others`.
+    """The identity of a run: of every training row, its target, the order, and `others`.
 
     Args:   others: programs (`core.identities.program`), arrays and settings.
-    Raises: InputError where a value among them has no content to read.
+    Raises: InputError for a value without readable content.
     """
     data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
-    order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings decide it too
+    order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings affect it too
     return identity(data, order, others, FORMAT, __version__)[:32]
 
 
@@ -55,16 +55,16 @@ Row = dict[str, Any]
 
 
 def position(row: Mapping[str, Any]) -> int:
-    """The epoch, step or pass of a row, counted from 1."""
+    """The number of a row's epoch, step or pass, from 1."""
     return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A run's checkpoint.json: the rows of its history, and the values `measured` at each row.
+    """The content of checkpoint.json: the rows of the history, and the `measured` values of each row.
 
-    `measure`: the name of the measurement; without a name (None) its values are not saved. `ledger`: the fingerprint of
-    the ledger at that time, where a run keeps one.
+    `measure`: the name of the measurement; unnamed (None) values are not saved. `ledger`: the fingerprint of the ledger
+    at that time, for private runs.
     """
 
     run: str
@@ -77,7 +77,7 @@ class Checkpoint:
 
 
 class History:
-    """The rows of a run, and the values measured at each; `measure`: the name of the measurement, None without one."""
+    """The rows of a run, and the values measured at each; `measure`: the measurement's name, None if unnamed."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -88,9 +88,9 @@ class History:
         return len(self.rows)
 
     def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
-        """Adds a row, with the values measured at it and the mapping that `on_step` returned.
+        """Adds a row, its measured values, and the mapping that `on_step` returned.
 
-        Raises: InputError where that is no mapping of names to numbers.
+        Raises: InputError unless that is a mapping of names to numbers, or None.
         """
         returned = {} if returned is None else returned
         is_named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
@@ -100,25 +100,25 @@ class History:
         return {**row, **self.measured[-1]}
 
     def merge(self) -> list[Row]:
-        """Each row with the values measured at it."""
+        """Each row with its measured values."""
         return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
 
 
 def as_number(name: str, value: Any) -> float | int:
-    """A measured value as a Python number; InputError for a value that is no number."""
+    """A measured value as a Python number; InputError if it is none."""
     good = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
     expect(good, f"a number as {name} from on_step", repr(value)[:60])
     return value if isinstance(value, (bool, int, float)) else value.item()
 
 
 def check_on_step(on_step: Any) -> None:
-    """Raises InputError for what cannot be called after a step: before anything is trained or paid."""
+    """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid."""
     good = on_step is None or callable(on_step)
     expect(good, "a function (row, dw) as on_step, or None", type(on_step).__name__)
 
 
 def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
-    """The name of the measurement of a run: `on_step.name(dw)` with `others`, None for an `on_step` without a name."""
+    """The name of a run's measurement: `on_step.name(dw)` with `others`; None for an `on_step` without `name`."""
     if on_step is None:
         return identity(others)[:32]
     name = getattr(on_step, "name", None)
@@ -136,7 +136,7 @@ class Saver:
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
 
     def advice(self) -> str:
-        """The last sentence of a refusal."""
+        """The advice at the end of an error message."""
         return f"Delete {self.folder} to train anew"
 
     def read(self) -> Checkpoint | None:
@@ -149,7 +149,7 @@ class Saver:
         return checkpoint
 
     def restore(self, state: Tree, history: History) -> Tree:
-        """Returns the state of the last save and puts its rows into the history; the given state without a save."""
+        """Returns the last saved state, and adds its rows to the history; without a save, the given state."""
         if self.checkpoint is None:
             return state
         checkpoint, (leaves, structure) = self.checkpoint, jax.tree.flatten(state)
@@ -160,8 +160,8 @@ class Saver:
         return jax.tree.unflatten(structure, leaves)
 
     def read_leaves(self, checkpoint: Checkpoint, leaves: list[Any]) -> list[Any]:
-        """The leaves of a save, of the shapes and dtypes of those given."""
-        import orbax.checkpoint as ocp  # a second to import, and only runs that are saved need it
+        """The leaves of a save, with the shapes and dtypes of the given ones."""
+        import orbax.checkpoint as ocp  # takes a second to import, and only saved runs need it
 
         folder, stored = self.folder / checkpoint.state, checkpoint.state_digest
         whole = folder.is_dir() and folder_fingerprint(folder) == stored
@@ -176,13 +176,13 @@ class Saver:
         return [restored[name] for name in target]
 
     def is_due(self, last: bool) -> bool:
-        """True, in all processes, where the last save was `seconds` ago or more, and at the run's end."""
+        """True, in all processes, if the last save is at least `seconds` old, and at the run's end."""
         return last or bool(placement.agree(np.array(time.perf_counter() - self.saved >= self.seconds)))
 
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
-        """Writes the state and the history; they are on disk when this returns, in all processes.
+        """Writes state and history; they are on disk when this returns, for all processes.
 
-        Raises: OSError where they cannot be written; the last save remains.
+        Raises: OSError if they cannot be written; the last save remains.
         """
         leaves = jax.tree.leaves(state)
         if placement.mesh().size > 1:
@@ -191,21 +191,21 @@ class Saver:
         self.saved, self.steps = time.perf_counter(), len(history)
 
     def write(self, named: dict[str, Any], history: History, ledger: str | None) -> None:
-        """Writes the leaves, then what names them, then deletes the save before."""
+        """Writes the leaves, then checkpoint.json, then deletes the previous save."""
         import orbax.checkpoint as ocp
 
         folder = self.folder / f"{len(history)}-{time.time_ns():x}"
         try:
             with write_whole_folder(folder) as partial:
-                # Orbax's threads print a traceback each on a full disk, so the space is reserved before
+                # on a full disk each of Orbax's threads prints a traceback, so the space is reserved first
                 allocate(partial / "reserved", sum(leaf.nbytes for leaf in named.values()) + SLACK)
                 (partial / "reserved").unlink()
                 with checkpointer() as orbax:
                     orbax.save(partial / "state", args=ocp.args.StandardSave(named))
                 state_fingerprint = folder_fingerprint(partial)
-        except OSError:
+        except (OSError, InputError):
             raise
-        except Exception as error:  # Orbax's and tensorstore's own, as on a full disk
+        except Exception as error:  # errors of Orbax or tensorstore, as on a full disk
             raise OSError(f"cannot write a checkpoint to {self.folder}: {str(error).splitlines()[0]}") from error
         measured = tuple(history.measured if history.measure else [{} for _ in history.rows])
         rows = tuple(history.rows)
@@ -221,7 +221,7 @@ class Saver:
 
 
 def checkpointer() -> Any:
-    """Orbax's checkpointer of process 0 alone, which waits for no other."""
+    """Orbax's checkpointer for process 0 alone; it waits for no other process."""
     import orbax.checkpoint as ocp
 
     only = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="writer")
@@ -230,7 +230,7 @@ def checkpointer() -> Any:
 
 
 def saved_run(folder: Path) -> str | None:
-    """The identity of the run whose checkpoints a folder holds; None where it holds none, or one that was edited."""
+    """The identity of the run whose checkpoints are in a folder; None for an empty folder or an edited file."""
     path = inside(folder, "checkpoint.json")
     with contextlib.suppress(InputError):
         return read_sealed(Checkpoint, "checkpoints", path, "").run if path.is_file() else None
@@ -238,5 +238,5 @@ def saved_run(folder: Path) -> str | None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints of all runs that a folder holds."""
+    """The checkpoints of all runs in a folder."""
     return sorted(folder.glob("*/checkpoint.json"))

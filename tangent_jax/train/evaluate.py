@@ -1,6 +1,6 @@
 """Outputs of a predictor, and metrics of them.
 
-A metric is a function (outputs "b c", targets "b ...") -> "b", such as `accuracy`; over data its mean counts.
+A metric is a function (outputs "b c", targets "b ...") -> "b", such as `accuracy`; `evaluate` takes its mean.
 """
 
 import dataclasses
@@ -40,16 +40,23 @@ def accuracy(outputs: Array, targets: Array) -> Array:
 
 @public
 def squared_error(outputs: Array, targets: Array) -> Array:
-    """The squared distance of the outputs "b c" from targets of their shape, "b"."""
+    """The squared distance of the outputs "b c" from targets of their shape, "b".
+
+    >>> tj.metrics.squared_error(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 5.0]])).tolist()
+    [9.0]
+    """
     expect(outputs.shape == targets.shape, f"targets of shape {outputs.shape}", targets.shape)
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
 @public
 def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
-    """predict(dw, x) of every input "n ...", "n c", in batches of one shape (the last is padded).
+    """predict(dw, x) for every input "n ...", "n c", in batches of one shape (the last is padded).
 
-    Args:   inputs: "n ...", or Features or Batches, as `evaluate` takes them.
+    Args:   inputs: "n ...", or Features or Batches, as for `evaluate`.
+
+    >>> tj.outputs(demo.predict, demo.dw, demo.test).shape
+    (12, 3)
     """
     if hasattr(inputs, "inputs") and hasattr(inputs, "targets"):
         batches = as_batches(inputs)
@@ -68,7 +75,10 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 
-    Raises: InputError for outputs that are not finite, or accuracy of targets that are no class indices.
+    Raises: InputError for outputs that are not finite, and for accuracy with targets that are not class indices.
+
+    >>> tj.evaluate(demo.predict, demo.dw, demo.test)
+    0.917
     """
     batches = as_batches(data)
     values, targets = outputs(predict, dw, Rows(batches.inputs, batches.rows)), batches.targets[batches.rows]
@@ -84,7 +94,11 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
 class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
 
-    Its `name` depends on all that decides its values, so that a resumed run keeps its columns.
+    Its `name` depends on everything that decides its values, so that a resumed run keeps its columns.
+
+    >>> measure = tj.metrics.Measure(demo.predict, demo.test)
+    >>> measure({"epoch": 0}, demo.dw)
+    {'test_accuracy': 0.917}
     """
 
     predict: Predict

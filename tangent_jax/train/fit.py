@@ -1,9 +1,9 @@
-"""Training dw with optax: every epoch a compiled scan over inputs that stay on the device.
+"""Training dw with optax: each epoch is a compiled scan over inputs on the device.
 
     min_dw  mean_b loss(predict(dw, x_b), y_b) + penalty / 2 |dw|^2
 
-`predict(dw, x)` is the tangent model (convex in dw), the non-linear baseline f(w + dw, x), or any
-callable pytree of the caller's. Source: Liu et al. 2024, its loss and its settings.
+`predict(dw, x)` is the tangent model (convex in dw), the non-linear baseline f(w + dw, x), or any callable pytree.
+Source: Liu et al. 2024, for loss and settings.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One step's inputs "b ...", targets "b ...", 1 or (padding) 0 "b", and the key of what draws, or None."""
+    """One step's inputs "b ...", targets "b ...", 1 or (padding) 0 "b", and a key for random draws, or None."""
 
     x: Array
     y: Array
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 class Training:
     """The computation of a run; its numbers are data to jit.
 
-    `traced`: the fingerprint of a step's program, where a run is named by it: another program is compiled.
+    `traced`: the fingerprint of a step's program, if it names the run: another program is compiled again.
     """
 
     predict: Predict
@@ -86,7 +86,7 @@ class Training:
             outputs = outputs_of(self.predict, dw, x, key)
             return self.objective.of_outputs(outputs, dw, y, present, key), outputs
 
-        def value_fn(dw: Tree, progress: Any = None) -> Array:  # of a line search, which hands on all that it is given
+        def value_fn(dw: Tree, progress: Any = None) -> Array:  # a line search passes on all arguments
             return value(dw)[0]
 
         (total, outputs), gradient = jax.value_and_grad(value, has_aux=True)(state.dw)
@@ -109,8 +109,10 @@ class Training:
 def train_epoch(
     training: Training, state: State, chunk: Chunk, keys: Any, progress: Any
 ) -> tuple[State, tuple[Array, Array]]:
-    """The steps of an epoch, or of a chunk of it, with keys "k" or None; the state, and each step's sums, "k m", and
-    norms of gradient and step, "k 2"."""
+    """(the state after an epoch or a chunk of it; each step's sums, "k m"; norms of gradient and step, "k 2").
+
+    Args: keys: "k", or None.
+    """
 
     def step(state: State, of_step: tuple[Array, Array | None]) -> tuple[State, tuple[Array, Array]]:
         i, key = of_step
@@ -122,7 +124,7 @@ def train_epoch(
 
 @dataclasses.dataclass
 class Sums:
-    """The sums over an epoch's examples of the loss and of each metric, as its chunks add to them."""
+    """The sums of the loss and of each metric over an epoch's examples, added chunk by chunk."""
 
     epoch: int
     epochs: int
@@ -133,7 +135,7 @@ class Sums:
 
 
 def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: Any, sums: Sums) -> State:
-    """Trains on a chunk, logs its steps, and adds them to the epoch's sums; the state after it."""
+    """Trains on a chunk, logs its steps, and adds their sums to the epoch's; returns the state."""
     present, progress = chunk.present, sums.epoch / sums.epochs
     run.begin(len(present))
     state, (per_step, norms) = train_epoch(training, state, chunk.place(), keys, progress)
@@ -162,22 +164,24 @@ def fit(
 ) -> Fitted:
     """Trains the tangent weights dw.
 
-    Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function;
-                data: Features (with `key`, which decides their order) or `Batches` with a key; or an iterable of (x,
-                y), read once an epoch, or a function of the epoch that returns one;
-                objective: None: the paper's rescaled square loss; start: dw at the start, None: the predictor's zero;
-                optimizer: of optax; None: the paper's `adam()`;
-                metrics: {name: (outputs, targets) -> "b"}, averaged over each epoch's examples as they train;
-                on_step: called after every epoch with its row of the history and dw, whose memory the next epoch takes
-                (copy it to keep it); the mapping that it returns is added to the row;
-                folder: a killed run goes on from its last finished epoch there. All that decides dw names the run:
-                data, start, settings, and the program of a step. A resumed row has its metrics and the values of
-                `on_step` only where that is None or has a name, as `Measure` has.
+    Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function; data: Features (with `key`, for the
+                order of examples), or `Batches` with a key, or an iterable of (x, y) that each epoch reads, or a
+                function of the epoch that returns one; objective: None: the paper's rescaled square loss; start: the
+                first dw, None: the predictor's zero; optimizer: of optax, None: the paper's `adam()`; metrics: {name:
+                (outputs, targets) -> "b"}, averaged over each epoch's examples during training; on_step: called after
+                every epoch with its row of the history and dw, whose memory the next epoch reuses (copy it to keep it);
+                the mapping that it returns is added to the row; folder: of checkpoints: a killed run resumes from its
+                last finished epoch. Everything that decides dw names the run: data, start, settings, and the program of
+                a step. A resumed row has its metrics, and the values of an `on_step` with a name, such as `Measure`.
     Returns:    Fitted.
-    Guarantees: on one number of devices the result is the same bit for bit, resumed or not; on one device, streamed or
-                resident too. Another number forms sums in another order (docs/howto/clusters.md); runs may go on there.
-    Edge cases: a last batch that is not full is padded, and the padding weighs nothing.
-    Raises:     InputError for no epoch, data or targets that cannot be used, a loss that is not finite.
+    Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
+                resident. Another number of devices sums in another order; a run may resume there.
+    Edge cases: a last batch that is not full is padded; padding has no weight.
+    Raises:     InputError for no epoch, unusable data or targets, a loss that is not finite.
+
+    >>> fitted = tj.fit(demo.predict, demo.train, key=jax.random.key(0), optimizer=tj.adam(0.3), epochs=5)
+    >>> fitted.steps, fitted.history[-1]["loss"] < fitted.history[0]["loss"]
+    (5, True)
     """
     whole_number("epochs", epochs, 1)
     dw, metrics = start_of(predict, start), metrics or {}
@@ -191,7 +195,7 @@ def fit(
             training = with_program(training, state, source)
             saver = Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
             run.keep(saver, measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
-        state = jax.tree.map(jnp.array, run.restore(state))  # the caller's dw is not donated
+        state = jax.tree.map(jnp.array, run.restore(state))  # a copy: dw is donated
         state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history))
         total = None if folder is None else epochs * source.steps
@@ -209,7 +213,7 @@ def fit(
 
 
 def with_program(training: Training, state: State, source: Any) -> Training:
-    """The training with the program of its step, which names its run; InputError for data without an end."""
+    """The training with the fingerprint of its step, which names its run; InputError for endless data."""
     kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
     expect(isinstance(source, Batches), "Batches, where a folder is given", kind, do)
     return dataclasses.replace(training, traced=step_program(training, state, source))
@@ -218,7 +222,7 @@ def with_program(training: Training, state: State, source: Any) -> Training:
 def as_source(data: Any, key: Array | None) -> Any:
     """The data as Batches with a key; an iterable or function of batches (x, y) stays as it is.
 
-    Raises: InputError for other data, or Batches without a key to decide their order.
+    Raises: InputError for other data, or Batches without a key for their order.
     """
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
@@ -248,7 +252,7 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
 
 
 def step_program(training: Training, state: State, data: Batches) -> str:
-    """The fingerprint of a training's computation, its numbers and metrics apart: the optimiser's start, and a step."""
+    """The fingerprint of a training's program, without its numbers and metrics: the optimiser's start, and a step."""
     rows = data.rows[:1].repeat(data.batch_size)
     ones: Any = np.ones(len(rows), np.float32)
     key = step_keys(data, 0, 0, 1)[0] if training.draws else None
@@ -261,9 +265,9 @@ def step_program(training: Training, state: State, data: Batches) -> str:
 def make_training(
     predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: Metrics
 ) -> Training:
-    """The computation of a run, with the paper's objective and optimiser where none is given.
+    """The computation of a run, by default with the paper's objective and optimiser.
 
-    Raises: InputError for what is no objective or optimiser, and for metrics under names of a row's own.
+    Raises: InputError for an invalid objective or optimiser, and for metrics with reserved names.
     """
     objective = as_objective(objective, make_objective)
     optimizer = as_data(adam() if optimizer is None else optimizer)
@@ -273,7 +277,7 @@ def make_training(
 
 
 def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches) -> list[Any]:
-    """Each metric's name and the program that it traces to."""
+    """The name and the program of each metric."""
     z = jax.ShapeDtypeStruct((1, *output_shape(with_fixed_key(predict), dw, data.inputs[data.rows[:1]])), jnp.float32)
     y = data.targets[data.rows[:1]]
     return [(name, program(metric, z, y)) for name, metric in metrics.items()]
@@ -288,5 +292,5 @@ def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: 
 
 
 def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted:
-    """The result of a run of epochs; its seconds are those of the epochs, without `on_step`."""
+    """The result of a run of epochs; its seconds exclude `on_step`."""
     return Fitted(dw, history, sum(row["seconds"] for row in history), sum(row["steps"] for row in history), run)

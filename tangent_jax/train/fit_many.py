@@ -1,6 +1,6 @@
-"""Many models trained at once: one compiled program, vmap over dw, the anchor shared.
+"""Training of many models in one compiled program: vmap over dw, with a shared anchor.
 
-Each model's run equals that of `fit` on its batches alone: the same order of examples, batches and decay.
+Each model's run equals `fit` on its batches alone: the same order of examples, batches and decay.
 """
 
 import time
@@ -64,12 +64,17 @@ def fit_many(
 ) -> list[Fitted]:
     """Trains one dw for each entry of `runs`.
 
-    Args:       runs: rows and a key each, of the same inputs, which the device holds; at_once: the number of models
-                trained together (memory: about five times dw for each); others: as in `fit`.
-    Returns:    one Fitted per run, in their order; `seconds` is its part of the time its group took.
+    Args:       runs: each with its own rows and key, all of the same inputs, which the device holds; at_once: the
+                number of models per program (memory: about five times dw for each); others: as in `fit`.
+    Returns:    one Fitted per run, in order; `seconds` is its share of its group's time.
     Guarantees: each equals `fit` on its batches alone, up to rounding.
     Edge cases: runs with different numbers of steps train in different groups.
     Raises:     InputError for runs of different inputs, or without a key.
+
+    >>> runs = [demo.train.batches(jax.random.key(s), rows=rows) for s, rows in enumerate(demo.halves.values())]
+    >>> fits = tj.fit_many(demo.predict, runs, optimizer=tj.adam(0.3), epochs=5)
+    >>> [fitted.steps for fitted in fits]
+    [5, 5]
     """
     expect(len(runs) >= 1, "at least one run", "none")
     whole_number("epochs", epochs, 1)
@@ -100,9 +105,9 @@ def fit_many(
 
 
 def start_together(training: Training, dw: Tree, count: int) -> tuple[State, int]:
-    """(The states of `count` models, the axis of their batches, "k s b", that the devices divide).
+    """(the states of `count` models, the axis of their batches, "k s b", that the devices divide).
 
-    It is the models' where each device has whole models, else that of the examples.
+    That is the models' axis if each device has whole models, else the examples'.
     """
     states = repeat(training.start(dw), count)
     if count % placement.mesh().size == 0:
@@ -111,7 +116,7 @@ def start_together(training: Training, dw: Tree, count: int) -> tuple[State, int
 
 
 def steps_together(runs: Sequence[Batches], epoch: int, draws: bool, axis: int) -> tuple[Array, Array, Array | None]:
-    """The rows and `present` of an epoch's steps, "k s b", divided along an axis, and the keys "k s" of what draws."""
+    """The rows and `present` of an epoch's steps, "k s b", divided along an axis, and keys "k s" for random draws."""
     order = zip(*(run.order(epoch) for run in runs), strict=True)
     rows, present = (placement.divide(np.stack(parts, 1), axis) for parts in order)
     keys = [step_keys(run, epoch, 0, run.steps) for run in runs] if draws else None
@@ -119,7 +124,7 @@ def steps_together(runs: Sequence[Batches], epoch: int, draws: bool, axis: int) 
 
 
 def check_runs(training: Training, dw: Tree, runs: Sequence[Batches]) -> None:
-    """Raises InputError for runs that are no Batches, fit no targets of the loss, or are of several arrays."""
+    """Raises InputError for runs that are not Batches, do not fit the loss, or have different arrays."""
     for run in runs:
         do = "Pass features.batches(key, rows=...)"
         instance("runs that are Batches", run, Batches, do)

@@ -1,11 +1,11 @@
-"""The log of a run: the values of every step or pass in files, as the run goes; and the trace of some of its steps.
+"""The log of a run: the values of every step or pass, written during the run; and a profiler trace of some steps.
 
     FOLDER/metrics/RUN/steps.csv     a row for each step; TensorBoard's files lie beside it
-    FOLDER/profile/                  the trace, which xprof and TensorBoard's profile page show
+    FOLDER/profile/                  the trace, for xprof and TensorBoard's profile page
 
-RUN is the beginning of the run's identity, so that two runs never share a file. `fit`, `fit_private` and `solve` write
-what they compute anyway: nothing here is part of a compiled program or of an identity, and a run has the same bits with
-a log or without. A resumed run deletes the rows after its last save and goes on in the same files.
+RUN is the start of the run's identity, so that two runs never share a file. `fit`, `fit_private` and `solve` log values
+that they compute anyway. The log is no part of a compiled program or of an identity: a run has the same bits with and
+without it. A resumed run deletes the rows after its last save and continues in the same files.
 """
 
 import csv
@@ -33,23 +33,23 @@ Row = dict[str, Any]
 
 
 class Writer(Protocol):
-    """Files or a service that receive the rows of one run."""
+    """Files or a service that receive the rows of a run."""
 
     def __init__(self, folder: Path, done: int) -> None:
-        """Goes on after step `done`: what lies in `folder` of later steps is deleted or hidden."""
+        """Resumes after step `done`: later steps in `folder` are deleted or hidden."""
         ...
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Writes rows, each with its "step"; a kill after this loses none."""
+        """Writes rows, each with its "step"; a later kill loses none."""
         ...
 
     def close(self) -> None:
-        """Ends the writing."""
+        """Closes the files or the connection."""
         ...
 
 
 class Csv:
-    """steps.csv: a row for each step, a column for each value; a value that a step has not is empty."""
+    """steps.csv: a row for each step, a column for each value; missing values are empty."""
 
     def __init__(self, folder: Path, done: int) -> None:
         self.path, text = folder / "steps.csv", ""
@@ -61,7 +61,7 @@ class Csv:
         self.begin([row for row in rows if int(row["step"]) <= done])
 
     def begin(self, rows: Sequence[Row]) -> None:
-        """Writes the whole file again: the names of the columns, and these rows."""
+        """Rewrites the whole file: the column names, and these rows."""
         head = io.StringIO()
         csv.writer(head).writerow(self.columns)
         write_whole(self.path, head.getvalue() + self.lines(rows))
@@ -91,11 +91,11 @@ class Csv:
 
 
 class TensorBoard:
-    """Event files by tensorboardX, which needs no TensorFlow; TensorBoard hides the steps that a resumed run redoes."""
+    """Event files by tensorboardX, without TensorFlow; TensorBoard hides the steps that a resumed run repeats."""
 
     def __init__(self, folder: Path, done: int) -> None:
         module: Any = optional(*MODULES["tensorboard"])
-        # the suffix, as a file's name holds but the second of its start, and files are read in their names' order
+        # the suffix orders files of one second: they are read in the order of their names
         self.writer = module.SummaryWriter(str(folder), purge_step=done + 1, filename_suffix=f".{done:012}")
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -112,14 +112,14 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases of the same name; its environment variables say where, and in which project."""
+    """A run of Weights & Biases of the same name; its environment variables set place and project."""
 
     def __init__(self, folder: Path, done: int) -> None:
         module: Any = optional(*MODULES["wandb"])
         self.run, self.done = module.init(dir=str(folder), id=folder.name, resume="allow"), done
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Logs every row at its step; it keeps the first of two rows of one step, which are the same."""
+        """Logs every row at its step; of two equal rows of one step the first is kept."""
         for row in rows:
             self.run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
 
@@ -130,11 +130,11 @@ class WeightsAndBiases:
 
 WRITERS: dict[str, type[Writer]] = {"csv": Csv, "tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 MODULES = {"tensorboard": ("tensorboardX", "data"), "wandb": ("wandb", "wandb")}
-"""What a writer imports, and the extra that installs it."""
+"""The module that a writer needs, and the extra that installs it."""
 
 
 def optional(module: str, extra: str) -> Any:
-    """The module of a package that an extra installs; InputError where it is not there."""
+    """The module of a package that an extra installs; InputError if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -143,7 +143,7 @@ def optional(module: str, extra: str) -> Any:
 
 def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
     """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
-    # else XLA computes the optimiser's update twice, for dw and for its norm: up to 30 % of a step
+    # else XLA computes the update twice, for dw and for its norm: up to 30 % of a step
     gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))
     step = jax.tree.map(jnp.subtract, after, before)
     squares = [sum(jnp.sum(jnp.abs(leaf) ** 2) for leaf in jax.tree.leaves(tree)) for tree in (gradient, step)]
@@ -151,7 +151,7 @@ def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
 
 
 class Settings(NamedTuple):
-    """The folder and writers of the runs inside `log_steps`; `profile`: the first and last step to trace, or None."""
+    """Folder and writers of the runs within `log_steps`; `profile`: the first and last traced step, or None."""
 
     folder: Path
     writers: tuple[str, ...]
@@ -166,13 +166,19 @@ _SETTINGS: ContextVar[Settings | None] = ContextVar("log", default=None)
 def log_steps(
     folder: str | os.PathLike, writers: Sequence[str] = ("csv",), profile: tuple[int, int] | None = None
 ) -> Iterator[None]:
-    """Runs of `fit`, `fit_private` and `solve` inside the `with` write the values of their steps to a folder.
+    """Logs the steps of `fit`, `fit_private` and `solve` within the `with` block to a folder.
 
-    Args:       writers: of csv, tensorboard, wandb; profile: (first, last): `jax.profiler` traces these steps, counted
-                from 1. `fit` runs up to 64 steps as one program: the chunks that hold these steps are traced whole.
-    Guarantees: the result of a run has the same bits; a resumed run goes on in its files, with every row once.
-                `fit_private` writes private values alone.
-    Raises:     InputError for another writer, one whose package is not installed, steps that are none.
+    Args:       writers: any of csv, tensorboard, wandb; profile: (first, last): `jax.profiler` traces these steps, from
+                1. `fit` runs up to 64 steps as one program; the chunks that contain these steps are traced as a whole.
+    Guarantees: the result of a run has the same bits; a resumed run continues in its files, with every row once.
+                `fit_private` logs private values alone.
+    Raises:     InputError for an unknown writer, one whose package is missing, or invalid steps.
+
+    >>> folder = demo.folder()
+    >>> with tj.log_steps(folder):
+    ...     fitted = tj.fit(demo.predict, demo.train, key=jax.random.key(0), optimizer=tj.adam(0.3), epochs=5)
+    >>> len(next(folder.glob("metrics/*/steps.csv")).read_text().splitlines())
+    6
     """
     known, root = ", ".join(WRITERS), expand_path("log_steps", folder)
     for name in writers:
@@ -190,7 +196,7 @@ def log_steps(
 
 
 class Log:
-    """The log of one run; without settings it writes nothing. `done`: its last step so far."""
+    """The log of one run; without settings it writes nothing. `done`: the number of its last step."""
 
     def __init__(self, settings: Settings | None, run: str | None, done: int) -> None:
         self.settings, self.done, self.writers, self.held, self.is_tracing = settings, done, [], [], False
@@ -200,7 +206,7 @@ class Log:
             self.writers = [WRITERS[name](folder, done) for name in settings.writers]
 
     def begin(self, count: int = 1) -> None:
-        """The next `count` steps begin."""
+        """Starts the next `count` steps."""
         profile = None if self.settings is None else self.settings.profile
         if profile is not None and not self.is_tracing and self.done < profile[1] and self.done + count >= profile[0]:
             assert self.settings is not None
@@ -209,7 +215,7 @@ class Log:
         self.began = time.perf_counter()
 
     def add(self, rows: Sequence[Row], examples: int | None = None) -> None:
-        """The values of the steps that ended, computed on `examples` (None: their number is not to be known)."""
+        """Adds the values of finished steps, computed on `examples` (None: their number is secret)."""
         seconds, self.done = time.perf_counter() - self.began, rows[-1]["step"]
         if self.is_tracing and self.settings and self.settings.profile and self.done >= self.settings.profile[1]:
             self.end_trace()
@@ -235,7 +241,7 @@ class Log:
         self.add(rows, int(count.sum()))
 
     def add_measured(self, values: Mapping[str, Any] | None) -> None:
-        """The values measured after the last step: with them its row is written. Call it before a save."""
+        """Adds the values measured after the last step, and writes its row. Call it before a save."""
         if self.writers:
             self.write([{**row, **{name: float(v) for name, v in (values or {}).items()}} for row in self.held])
             self.held = []
@@ -246,7 +252,7 @@ class Log:
             writer.write(rows)
 
     def end_trace(self) -> None:
-        """Writes the trace, and one line on stderr about its steps."""
+        """Writes the trace, and one line about it on stderr."""
         jax.profiler.stop_trace()
         self.is_tracing = False
         assert self.settings is not None
@@ -254,7 +260,7 @@ class Log:
         print(f"profile: steps {self.traced_from} to {self.done} in {where}", file=sys.stderr)
 
     def close(self) -> None:
-        """Ends what is open."""
+        """Closes the trace and the writers."""
         if self.is_tracing:
             self.end_trace()
         for writer in self.writers:
@@ -262,8 +268,10 @@ class Log:
 
 
 def run_folder(metrics: Path, run: str | None) -> Path:
-    """The folder of a run's files: named by its identity, or, of a run without one, which is never resumed, by a new
-    number."""
+    """The folder of a run's files, named by its identity.
+
+    A run without an identity is never resumed; its folder gets the next number.
+    """
     name = next(f"{i}" for i in range(1, 1 << 20) if not (metrics / f"{i}").exists()) if run is None else run[:8]
     (metrics / name).mkdir(parents=True, exist_ok=True)
     return metrics / name
@@ -271,9 +279,9 @@ def run_folder(metrics: Path, run: str | None) -> Path:
 
 @contextmanager
 def open_log(run: str | None, done: int, total: int | None) -> Iterator[Log]:
-    """The log of a run that `log_steps` asks for, or one that writes nothing.
+    """The log of a run if `log_steps` is active, or one that writes nothing.
 
-    Args:   run: the run's identity, None without one; done: the steps that it has taken; total: those it will, or None.
+    Args:   run: the run's identity, or None; done: the steps so far; total: all of them, or None.
     Raises: InputError for a profile of steps beyond the end.
     """
     settings = _SETTINGS.get()

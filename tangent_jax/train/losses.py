@@ -1,10 +1,10 @@
 """Losses of outputs "b c" and targets "b ...", one number for each example, convex in the outputs.
 
-A loss is a value with three parts: its computation, a root of its Hessian, and, where it is a square, the square:
+Losses are objects with three parts: the value, a root of the Hessian, and, for a square loss, its quadratic:
 
     loss(f, y) = sum_c p_c / 2 (f_c - t_c)^2 + const          then `quadratic` gives t and p
 
-So a user's own square loss has the kernel and the one linear system too; any other has its root from `jax.hessian`.
+So your own square loss can use the kernel and the linear system too; other losses get the root from `jax.hessian`.
 """
 
 import dataclasses
@@ -25,19 +25,25 @@ from tangent_jax.train.targets import as_labels
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """A loss. Write a frozen dataclass of this base with `__call__`; its fields are its hyper-parameters.
+    """The base of losses: subclass it as a frozen dataclass with `__call__`; its fields are hyper-parameters.
 
-    Fields are data to jit where the class is a pytree (`jax.tree_util.register_dataclass`), else constants.
+    Fields are data to jit if the class is a pytree (`jax.tree_util.register_dataclass`), else constants.
+
+    >>> class Hinge(tj.losses.Loss):
+    ...     def __call__(self, outputs, targets):
+    ...         return jax.nn.relu(1 - targets * outputs[:, 0])
+    >>> Hinge()(jnp.array([[0.5], [2.0]]), jnp.array([1, 1])).tolist()
+    [0.5, 0.0]
     """
 
     def __call__(self, outputs: Array, targets: Array) -> Array:
-        """The loss of each example, "b", from outputs "b c" and targets "b ..."; no example may depend on another."""
+        """The loss of each example, "b", from outputs "b c" and targets "b ..."; examples must be independent."""
         raise NotImplementedError
 
     def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
         """Cotangents u_k, "k b c", with sum_k u_k u_k^T the Hessian of each example's loss in its outputs "c".
 
-        Args:   key: None for an exact root, k = c; else `count` random vectors, whose sum has the Hessian for its mean.
+        Args:   key: None for an exact root, k = c; else `count` random vectors; the mean of their sum is the Hessian.
         """
 
         def hessian(z: Array, y: Array) -> Array:
@@ -65,14 +71,22 @@ def directions(outputs: Array, key: Array | None, count: int) -> Array:
 
 @public_class
 class SquareLoss(Loss):
-    """A loss that is the square of `quadratic` without a constant: sum_c p_c / 2 (f_c - t_c)^2."""
+    """A loss that equals its `quadratic`, without a constant: sum_c p_c / 2 (f_c - t_c)^2.
+
+    >>> class Half(tj.losses.SquareLoss):
+    ...     def quadratic(self, targets, classes):
+    ...         centers = jax.nn.one_hot(targets, classes)
+    ...         return centers, jnp.ones_like(centers)
+    >>> Half()(jnp.array([[0.0, 3.0]]), jnp.array([1])).tolist()
+    [2.0]
+    """
 
     def __call__(self, outputs: Array, targets: Array) -> Array:
         t, p = self.of(outputs, targets)
         return jnp.sum(0.5 * p * jnp.square(outputs - t), -1)
 
     def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
-        """The root of a diagonal Hessian that is the same for all outputs, "k b c"."""
+        """The root of the Hessian, which is diagonal and the same for all outputs, "k b c"."""
         return jnp.sqrt(self.of(outputs, targets)[1]) * directions(outputs, key, count)
 
     def of(self, outputs: Array, targets: Array) -> tuple[Array, Array]:
@@ -92,6 +106,9 @@ class RescaledSquare(SquareLoss):
         (alpha (f_y - kappa)^2 + sum_{c != y} f_c^2) / C
 
     `alpha`: coefficient of the true class; `kappa`: its target; the paper's are 1 and 15.
+
+    >>> tj.losses.RescaledSquare()(jnp.array([[14.0, 1.0]]), jnp.array([0])).tolist()  # ((14 - 15)^2 + 1^2) / 2
+    [1.0]
     """
 
     alpha: float | Array = 1.0
@@ -133,7 +150,11 @@ class MeanSquared(SquareLoss):
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """-log softmax(f)_y, of class indices "b"."""
+    """-log softmax(f)_y, of class indices "b".
+
+    >>> tj.losses.CrossEntropy()(jnp.array([[0.0, 0.0]]), jnp.array([1])).tolist()  # log 2
+    [0.693]
+    """
 
     def __call__(self, outputs: Array, targets: Array) -> Array:
         return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
@@ -159,8 +180,7 @@ class FunctionLoss(Loss):
 
 
 def check_labels(targets: Any, classes: int | None) -> None:
-    """Raises InputError for outputs that are no class scores "b c", or targets that are no class indices "n" of
-    them."""
+    """Raises InputError unless outputs are class scores "b c" and targets their class indices "n"."""
     expect(classes is not None, "outputs of shape (b, c)", "others")
     as_labels(targets, classes)
 
@@ -179,12 +199,12 @@ LOSSES: dict[str, type[Loss]] = {"rsl": RescaledSquare, "ce": CrossEntropy, "mse
 
 
 def hyper_parameters(name: str) -> list[str]:
-    """The hyper-parameters of a named loss; none for a name that is no loss."""
+    """The hyper-parameters of a named loss; none for an unknown name."""
     return [field.name for field in dataclasses.fields(LOSSES[name])] if name in LOSSES else []
 
 
 def make_loss(name: str, **given: float) -> Loss:
-    """Makes the loss of a name in LOSSES, with the paper's hyper-parameters or those given."""
+    """Makes a loss by its name in LOSSES, with the paper's hyper-parameters or the given ones."""
     one_of("a loss", name, LOSSES, by="make_loss")
     known = hyper_parameters(name)
     for field, value in given.items():

@@ -1,6 +1,6 @@
-"""Measures of predicted probabilities "n c": their errors against the labels, and their entropy.
+"""Measures of predicted probabilities "n c": errors against the labels, and entropy.
 
-The probabilities are of examples that did not train the model. All is computed on the host, in float64.
+The probabilities should be of examples outside the training set. Computed on the host, in float64.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     Returns:    a number in 0..1; 0 where the accuracy of each bin equals its mean confidence.
     Raises:     InputError for rows that are no probabilities, or labels of no class.
 
-    >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])  # sure and right; less sure and wrong
+    >>> p = np.array([[0.9, 0.1], [0.4, 0.6]])  # confident and right; less confident and wrong
     >>> round(calibration_error(p, np.array([0, 0])), 3)
     0.35
     """
@@ -77,7 +77,7 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
 
 
 def as_scores(scores: np.ndarray) -> np.ndarray:
-    """The scores "n", n > 0; InputError for others."""
+    """The scores "n", n > 0; InputError for anything else."""
     array = np.asarray(scores)
     good = array.ndim == 1 and array.size and array.dtype.kind in "biuf"
     expect(good, 'scores "n", at least one', f"{array.dtype} of shape {array.shape}")

@@ -1,10 +1,10 @@
-"""The objective: a loss, its hyper-parameters and the penalty, as one value.
+"""The objective: a loss, its hyper-parameters and the penalty, as one object.
 
     F(dw) = mean_b loss(predict(dw, x_b), y_b) + penalty / 2 |dw|^2
 
-Training, many models at once, the distance bound, private training and audits evaluate this one. Its numbers are data
-to jit: another value compiles nothing. Convex in dw where `predict` is linear in dw. The loss is evaluated one example
-at a time under vmap, so that no code of a loss can make one example depend on another.
+Training, the distance bound, private training and audits all evaluate this object. Its numbers are data to jit, so a
+new value does not recompile. It is convex in dw if `predict` is linear in dw. The loss sees one example at a time under
+vmap, so that no loss can make examples depend on each other.
 """
 
 import dataclasses
@@ -29,16 +29,20 @@ from tangent_jax.train.targets import Predict, output_shape
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Keyed:
-    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that draws random numbers.
+    """A predictor (dw, x, key) -> outputs, or a loss (outputs, targets, key) -> "b", that uses random numbers.
 
-    With these it may mask, drop or augment. `fit` gives it a new key at every step, folded from that of its data; each
-    example's loss gets a key of its own.
+    They may mask, drop or augment. `fit` passes a fresh key at every step, folded from that of its data; the loss of
+    each example gets a key of its own.
+
+    >>> drop = tj.losses.Keyed(lambda dw, x, key: demo.predict(dw, x * jax.random.bernoulli(key, 0.9, x.shape)))
+    >>> tj.fit(drop, demo.train, start=demo.predict.zeros(), key=jax.random.key(0), epochs=1).steps
+    1
     """
 
     function: Any
 
     def __post_init__(self) -> None:
-        is_placeholder = type(self.function) is object  # of JAX's, where a pytree is rebuilt
+        is_placeholder = type(self.function) is object  # a placeholder of JAX's, while a pytree is rebuilt
         if not is_placeholder:
             expect(callable(self.function), "a function", type(self.function).__name__)
             object.__setattr__(self, "function", trees.as_pytree(self.function))
@@ -65,7 +69,7 @@ class Objective:
     penalty: float | Array = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.loss, Loss) or callable(self.loss):  # else a placeholder of JAX's
+        if isinstance(self.loss, Loss) or callable(self.loss):  # a placeholder of JAX's is no number
             object.__setattr__(self, "loss", as_loss(self.loss))
 
     def __call__(
@@ -98,9 +102,9 @@ class Objective:
 
 
 def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys: Array) -> Array:
-    """function(outputs "b c", targets "b ...") of each example by itself, "b".
+    """function(outputs "b c", targets "b ...") of each example on its own, "b".
 
-    Raises: InputError, at trace time, where it gives another shape than one number for a batch of one.
+    Raises: InputError, at trace time, unless it gives one number for a batch of one.
     """
 
     def of_one(output: Array, target: Array, *key: Array) -> Array:
@@ -113,7 +117,7 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
 
 
 def as_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
-    """The objective, or the default for None; InputError for what is none, such as a loss or its name."""
+    """The objective, or the default for None; InputError for anything else, such as a loss or its name."""
     objective = default() if objective is None else objective
     do = "Pass tj.make_objective(loss)"
     instance("an objective", objective, Objective, do)
@@ -121,12 +125,12 @@ def as_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
 
 
 def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array:
-    """predict(dw, x), "b c", with the key where it draws."""
+    """predict(dw, x), "b c", with the key if it takes one."""
     return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
 
 
 def with_fixed_key(predict: Predict) -> Predict:
-    """The predictor as a function of (dw, x), with one fixed key where it draws: for the shapes of its outputs."""
+    """The predictor as a function of (dw, x), with a fixed key if it takes one; for the shapes of its outputs."""
     return (lambda dw, x: predict(dw, x, jax.random.key(0))) if isinstance(predict, Keyed) else predict
 
 
@@ -134,8 +138,8 @@ def with_fixed_key(predict: Predict) -> Predict:
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
     """Makes the objective of a loss: its name in `tj.losses.LOSSES` with hyper-parameters, a Loss, or a function.
 
-    The penalty is the squared norm of the paper's text (the authors' code has 1e-5 |dw|); the paper's rescaled square
-    loss has alpha = 1 and kappa = 15.
+    The penalty is on the squared norm, as in the paper's text (the authors' code has 1e-5 |dw|). The paper's rescaled
+    square loss has alpha = 1 and kappa = 15.
 
     >>> make_objective("rsl", kappa=5.0).penalty
     1e-05
@@ -151,7 +155,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 
 def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
-    """The shape of one output; InputError for outputs, targets and a loss that do not fit each other."""
+    """The shape of one output; InputError unless outputs, targets and loss fit each other."""
     placement.check_alike(SPEAKER.get(), partial(sample_of_data, batches))
     shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(batches.targets[batches.rows], shape, objective)
@@ -159,7 +163,7 @@ def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objectiv
 
 
 def sample_of_data(batches: Batches) -> Iterator[np.ndarray]:
-    """Yields some of the inputs, all targets, and the first order: enough to tell other data, or another key."""
+    """Yields some inputs, all targets, and the first order: enough to distinguish data and keys."""
     yield np.asarray(batches.inputs[batches.rows[:: max(1, len(batches) // 8)]])
     yield batches.targets[batches.rows]
     if batches.key is not None:
@@ -177,13 +181,16 @@ def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) ->
 
 @public
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
-    """An upper bound of the L2 distance, over the tree, of dw from the optimum of the objective on all of `data`.
+    """An upper bound of the L2 distance, over the tree, of dw from the optimum on all of `data`.
 
         |dw - dw*| <= |grad F(dw)| / lambda
 
     Args:       data: Features or Batches.
-    Guarantees: holds where F is lambda-strongly convex: a tangent model, any of our losses, lambda = penalty > 0.
+    Guarantees: valid if F is lambda-strongly convex: a tangent model, any loss of this library, lambda = penalty > 0.
     Raises:     InputError for a penalty of 0.
+
+    >>> tj.solver.distance_bound(demo.predict, demo.dw, demo.train, demo.objective) < 0.1
+    True
     """
     expect(objective.penalty > 0, "penalty > 0", objective.penalty)
     floats = all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw))
@@ -198,7 +205,7 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
 
 @jax.jit
 def summed_gradient(predict: Predict, dw: Tree, chunk: Chunk, objective: Objective) -> Tree:
-    """The gradient of the sum of losses over a chunk, without the penalty; of padding the loss is left out."""
+    """The gradient of the sum of losses over a chunk, without the penalty and without padding."""
 
     def add(total: Tree, i: Array) -> tuple[Tree, None]:
         x, y = chunk.at(i)

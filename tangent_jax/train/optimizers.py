@@ -1,6 +1,6 @@
-"""Optimisers of optax's interface whose numbers are data to jit: another learning rate compiles nothing.
+"""Optimisers with optax's interface whose numbers are data to jit: another learning rate does not recompile.
 
-Any optax transformation serves as well. Its numbers are constants of its program, so use one object for all runs.
+Any optax transformation works too. Its numbers are constants of its program, so use one object for all runs.
 """
 
 from typing import Any
@@ -23,9 +23,13 @@ _MOMENTUM = optax.trace(0.9)
 
 @public
 def adam(learning_rate: float = 1e-3) -> Optimizer:
-    """The paper's optimiser: Adam, its learning rate x0.1 after 15 and after 25 of 30 epochs, or as much of others.
+    """The paper's optimiser: Adam, with a learning rate that falls x0.1 after 1/2 and again after 5/6 of the epochs.
 
-    `update` takes `progress`, the finished fraction of the epochs, as `fit` gives it; without it nothing decays.
+    `update` takes `progress`, the finished fraction of the epochs, which `fit` passes; without it nothing decays.
+
+    >>> fitted = tj.fit(demo.predict, demo.train, key=jax.random.key(0), optimizer=tj.adam(0.3), epochs=5)
+    >>> fitted.steps
+    5
     """
     check_rate(learning_rate)
     return optax.GradientTransformationExtraArgs(Partial(_ADAM.init), Partial(_update_adam, learning_rate))
@@ -42,9 +46,14 @@ def _update_adam(
 
 @public
 def momentum(learning_rate: float = 0.03) -> Optimizer:
-    """The optimiser of private training, v = 0.9 v + gradient, dw = dw - learning_rate v.
+    """The optimiser of private training: v = 0.9 v + gradient, dw = dw - learning_rate v.
 
-    Adam would divide by its second moment, which is here the noise's.
+    Adam would divide by a second moment that consists mostly of noise.
+
+    >>> optimizer, dw = tj.privacy.momentum(0.1), {"w": jnp.ones(1)}
+    >>> update, state = optimizer.update({"w": jnp.ones(1)}, optimizer.init(dw), dw)
+    >>> update["w"].tolist()
+    [-0.1]
     """
     check_rate(learning_rate)
     return optax.GradientTransformationExtraArgs(Partial(_MOMENTUM.init), Partial(_update_momentum, learning_rate))
@@ -57,15 +66,20 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
 
 @public
 def project(optimizer: Optimizer, radius: float) -> Optimizer:
-    """Projected descent: after each of the optimiser's steps dw is scaled back onto the ball |dw| <= radius.
+    """Projected descent: after each step of the optimiser, dw is scaled back onto the ball |dw| <= radius.
 
         dw = min(1, R / |dw'|) dw',    dw' = dw + the optimiser's update
 
     Source: Liu et al. 2024, "TAFT with Projected Gradient Descent", which has no penalty then.
     Args:       radius: R > 0, L2 over the whole tree.
-    Guarantees: |dw| <= R after every step from a start inside; f32's rounding is left a millionth of R.
-    Edge cases: Adam rescales the gradient, so that on the sphere it stops elsewhere than at the ball's best point;
-                plain gradient descent stops there.
+    Guarantees: |dw| <= R after every step from a start inside, with a margin of R / 1e6 for f32's rounding.
+    Edge cases: Adam rescales the gradient, so on the sphere it may stop at another point than the ball's optimum; plain
+                gradient descent stops at the optimum.
+
+    >>> optimizer, dw = tj.project(tj.adam(0.3), radius=0.1), {"w": jnp.zeros(2)}
+    >>> update, state = optimizer.update({"w": jnp.array([3.0, 4.0])}, optimizer.init(dw), dw)
+    >>> float(jnp.linalg.norm(dw["w"] + update["w"]))
+    0.1
     """
     finite_number("radius", radius, 0.0, 1e12)
     update = Partial(_update_projected, as_data(optimizer), radius)
@@ -81,7 +95,7 @@ def _update_projected(
 
 
 def check_rate(learning_rate: float | Array) -> None:
-    """Raises InputError for a number that is no learning rate; an array, which jit may trace, is not checked."""
+    """Raises InputError for an invalid learning rate; an array, which jit may trace, is not checked."""
     if not isinstance(learning_rate, Array):
         finite_number("learning_rate", learning_rate, 0.0, 1e6)
 

@@ -1,11 +1,11 @@
-"""The frame of a run: how any trainer's run is restored, paid for, measured, logged, saved, shown and stopped.
+"""The frame of every trainer's run: restores, pays, measures, logs, saves, shows progress and stops.
 
     FOLDER/RUN/checkpoint.json         the last save of a run, by its identity RUN (checkpoints.py)
     FOLDER/RUN/STATE/                  the state of that save
     FOLDER/ledger.json                 the account of a private run, one to a folder (privacy/ledger.py)
     FOLDER/coins.json, steps/T.dw      the coins and the released steps of an audit (privacy/canaries.py)
 
-A trainer says what decides its run, then takes one step after another:
+A trainer names its run by all that decides it, then takes one step after another:
 
     with Run("fit", on_step) as run:
         if folder is not None:
@@ -13,11 +13,11 @@ A trainer says what decides its run, then takes one step after another:
         state = run.restore(state)                     of the last save, with its rows in run.history
         run.show(total, "epoch", len(run.history))
         while ...:
-            run.begin()                                paid for, before it is taken
+            run.begin()                                paid for before it runs
             state, row = ...                           the trainer's step
-            run.end(row, state.dw, state, is_last)     measured, logged, saved where it is due; then a run may stop
+            run.end(row, state.dw, state, is_last)     measured, logged, saved when due; then the run may stop
 
-So a run that was killed goes on from its last save, and all steps before that have their rows. It ends in a `Fitted`.
+So a killed run resumes from its last save, with the rows of all steps before it. It returns a `Fitted`.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,9 +35,9 @@ OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 
 
 class Optimum(NamedTuple):
-    """The end of a solver: |grad F(dw)|, computed afresh; Lambda; and whether the certificate is what was asked for.
+    """The end of a solver: the exact |grad F(dw)|, Lambda, and True if the requested certificate was reached.
 
-    `curvature`: the factors that preconditioned (`Curvature`), None for none.
+    `curvature`: the factors that preconditioned it (`Curvature`), or None.
     """
 
     gradient_norm: float
@@ -47,9 +47,12 @@ class Optimum(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """The readings of an attacker on a private run.
+    """The observations of an attacker on a private run.
 
-    `scores`: one for each canary, made without the coins, "m"; `coins`: True where the canary was in, "m".
+    `scores`: one for each canary, computed without the coins, "m"; `coins`: True if the canary was in, "m".
+
+    >>> tj.audit.Audit(scores=np.array([2.0, -1.0]), coins=np.array([True, False])).coins.sum()
+    np.int64(1)
     """
 
     scores: np.ndarray
@@ -59,17 +62,20 @@ class Audit(NamedTuple):
 class Fitted(NamedTuple):
     """The result of every trainer.
 
-    Of all trainers:
+    All trainers:
         dw           the trained tangent weights
         history      a row for each epoch, step or pass, with the values of `on_step`
         seconds      of wall time, with compilation
-        steps        that were taken; of a solver, passes over the data
-        run          the identity of all that decided it, where a folder was given
-    Of some, else None:
-        certificate  of a solver, where Lambda is above 0: an upper bound of |dw - dw*| in L2 over the tree
-        optimum      of a solver: how it ended (`Optimum`)
-        spent        of a private run: its account (`Spent`); paid for are more steps than taken where a kill lost some
-        audit        of `fit_audited`: scores and coins (`Audit`)
+        steps        the number of steps; for a solver, passes over the data
+        run          the identity of all that decided the run, if a folder was given
+    Some trainers, else None:
+        certificate  solver with Lambda above 0: an upper bound of |dw - dw*| in L2 over the tree
+        optimum      solver: how it ended (`Optimum`)
+        spent        private run: its account (`Spent`); a kill may lose steps that were paid for
+        audit        `fit_audited`: scores and coins (`Audit`)
+
+    >>> demo.fitted.certificate < 0.01, demo.fitted.optimum.converged, demo.fitted.history[0]["exact"]
+    (True, True, True)
     """
 
     dw: Tree
@@ -84,19 +90,19 @@ class Fitted(NamedTuple):
 
     @property
     def curvature(self) -> Any:
-        """The factors that preconditioned its solver; None for none."""
+        """The factors that preconditioned its solver, or None."""
         return None if self.optimum is None else self.optimum.curvature
 
 
 class Run(ExitStack):
-    """One run of a trainer, in a `with`.
+    """One run of a trainer, as a `with` block.
 
-    `history`: the rows so far; `saver`: None for a run that is not kept; `ledger`: that of privacy/ledger.py, None
-    for a run that is not private.
+    `history`: the rows so far; `saver`: None without a folder; `ledger`: that of privacy/ledger.py, None unless
+    private.
     """
 
     def __init__(self, on_step: OnStep | None = None) -> None:
-        """Raises InputError for an `on_step` that cannot be called: before anything is trained or paid for."""
+        """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid for."""
         super().__init__()
         check_on_step(on_step)
         self.on_step, self.history = on_step, History()
@@ -106,41 +112,41 @@ class Run(ExitStack):
 
     @property
     def identity(self) -> str | None:
-        """The identity of all that decides the run, None for a run that is not kept."""
+        """The identity of all that decides the run, None without a folder."""
         return None if self.saver is None else self.saver.run
 
     def keep(self, saver: Saver, measure: str | None, ledger: Any = None) -> None:
-        """Keeps the run; `measure`: as `measure_name` names what `on_step` returns."""
+        """Keeps the run on disk; `measure`: the name of the values of `on_step`, by `measure_name`."""
         self.saver, self.history.measure, self.ledger = saver, measure, ledger
 
     def restore(self, state: Tree) -> Tree:
-        """The state of the last save, whose rows the history then has; the given state without one."""
+        """The last saved state, with its rows in the history; the given state if there is none."""
         return state if self.saver is None else self.saver.restore(state, self.history)
 
     def show(self, total: int | None, unit: str, done: int = 0) -> None:
-        """Opens the bar, at `done` of `total`."""
+        """Opens the progress bar, at `done` of `total`."""
         self.bar = self.enter_context(progress_bar(total, unit, done))
 
     def open_log(self, done: int, total: int | None) -> None:
-        """Opens the log, after `done` steps of `total`: None where their number is not known."""
+        """Opens the log, after `done` steps of `total` (None: unknown)."""
         self.log = self.enter_context(open_log(self.identity, done, total))
 
     def begin(self, count: int = 1) -> None:
-        """The next `count` steps begin. With a ledger it is one, and paid for now."""
+        """Starts the next `count` steps; with a ledger, pays for one step."""
         if self.ledger is not None:
             self.ledger.pay(self.ledger.spent.steps_paid + 1)
         self.log.begin(count)
 
     def check_stop(self) -> None:
-        """Stops amid a row, unless the row before it is not saved yet: then this one ends first."""
+        """Stops within a row if asked to, but saves the previous row first."""
         placement.agree_to_stop()
         if self.saver is None or self.saver.steps == len(self.history):
             check_stop()
 
     def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> Row:
-        """Ends a row: calls `on_step`, keeps what was measured, saves where it is due, and stops where it was asked to.
+        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and stops if asked to.
 
-        Returns: the row with what was measured.
+        Returns: the row with the measured values.
         """
         measured = measured or {}
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
@@ -153,6 +159,6 @@ class Run(ExitStack):
         return whole
 
     def advance(self, count: int = 1) -> None:
-        """Shows `count` more of a run that is not kept, and stops where it was asked to."""
+        """Shows `count` more steps of a run without a folder, and stops if asked to."""
         placement.agree_to_stop()
         self.bar.update(count)

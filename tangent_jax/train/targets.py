@@ -1,4 +1,4 @@
-"""Checks of targets, outputs and starts, before training, measuring and clipping begin."""
+"""Checks of targets, outputs and starts, before training, evaluation and clipping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Predict = Callable[[Tree, Any], jax.Array]
 def as_targets(targets: Any) -> np.ndarray:
     """Targets "n ..." as an array of numbers, whole numbers as int32.
 
-    Raises: InputError for a value that is no array of numbers with an entry for each example.
+    Raises: InputError unless it is an array of numbers with an entry for each example.
     """
     array = as_array("targets", targets)
     is_number = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
@@ -33,7 +33,7 @@ def as_targets(targets: Any) -> np.ndarray:
 def as_labels(targets: Any, classes: int | None = None) -> np.ndarray:
     """The targets as class indices, "n" int32.
 
-    Raises: InputError for targets that are no whole numbers, not one for each example, or of no class.
+    Raises: InputError unless they are whole numbers, one for each example, each the index of a class.
     """
     array = as_array("targets", targets)
     kind, shape = array.dtype, array.shape
@@ -48,7 +48,7 @@ def as_labels(targets: Any, classes: int | None = None) -> np.ndarray:
 
 
 def check_indices(outputs: Any, targets: Any) -> None:
-    """Raises InputError for outputs that are no numbers "n c", or targets that are no class indices "n" of them."""
+    """Raises InputError unless outputs are numbers "n c" and targets their class indices "n"."""
     array = as_array("outputs", outputs)
     good = array.ndim == 2 and array.dtype.kind in "fiu"
     expect(good, 'outputs as numbers "n c"', f"{array.dtype} of {array.shape}")
@@ -63,9 +63,9 @@ def call(predict: Predict, dw: Tree, x: Any) -> Any:
 
 
 def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
-    """The shape of one output of `predict`, which is not computed; `x`: some inputs, "b ...".
+    """The shape of one output of `predict`, by tracing; `x`: some inputs, "b ...".
 
-    Raises: InputError where `predict` gives no array "b ..." of floats.
+    Raises: InputError unless `predict` gives an array "b ..." of floats.
     """
     shape = call.eval_shape(trees.as_pytree(predict), dw, x)
     got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
@@ -76,7 +76,7 @@ def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
 
 
 def check_start(dw: Tree) -> None:
-    """Raises InputError for a start that cannot be trained: no leaves, leaves that are not f32 or f64, or traced."""
+    """Raises InputError for an untrainable start: no leaves, leaves that are not f32 or f64, or traced."""
     leaves = trees.leaves(dw)
     expect(leaves, "a start dw with leaves", "none", "Start from predict.zeros()")
     for path, leaf in leaves.items():
@@ -87,9 +87,9 @@ def check_start(dw: Tree) -> None:
 
 
 def start_of(predict: Predict, start: Tree | None) -> Tree:
-    """Returns the start; without one, the zero of a predictor.
+    """The start; without one, the zero of a predictor.
 
-    Raises: InputError for a function without a start, or a start that cannot be trained.
+    Raises: InputError for a function without a start, or an untrainable start.
     """
     if start is None:
         zeros: Any = getattr(predict, "zeros", None)

@@ -56,6 +56,14 @@ def test_names_are_beside_their_lines_in_order_and_never_overlap(tmp_path, figur
         assert sorted(places) == [places[i] for i in np.argsort(ENDS[ends], kind="stable")]
 
 
+def test_lines_are_told_apart_without_colours(tmp_path, figures):
+    lines = {name: [0.5, end] for name, end in zip(NAMES, np.linspace(0, 1, 8), strict=True)}
+    plots.curves(tmp_path / "p.png", [{"x": [1, 2], "lines": lines, "xlabel": "x", "ylabel": "y"}], "title")
+    (axes,) = figures[0].axes
+    markers = [line.get_marker() for line in axes.lines if line.get_marker() not in ("_", "None", "")]
+    assert len({*markers}) == len(NAMES)
+
+
 def test_a_name_stays_at_the_end_of_its_line_where_there_is_room():
     np.testing.assert_allclose(plots.spaced([0.9, 0.1, 0.5], 0.1), [0.9, 0.1, 0.5])
     np.testing.assert_allclose(plots.spaced([0.5, 0.5], 0.1), [0.45, 0.55])
@@ -169,7 +177,7 @@ TITLES = {  # (title, what it says)
     ),
     "tangent_above": (
         titles.tangent_above({"a": {"1": {s: cells(taft=t, nlft=0.5) for s, t in (("full", 0.6), ("fc", 0.4))}}}),
-        "TAFT is above NLFT in 1 of 2 cells",
+        "TAFT has the higher mean in 1 of 2 cells",
     ),
     "protected": (
         titles.protected(
@@ -211,7 +219,7 @@ TITLES = {  # (title, what it says)
     ),
     "featured": (
         titles.featured({"h": 0.8, "h+ntk 1x4 512": 0.91}),
-        "Exact composition, h+ntk 1x4 512 is best with 0.910, h has 0.800",
+        "Exact composition: h+ntk 1x4 512 is best with 0.910; h has 0.800",
     ),
     "released_once": (
         titles.released_once(

@@ -70,6 +70,22 @@ def test_a_step_that_raises_the_networks_loss_is_halved_until_it_falls():
     assert only.loss < before
 
 
+def test_the_loss_may_be_a_function_where_no_process_has_all_data():
+    """As in a federation: the mean over contributors' means, by how many examples each has."""
+    predict, _, data = task()
+    parts = [data.rows[:3], data.rows[3:]]
+    halves = [Batches(data.inputs, data.targets, rows=rows) for rows in parts]
+
+    def loss(total):
+        return sum(network_loss(predict, total, half, OBJECTIVE) * len(half) for half in halves) / len(data)
+
+    far = jax.tree.map(lambda leaf: 64 * np.asarray(leaf), solved(predict, data))
+    (one,), (alone,) = (fit_rounds(predict, by, OBJECTIVE, lambda *_: far, 1) for by in (loss, data))
+    assert one.size == alone.size < 1
+    assert trees.fingerprint(one.total) == trees.fingerprint(alone.total)
+    np.testing.assert_allclose(one.loss, alone.loss, rtol=1e-6)
+
+
 def test_rounds_end_where_no_part_of_a_step_helps():
     predict, _, data = task()
     uphill = jax.tree.map(lambda leaf: -100 * np.asarray(leaf), solved(predict, data))

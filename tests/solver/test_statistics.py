@@ -10,9 +10,11 @@ import pytest
 from helpers import assert_rel_close, images, small
 
 from tangent_jax.core import InputError
+from tangent_jax.models import ntk
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
-from tangent_jax.models.ntk import feature_map, rows_of
+from tangent_jax.models.heads import relabel
+from tangent_jax.models.ntk import feature_map, map_once, rows_of
 from tangent_jax.solver.statistics import NEVER, Settings, choose_settings, make_statistics, of_rows
 from tangent_jax.train.evaluate import accuracy, evaluate
 
@@ -203,6 +205,38 @@ def test_a_head_of_statistics_is_evaluated_like_any_predictor():
     assert evaluate(built, head, features) == pytest.approx(float(accuracy(scores, features.targets).mean()))
 
 
+def test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone(monkeypatch):
+    model, w = small()
+    built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)
+    x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))
+    data = Features(x, np.arange(9) % 2, tuple((f"{i:064x}", f"{i}") for i in range(9)))
+    passes, compute = [], ntk.compute_rows
+    monkeypatch.setattr(
+        ntk, "compute_rows", lambda map_, data, *more: passes.append(len(data)) or compute(map_, data, *more)
+    )
+    once, shard = map_once(built, data), np.array([8, 2, 5])
+    np.testing.assert_array_equal(rows_of(built, once.take(shard)), rows_of(built, data.take(shard)))
+    np.testing.assert_array_equal(rows_of(built, once), rows_of(built, data))
+    kept, held = once.hold_out()
+    np.testing.assert_array_equal(rows_of(built, held), rows_of(built, data.hold_out()[1]))
+    relabelled = relabel(kept.take(kept.targets == 1), CLASSES[:3], CLASSES[1:2])
+    assert len(rows_of(built, relabelled)) == (kept.targets == 1).sum()
+    assert (passes, len(held)) == ([3, 3, 6, 9, 1], 1)  # of `once` 3 and the 6 that were left
+    other = dataclasses.replace(built, seed=1)
+    assert (rows_of(other, once) != rows_of(built, once)).any()  # another map's rows are not those that are kept
+
+
+def test_without_a_block_the_final_norm_alone_is_sketched():
+    model, w = small()
+    built = feature_map(Pretrained(model, w, "test"), ("ntk",), width=8, directions=2, blocks=0)
+    rows = jax.jit(type(built).rows)(
+        built, jax.random.normal(jax.random.key(0), (3, *model.input_shape(built.predict.subset.stage)))
+    )
+    assert rows.shape == (3, 8)
+    assert np.isfinite(rows).all()
+    assert (np.abs(rows).max(1) > 0).all()
+
+
 def test_wrong_statistics_are_refused_in_one_line(case):
     built, rows, targets = case
     whole = of_rows(built, rows, targets, CLASSES)
@@ -211,9 +245,9 @@ def test_wrong_statistics_are_refused_in_one_line(case):
         whole + other
     with pytest.raises(InputError, match="statistics to add; got float"):
         whole + 1.5
-    with pytest.raises(InputError, match=r"targets that index 4 classes; got int64 \[0 1 2\]"):
+    with pytest.raises(InputError, match=r"class indices below 4, the number of classes; got 4"):
         of_rows(built, rows, targets + (targets == 3), CLASSES)
-    with pytest.raises(InputError, match=r"targets that index 4 classes; got float64"):
+    with pytest.raises(InputError, match=r"targets that are class indices, whole numbers; got dtype float64"):
         of_rows(built, rows, targets * 1.0, CLASSES)
     empty = of_rows(built, rows[:0], targets[:0], CLASSES).of_classes(CLASSES)
     for settings, match, own in (

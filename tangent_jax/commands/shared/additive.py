@@ -10,7 +10,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.models import FeatureSettings, rows_of
+from tangent_jax.core import require
+from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_of
 from tangent_jax.solver import Settings, Statistics, choose_settings
 
 RANPAC = 5000  # random ReLU features
@@ -23,6 +24,16 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
 """The features of each method, and how their statistics are solved."""
 
 
+def check_flags(methods: list[str]) -> None:
+    """Raises InputError for --settings that these methods cannot have: before any long work."""
+    if F.settings in setup.CHOICES:
+        return
+    how = setup.settings_of("flags, --settings", F.settings).how
+    for name in (name for name in methods if name in ADDITIVE and name != "exact"):
+        own = ADDITIVE[name][1]
+        require(how == own, "flags", f"--settings={own},SHRINKAGE,BALANCE beside --method={name}", F.settings)
+
+
 def features_of(name: str) -> tuple[FeatureSettings, str]:
     """(the features of a method of ADDITIVE, how their statistics are solved)."""
     parts, how = ADDITIVE[name]
@@ -33,22 +44,25 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
 class Additive(Method):
     """One of ADDITIVE on the data set of the flags; its stores are named by its features, and keep their statistics.
 
-    `known`: rows of features by their parts and title, which methods of the same features share.
+    `known`: features by their parts and split, which methods of the same parts share. Shards, all images and held-out
+    ones then take one pass together.
     """
 
-    def __init__(self, title: str, known: dict[tuple, np.ndarray]) -> None:
+    def __init__(self, title: str, known: dict[tuple, MappedOnce]) -> None:
         features, self.how = features_of(title)
         super().__init__("taft", "-".join(features.parts), setup.recipe_of(features))
         self.title, self.known = title, known
         self.map: Any = self.predict
+        self.train, self.test = self.once(self.train, "train"), self.once(self.test, "test")
+
+    def once(self, data: tj.Features, split: str) -> MappedOnce:
+        """The features of a split, whose rows are computed once."""
+        return self.known.setdefault((self.map.parts, split), map_once(self.map, data))
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""
-        key = self.map.parts, title
-        if key not in self.known:
-            with tj.show_progress(f"{self.title}: features, {title}"):
-                self.known[key] = rows_of(self.map, data)
-        return self.known[key]
+        with tj.show_progress(f"{self.title}: features, {title}"):
+            return rows_of(self.map, data)
 
     def statistics(self, divided: dict[str, np.ndarray], title: str) -> Statistics:
         """The sum of the shards' statistics, of all classes of the data set, as the store of this title has them."""
@@ -61,12 +75,13 @@ class Additive(Method):
         Held-out images are those of a validation split, or a fifth of the training images.
         """
         if F.settings not in setup.CHOICES:
-            return setup.settings_of("flags", F.settings), 0
+            return setup.settings_of("flags, --settings", F.settings), 0
         own, title, splits = self, "full", self.dataset.splits
         left_out = F.settings == "leave_one_out"
         data, of = self.train, "train"
         if not left_out and not F.held_out and {"validation", "test"} <= {*splits}:
-            data, of = setup.features(self.predict, splits["validation"], "validation inputs"), "validation"
+            data = self.once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
+            of = "validation"
         elif not left_out:
             title = "settings" + "-twice" * self.is_held_out
             own = copy.copy(self)

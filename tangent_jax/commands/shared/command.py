@@ -11,7 +11,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,22 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
-from tangent_jax.commands.shared.flags import EVERY, check_effects, define
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse
 from tangent_jax.core import (
     check_stop,
     expand_path,
     job,
+    mirrors,
     placement,
     refusal,
     request_stop,
     require,
     speaking,
+    urls,
     write_whole,
 )
 
+MIRRORS: list[mirrors.Mirror] = []  # of --out, where that is a URL
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
 
 
@@ -54,13 +58,34 @@ def check_out(path: Path) -> None:
     require(store is None, "flags", "--out in a folder of no store, which would not verify", store, "Choose another")
 
 
+@contextmanager
+def out_at_url() -> Iterator[None]:
+    """Makes --out a local folder while the `with` runs, and copies it to the URL where --out is one."""
+    F: Any = flags.FLAGS
+    if "out" not in F or not urls.is_url(F.out):
+        yield
+        return
+    farmed = "worker" in F and (F.worker or F.farm)
+    require(not farmed, "flags", "--out in a folder that the workers share", F.out, "Copy it when they have finished")
+    with mirrors.open_mirror("flags, --out", F.out) as mirror:
+        print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
+        F["out"].value = str(mirror.root)
+        MIRRORS.append(mirror)
+        try:
+            yield
+        finally:
+            MIRRORS.remove(mirror)
+
+
 def finish(result: dict[str, Any], **more: Any) -> None:
-    """Writes result.json in --out (with `more`), and the result as the last line of stdout."""
+    """Writes result.json in --out (with `more`), all results to a URL, and the result as the last line of stdout."""
     try:
         text, line = json.dumps({**result, **more}, indent=1, allow_nan=False), json.dumps(result)
     except ValueError as error:
         raise refusal("result", "finite numbers", "NaN or infinity", "Lower the learning rate") from error
     write_whole(out_folder() / "result.json", text + "\n")
+    for mirror in MIRRORS:
+        mirror.publish()
     if placement.is_writer():
         print(line)
 
@@ -79,27 +104,32 @@ def stop(number: int, _: object) -> None:
     signal.signal(number, lambda *_: sys.exit(codes.of_signal(number)))
 
 
-def run(main: Callable[..., None], commands: Collection[str] = (), processes: bool = False) -> None:
+def run(
+    main: Callable[..., None], commands: Collection[str] = (), processes: bool = False, of_url: Collection[str] = ()
+) -> None:
     """Runs a binary; bad input is one line on stderr and exit code 1, an interruption a line about going on.
 
-    `commands`: the values of the one argument besides the flags; main is called with it. `processes`: whether several
-    processes may run it as one job.
+    `commands`: the values of the one argument besides the flags; main is called with it. `of_url`: those of them that
+    take a URL as one more. `processes`: whether several processes may run it as one job.
     """
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
         given, name = argv[1:], Path(argv[0]).stem
         expected = f"one command of {', '.join(commands)}" if commands else "flags only"
+        takes_url = bool(given) and given[0] in of_url
+        expected = f"{given[0]} URL" if takes_url else expected
         try:
-            good = len(given) == 1 and given[0] in commands if commands else not given
+            good = len(given) == 1 + takes_url and given[0] in commands if commands else not given
+            good = good and (not takes_url or urls.is_url(given[1]))
             require(good, name, expected, " ".join(given) or "none")
             check_effects()
             join(name, processes)
-            if "out" in flags.FLAGS:
-                check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with speaking(name), jobs.asked_for():
+            with speaking(name), jobs.asked_for(), out_at_url():
+                if "out" in flags.FLAGS:
+                    check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
                 main(*given)
             check_stop()
         except tj.InputError as error:
@@ -134,7 +164,7 @@ def of_device(error: Exception) -> str:
 def parsed(argv: list[str]) -> list[str]:
     """The arguments besides the flags; a wrong flag ends the process in one line, and --help without an error."""
     try:
-        return flags.FLAGS(argv)
+        return parse(argv)
     except flags.Error as error:
         name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")

@@ -13,6 +13,7 @@ from typing import Any
 from absl import flags
 
 import tangent_jax as tj
+from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core import refusal, require
 
@@ -59,6 +60,17 @@ def only_with(*names: str, **values: Any) -> None:
     """Says that flags have an effect with one value (or some) of another flag alone: with others they are refused."""
     for name in names:
         EFFECTS[name] = EFFECTS.get(name, {}) | {k: v if isinstance(v, list) else [v] for k, v in values.items()}
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+    """The arguments besides the flags; --preset changes the defaults of its flags.
+
+    Raises: flags.Error for a flag that does not exist or a value that it does not take.
+    """
+    rest = F(argv)
+    for name, value in PRESETS[F.preset].items() if "preset" in F and F.preset else ():
+        F.set_default(name, value)
+    return rest
 
 
 def check_effects() -> None:

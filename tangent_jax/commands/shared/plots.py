@@ -52,6 +52,8 @@ PALETTE = {  # Okabe and Ito's colours but yellow, which white paper hides
     "sky": "#56B4E9",
     "black": "#000000",
 }
+MARKERS = "osD^vP<X>p*"
+"""Each line of a panel has its own: printed in grey, most of these colours are alike."""
 MEANINGS = {"taft": "blue", "nlft": "vermilion", "soup": "vermilion", "sisa": "vermilion", "fc": "green"}
 MEANINGS |= {"test": "blue", "train": "sky"}
 EXPLAINED = {"taft": "tangent", "nlft": "non-linear", "soup": "non-linear", "fc": "head alone"}
@@ -163,7 +165,7 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
         x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
         y, few = np.asarray(y, float), np.isfinite(y).sum() < 60
         is_dashed = name in panel.get("dashed", ())
-        style: Any = {"ls": "--", "lw": 1} if is_dashed else {"marker": "os"[i >= len(PALETTE)] if few else ""}
+        style: Any = {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if few else ""}
         axes.errorbar(x, y, None if spread is None else spread, color=colour[name], **style)
         if np.isfinite(y).any():
             last = np.flatnonzero(np.isfinite(y))[-1]
@@ -225,7 +227,10 @@ def dots(
     height = 0.9 + 0.27 * sum(sizes) + (0.35 if xlabel else 0.6) * len(groups)
     layout: Any = {"sharex": bool(xlabel), "height_ratios": [size + 0.5 for size in sizes], "squeeze": False}
     figure, grid = plt.subplots(len(groups), 1, figsize=(WIDTH, height), **layout)
-    colour = colours(dict.fromkeys(name for rows in groups.values() for name in rows))
+    names = [*dict.fromkeys(name for rows in groups.values() for name in rows)]
+    colour = colours(names)
+    if len(names) > len(PALETTE):  # a colour that comes twice says nothing
+        colour = dict.fromkeys(names, PALETTE["blue"])
     for (group, rows), axes in zip(groups.items(), grid.flat, strict=True):
         for at, (name, (mean, spread)) in enumerate(rows.items()):
             axes.errorbar(mean, at, xerr=spread or None, fmt="o", ms=7, color=colour[name])
@@ -253,7 +258,7 @@ def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, f
         points.setdefault(row["operation"], []).append((row["gflop"] / row["gbyte"], row["gflop"] / row["seconds"]))
     colour = colours(points)
     for i, (name, own) in enumerate(points.items()):
-        axes.scatter(*zip(*own, strict=True), color=colour[name], marker="os"[i >= len(PALETTE)], zorder=3)
+        axes.scatter(*zip(*own, strict=True), color=colour[name], marker=MARKERS[i % len(MARKERS)], zorder=3)
     intensity = [at for own in points.values() for at, _ in own]
     at = np.geomspace(min(intensity) / 2, max(intensity) * 2, 200)
     axes.plot(at, np.minimum(peak["flops_per_second"], at * peak["bytes_per_second"]) / 1e9, color="black", lw=1)

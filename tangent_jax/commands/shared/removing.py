@@ -6,7 +6,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import expand_path, read_lines, require
+from tangent_jax.core import read_lines, require, urls
 
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
@@ -27,7 +27,7 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 def read_asked() -> list[str]:
     """The identifiers or names in the file of --examples."""
-    path = expand_path("store remove", F.examples)
+    path = urls.local_copy("store remove", F.examples)
     require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
     asked = read_lines("store remove", path)
     require(asked, "store remove", f"examples in {path}, one a line", "none")

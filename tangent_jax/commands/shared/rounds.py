@@ -48,8 +48,9 @@ def compose(methods: Mapping[str, Method]) -> None:
     for count in [len(owners_of_train())] if F.sharding == "owner" else numbers("shards", int):
         table[f"{count}"], facts[f"{count}"] = {}, {}
         for name, method in methods.items():
-            rounds = run(method, count)
-            table[f"{count}"][name] = accuracies(method, rounds, f"{count} shards, {name}")
+            first = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))
+            rounds = run(method, first, count)
+            table[f"{count}"][name] = accuracies(method, first, rounds, f"{count} shards, {name}")
             facts[f"{count}"][name] = {"sizes": [r.size for r in rounds], "losses": [r.loss for r in rounds]}
     columns = [f"{name}, {count}" for count in table for name in table[count]]
     lines = [values for row in table.values() for values in row.values()]
@@ -66,23 +67,21 @@ def compose(methods: Mapping[str, Method]) -> None:
     command.finish({"rounds": table}, dataset=F.dataset, steps=facts, penalties=settings)
 
 
-def run(method: Method, count: int) -> list[tj.solver.Round]:
-    """The rounds of a method's components, read or trained now, in stores below one folder."""
+def run(method: Method, first: tj.Predictor, count: int) -> list[tj.solver.Round]:
+    """The rounds of a method's components from the first anchor, read or trained now, in stores below one folder."""
     folder = method.path(f"{count}-rounds")
     print(f"rounds: {folder}", file=sys.stderr)
     non_linear = method.recipe.method == "nlft"
     penalty = float(F.merge_penalty[0]) if F["merge_penalty"].present else None
     options: Any = {"merge": "mean" if non_linear else F.merge[0], "penalty": penalty}
     options |= {"owners": tj.shards.read_owners(F.owners) if F.owners else None}
-    predict = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))
-    shards = dataclasses.replace(method.shards(method.divide(count)), predict=predict)
+    shards = dataclasses.replace(method.shards(method.divide(count)), predict=first)
     return tj.store.fill_rounds(folder, shards, F.rounds, **options)
 
 
-def accuracies(method: Method, rounds: list[tj.solver.Round], title: str) -> list[float]:
+def accuracies(method: Method, first: tj.Predictor, rounds: list[tj.solver.Round], title: str) -> list[float]:
     """The accuracy of the network f_{w + total} at the anchor after each round."""
-    at_first = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))
-    values = [tj.evaluate(tj.solver.network(at_first), each.total, method.test) for each in rounds]
+    values = [tj.evaluate(tj.solver.network(first), each.total, method.test) for each in rounds]
     print(f"{title}: " + ", ".join(f"{value:.4f}" for value in values), file=sys.stderr)
     return values
 

@@ -9,6 +9,7 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core import identity, refusal, require
+from tangent_jax.core.checks import speaking
 from tangent_jax.data import Dataset, Examples
 
 CHOICES = ("held_out", "leave_one_out")
@@ -36,9 +37,11 @@ def settings_of(function: str, text: str) -> tj.solver.Settings:
     """The settings that --settings says: how to solve, the shrinkage, the balance."""
     how, *numbers = text.split(",")
     try:
-        return tj.solver.Settings(how, *map(float, numbers))
+        settings = tj.solver.Settings(how, *map(float, numbers))
     except (ValueError, TypeError) as error:
         raise refusal(function, "--settings=HOW,SHRINKAGE,BALANCE", text) from error
+    with speaking(function):
+        return settings.check()
 
 
 @functools.cache

@@ -42,10 +42,9 @@ class Method:
 
         Raises: InputError for a method of other leaves than the network's, images of other classes, or private ones.
         """
-        kind, method = self.recipe.kind, self.recipe.method
-        fits = method in ("taft", "nlft") and kind in ("blocks", "everything") and self.recipe.features is None
-        require(fits, "flags", "--method of taft or soup beside --anchor_images", self.name)
-        if re.fullmatch(r"0?\.[0-9]+", F.anchor_images):
+        if re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(e-?[0-9]+)?", F.anchor_images):
+            expected = "--anchor_images, a fraction above 0 and below 1, or a data set"
+            require(0 < float(F.anchor_images) < 1, "flags", expected, F.anchor_images)
             order = np.random.default_rng([F.seed, 10]).permutation(len(self.train))
             count = round(float(F.anchor_images) * len(self.train))
             require(0 < count < len(self.train), "flags", "--anchor_images of some images, not all", F.anchor_images)

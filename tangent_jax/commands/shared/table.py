@@ -7,6 +7,7 @@ from typing import Any
 from absl import flags
 
 from tangent_jax.audit import FEWEST
+from tangent_jax.commands.shared.presets import PRESETS, help_of_presets
 from tangent_jax.data import ARCHIVES, ImageSize, check_image_size
 from tangent_jax.exports import FORMATS
 from tangent_jax.losses import LOSSES
@@ -196,6 +197,7 @@ TABLE: dict[str, partial] = {
     "rehearse": flag("bool", "Measure each way of removal by training, apart from the store.", default=False),
     "rounds": flag("integer", "Times that the anchor moves by what the components merge to.", low=1, default=1),
     "anchor_images": flag("string", "Public images that move the anchor: a fraction, or a data set.", default=None),
+    "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
         "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or what chooses them, held_out or leave_one_out."
     ),
@@ -274,9 +276,10 @@ TABLE: dict[str, partial] = {
         "list", "JOB=FOLDER of results that were computed elsewhere, such as table3=out/table3.", default=[]
     ),
     "by": flag(
-        "string", "Influence of each component, or of each image by the kernel or by warm solves.", default="component"
+        "string",
+        "Influence of each component, or of each image by the kernel, by warm solves, or by both compared.",
+        default="component",
     ),
-    "check": flag("enum", "Compare all changes with the kernel's.", ["kernel"], default=None),
     "flip": flag("float", "Fraction of labels that are flipped, and then detected.", low=0.0, high=0.5, default=0.0),
     "resolved": flag(
         "integer", "Images left out of a model that is solved again, one by one, as a check.", low=0, default=20

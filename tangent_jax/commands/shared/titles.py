@@ -76,10 +76,10 @@ def highest(what: str, table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> 
 
 
 def tangent_above(table: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]]) -> str:
-    """The number of cells of {data set: {epsilon: {subset: {method: cell}}}} in which TAFT is above NLFT."""
+    """The number of cells of {data set: {epsilon: {subset: {method: cell}}}} in which TAFT has the higher mean."""
     cells = [cell for by_epsilon in table.values() for row in by_epsilon.values() for cell in row.values()]
     both = [cell["taft"]["mean"] > cell["nlft"]["mean"] for cell in cells if {"taft", "nlft"} <= cell.keys()]
-    return f"TAFT is above NLFT in {sum(both)} of {len(both)} cells" if both else "Accuracy by epsilon"
+    return f"TAFT has the higher mean in {sum(both)} of {len(both)} cells" if both else "Accuracy by epsilon"
 
 
 def protected(dataset: str, table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
@@ -158,7 +158,7 @@ def taken_out(dataset: str, added: float, left: float) -> str:
 def featured(mean: Mapping[str, float]) -> str:
     """The features with the highest mean accuracy, and those with the least."""
     best, worst = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
-    return f"Exact composition, {best} is best with {mean[best]:.3f}, {worst} has {mean[worst]:.3f}"
+    return f"Exact composition: {best} is best with {mean[best]:.3f}; {worst} has {mean[worst]:.3f}"
 
 
 def released_once(cells: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

@@ -1,1 +1,1 @@
-"""The residual network v1.5: sizes, the plain and the tangent pass, and its weights as other libraries store them."""
+"""The residual network v1.5: its sizes, its plain and tangent pass, and its weights in other libraries' formats."""

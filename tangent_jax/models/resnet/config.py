@@ -8,7 +8,7 @@ from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
 
 Shapes = dict[str, tuple[int, ...]]
-EXPANSION = 4  # of a bottleneck's channels
+EXPANSION = 4  # factor of a bottleneck's channels
 
 
 @public_class
@@ -16,10 +16,14 @@ EXPANSION = 4  # of a bottleneck's channels
 class ResNetConfig:
     """The configuration of a residual network v1.5.
 
-    `blocks`: the number in each layer; `width`: the channels of the first layer, twice as many in every next (inside a
-    bottleneck; four times that outside); `stem`: large, 7 x 7 of stride 2 and a max pool, or small, 3 x 3, for small
-    images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky one); `eps`: the batch norms';
+    `blocks`: the number in each layer; `width`: the channels of the first layer, doubled in every next one (inside a
+    bottleneck; four times that outside); `stem`: large is 7 x 7 with stride 2 and a max pool, small is 3 x 3, for small
+    images; `slope`: of the ReLU below 0 (LQF linearises networks with a leaky ReLU); `eps`: the batch norms';
     `stem_width`: the channels of the stem, None for those of the first layer.
+
+    >>> config = tj.models.ResNetConfig(blocks=(1, 1), bottleneck=False, width=4, stem="small", image_size=8, classes=3)
+    >>> config.depth, config.channels(1)
+    (2, (4, 8, 8))
     """
 
     blocks: tuple[int, ...]
@@ -71,7 +75,7 @@ class ResNetConfig:
         return 2 if layer > 0 and place == 0 else 1
 
     def channels(self, block: int) -> tuple[int, int, int]:
-        """The channels of a block's input, of its inside, and of its output."""
+        """The channels of a block's input, interior and output."""
         layer, place = self.layer_of(block)
         factor = EXPANSION if self.bottleneck else 1
         before = self.stem_channels if layer == 0 else self.width * 2 ** (layer - 1) * factor
@@ -85,7 +89,7 @@ class ResNetConfig:
         return -(-height // 2**halvings), -(-width // 2**halvings)
 
     def has_shortcut(self, block: int) -> bool:
-        """True where the shortcut is a convolution of its own, as stride or channels change."""
+        """True if the shortcut is a convolution, as stride or channels change."""
         before, _, after = self.channels(block)
         return self.stride(block) > 1 or before != after
 
@@ -111,7 +115,7 @@ class ResNetConfig:
         return leaves
 
     def replace(self, **changes: object) -> "ResNetConfig":
-        """The configuration with other fields."""
+        """The configuration with changed fields."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
 

@@ -5,8 +5,8 @@
     stage depth+1    outputs = W mean x + b
 
 Source: He et al. 2016, v1.5: the stride is in a bottleneck's 3 x 3 convolution. The tangents are the closed forms of
-`rules`; where every tangent is None this is the plain network, at plain cost. Batch norm's statistics are fixed leaves
-(linearised ResNets freeze them: LQF, Achille et al. 2021); only pre-training reads those of the batch.
+`rules`; if every tangent is None, this is the plain network at plain cost. Batch norm's statistics are fixed leaves, as
+in other linearised ResNets (LQF, Achille et al. 2021); only pre-training uses those of the batch.
 """
 
 from functools import partial, reduce
@@ -30,8 +30,8 @@ def forward(
 ) -> Dual:
     """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
-    `seen`: None, or a dict that receives the batch's own mean and variance for each norm, which are then used.
-    A model without a head gives mean features, "b d".
+    `seen`: None, or a dict that receives the batch's mean and variance of each norm, which are then used. A model
+    without a head gives mean features, "b d".
     """
     dx: Tangent = None
     for stage in stages_run("ResNet", config.depth + 1, partial(input_shape, config), x, start, stop):
@@ -62,7 +62,7 @@ def block(config: ResNetConfig, p: Tree, i: int, x: Array, dx: Tangent, seen: St
 def conv_norm(
     config: ResNetConfig, p: Tree, path: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None
 ) -> Pair:
-    """BN(conv x), "b y x c", and its tangent; `path`: of the convolution, whose norm is named after it."""
+    """BN(conv x), "b y x c", and its tangent; `path`: of the convolution, which names its norm."""
     norm = path.replace("conv", "norm")
     x, dx = conv(x, dx, at(p, path)["kernel"], stride)
     leaf = at(p, norm)

@@ -20,7 +20,13 @@ DEFAULT = Preprocessing(*IMAGENET)
 @public_class
 @dataclasses.dataclass(frozen=True)
 class ResNet:
-    """A ResNet v1.5 without its weights: stage 0 the stem, 1 to depth the blocks, depth + 1 the head."""
+    """A ResNet v1.5 without its weights: stage 0 is the stem, 1 to depth the blocks, depth + 1 the head.
+
+    >>> config = tj.models.ResNetConfig(blocks=(1, 1), bottleneck=False, width=4, stem="small", image_size=8, classes=3)
+    >>> model = tj.models.ResNet(config)
+    >>> model.stages, model.input_shape(1), model.shapes()["head/kernel"]
+    (4, (8, 8, 4), (8, 3))
+    """
 
     config: ResNetConfig
     preprocessing: Preprocessing = DEFAULT
@@ -74,24 +80,24 @@ class ResNet:
         return self.replace(classes=classes)
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
-        """timm's names, which are torchvision's."""
+        """timm's names, which are torchvision's too."""
         return names.to_timm(flat)
 
     def from_world(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Leaves by path of tensors under timm's names."""
         return names.to_ours(tensors, "these tensors")
 
-    # What only a residual network can
+    # Methods of residual networks only
 
     def replace(self, **changes: Any) -> "ResNet":
-        """The model with other fields of its configuration."""
+        """The model with changed fields of its configuration."""
         return dataclasses.replace(self, config=self.config.replace(**changes))
 
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["ResNet", Tree]:
-        """The model at another image size; its weights are those of any."""
+        """The model at another image size, with the same weights."""
         return self.replace(image_size=image_size), w
 
     def in_training(self, w: Tree, x: Array) -> tuple[Array, Statistics]:
-        """Outputs "b c" by the batch's own statistics, as pre-training needs them, and these: {norm: (mean, var)}."""
+        """Outputs "b c" with the batch's own statistics, for pre-training, and these: {norm: (mean, var)}."""
         seen: Statistics = {}
         return forward(self.config, trees.pair(w, {}), x, seen=seen).primal, seen

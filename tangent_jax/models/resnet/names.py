@@ -14,9 +14,9 @@ from tangent_jax.core import expect
 
 Flat = dict[str, np.ndarray]
 KINDS = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
-"""Of a batch norm, by torch's names."""
+"""The leaves of a batch norm, by torch's names."""
 
-HUGGING_FACE = [  # each becomes timm's
+HUGGING_FACE = [  # each is translated to timm's
     (r"resnet\.", ""),
     (r"embedder\.embedder\.convolution", "conv1"),
     (r"embedder\.embedder\.normalization", "bn1"),
@@ -28,7 +28,7 @@ HUGGING_FACE = [  # each becomes timm's
     (r"classifier\.1", "fc"),
 ]
 FIRST_BLOCK = r"layer1\.0\.|(resnet\.)?encoder\.stages\.0\.layers\.0\."
-"""The beginnings of the names of a residual network's first block."""
+"""How the names of a residual network's first block begin."""
 SPECIAL = {
     "shortcut_conv": "downsample.0",
     "shortcut_norm": "downsample.1",
@@ -38,14 +38,14 @@ SPECIAL = {
 
 
 def timm_name(name: str) -> str:
-    """timm's name for a name of Hugging Face's; timm's own stay."""
+    """timm's name for a Hugging Face name; timm's own names stay."""
     for pattern, theirs in HUGGING_FACE if "embedder" in name or "encoder" in name or "classifier" in name else []:
         name = re.sub(pattern, theirs, name)
     return name
 
 
 def path_of(name: str) -> str | None:
-    """Our path of a tensor by timm's name; None for a tensor that is no residual network's."""
+    """Our path for timm's name of a tensor; None if no residual network has it."""
     *module, kind = name.split(".")
     inside = ".".join(module)
     block = re.fullmatch(r"layer(\d+)\.(\d+)\.(.+)", inside)
@@ -79,7 +79,7 @@ def name_of(path: str) -> str:
 
 
 def to_ours(tensors: Mapping[str, np.ndarray], where: str) -> Flat:
-    """The tensors under our paths and in our layout; InputError names one that is no ResNet's."""
+    """The tensors under our paths and in our layout; InputError for a tensor that no ResNet has."""
     flat: Flat = {}
     for name, value in tensors.items():
         path, value = path_of(timm_name(name)), np.asarray(value)

@@ -1,6 +1,6 @@
 """The family of residual networks: their files under timm's, torchvision's and Hugging Face's names.
 
-The architecture is inferred from the tensors; a missing, extra or misshapen one is named.
+The architecture is inferred from the tensors; errors name a missing, extra or misshapen one.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
 
 HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
 HUGGING_FACE += ("downsample_in_bottleneck",)
-"""The fields of Hugging Face's config.json of a ResNet besides those of all."""
+"""The fields of a ResNet's config.json in Hugging Face's format, besides common ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Beside:
 def from_torch(file: Tensors) -> Pretrained:
     """Reads tensors under timm's, torchvision's or Hugging Face's names, at 224 pixels.
 
-    Raises: InputError where neither config.json nor the caller says which network it is: anti-aliasing, strides and
-            activations leave no trace in the tensors.
+    Raises: InputError unless config.json or the caller names the network: anti-aliasing, strides and activations do not
+            show in the tensors.
     """
     check_said(file)
     beside: Beside = file.config(Beside)
@@ -72,7 +72,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
 
 
 def check_said(file: Tensors) -> None:
-    """Raises InputError for a network without a name, one that we lack, or a field that we do not understand."""
+    """Raises InputError for a network without a name, one that is not supported, or an unknown field."""
     config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
     if config.get("model_type") == "resnet":
         check_understood(config, (*COMMON, *HUGGING_FACE), where)

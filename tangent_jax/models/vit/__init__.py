@@ -1,1 +1,1 @@
-"""The Vision Transformer: sizes, the plain and the tangent pass, and its weights as other libraries store them."""
+"""The Vision Transformer: its sizes, its plain and tangent pass, and its weights in other libraries' formats."""

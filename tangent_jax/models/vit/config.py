@@ -10,7 +10,7 @@ from tangent_jax.rules import ACTIVATIONS
 
 MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096}
 MOST |= {"classes": 1 << 20, "registers": 1024}
-"""The largest value of each size: a larger one is a mistake, and would fill the memory before any other check."""
+"""The largest allowed value of each size; a larger one is a mistake that would fill the memory."""
 POOLS = ("token", "avg", "norm_avg", "token_avg", "attention")
 POSITIONS = ("learned", "rotary", "none")
 FILTER = ("position_filter", ("bicubic", "bilinear"))
@@ -21,17 +21,21 @@ FILTER = ("position_filter", ("bicubic", "bilinear"))
 class ViTConfig:
     """The configuration of a Vision Transformer.
 
-    Sizes in numbers of features, heads, pixels (of an image: a side, or height and width). `class_token_at` is the
-    block at whose input the class token is replaced by the leaf "new_class_token" (the paper's CLS=T), or None. `eps`
-    is the layer norms'. Without classes there is no head, and the model gives features. Blocks from `adapter_from` on
-    have adapters of `adapter_width` features, 0 for none (Houlsby et al. 2019).
+    Sizes are in features, heads, or pixels (an image: a side, or height and width). `class_token_at`: the block at
+    whose input the leaf "new_class_token" replaces the class token (the paper's CLS=T), or None; `eps`: the layer
+    norms'; classes = 0: no head, the model gives features; `adapter_width`: the features of the adapters in blocks from
+    `adapter_from` on, 0 for none (Houlsby et al. 2019).
 
     pool        the class token, the mean of the patches (normalised after it, or before), class token and mean side by
                 side, or attention of a learned query (pools.py)
-    gated       the MLP is a product of two layers, SwiGLU where the activation is silu
-    positions   learned, added to class token and patches; rotary, of queries and keys (rules/rotary.py), with the
-                period `rope_theta`; or none; learned ones are resampled by `position_filter` at another image size
+    gated       the MLP is a product of two layers: SwiGLU if the activation is silu
+    positions   learned: added to class token and patches, resampled by `position_filter` at another image size;
+                rotary: of queries and keys (rules/rotary.py), with the period `rope_theta`; or none
     registers   tokens without a position between the class token and the patches (Darcet et al. 2024)
+
+    >>> config = tj.models.ViTConfig(width=8, depth=1, heads=2, mlp_width=16, patch_size=4, image_size=8, classes=3)
+    >>> config.tokens, config.grid
+    (5, (2, 2))
     """
 
     width: int
@@ -99,7 +103,7 @@ class ViTConfig:
         return self.prefix + self.grid[0] * self.grid[1]
 
     def replace(self, **changes: object) -> "ViTConfig":
-        """The configuration with other fields."""
+        """The configuration with changed fields."""
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
 
@@ -114,7 +118,7 @@ PATCH_SIZES = (8, 14, 16, 32)
 DINOV2 = {"layer_scale": True, "image_size": 518, "classes": 0}
 DINOV3 = {"layer_scale": True, "positions": "rotary", "registers": 4, "eps": 1e-5, "classes": 0}
 SIGLIP = {"class_token": False, "pool": "attention", "activation": "gelu_tanh", "classes": 0}
-KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # of the named models without a head: their fields and sizes
+KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # the named models without a head: their fields and sizes
     "dinov2": (DINOV2, ("S/14", "B/14", "L/14")),
     "dinov2-registers": ({**DINOV2, "registers": 4}, ("S/14", "B/14", "L/14")),
     "dinov3": (DINOV3, ("S/16", "B/16", "L/16")),
@@ -124,7 +128,7 @@ KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # of the named models withou
 
 @public
 def vit_config(name: str, **changes: object) -> ViTConfig:
-    """The configuration of a named model: a size of SIZES and a patch size, or a kind of KINDS before one of its sizes.
+    """The configuration of a named model: a size of SIZES and a patch size, optionally after a kind of KINDS.
 
     >>> vit_config("Ti/16").tokens
     197

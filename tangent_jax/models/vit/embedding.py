@@ -1,8 +1,8 @@
-"""The first stage of a Vision Transformer, and the places of its tokens.
+"""The first stage of a Vision Transformer, and the positions of its tokens.
 
-    x = [class token + position, registers, patches + positions]        class token, registers, positions: where it has
+    x = [class token + position, registers, patches + positions]        without the parts that a model lacks
 
-Source: Dosovitskiy et al. 2021; registers: Darcet et al. 2024. Rotary positions turn queries and keys in every block.
+Source: Dosovitskiy et al. 2021; registers: Darcet et al. 2024. Rotary positions rotate queries and keys in every block.
 """
 
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
 
 
 def insert(x: Array, dx: Tangent, tokens: Dual, place: int) -> Pair:
-    """The tokens "b n d" with others, one "d" or several "k d", at a place among them."""
+    """The tokens "b n d" with another one, "d", or several, "k d", inserted at a place."""
     new, dnew = tokens
     shape = (x.shape[0], new.size // x.shape[-1], x.shape[-1])
 
@@ -51,7 +51,7 @@ def patches(config: ViTConfig, images: Array) -> Array:
 
 
 def turns_of(config: ViTConfig) -> Turns | None:
-    """The turns of queries and keys, for rotary positions."""
+    """The rotations of queries and keys, for rotary positions."""
     if config.positions != "rotary":
         return None
     return make_turns(config.prefix, *config.grid, config.head_width, config.rope_theta)

@@ -4,10 +4,10 @@
     stages 1..depth  x = x + g1 MHSA(LN1 x);  x = x + g2 MLP(LN2 x)            (g1, g2: LayerScale; mlp.py)
     stage depth+1    outputs = W pool(LN x) + b                                (pools.py)
 
-Source: Dosovitskiy et al. 2021, options as timm and Hugging Face name them, adapters of Houlsby et al. 2019; the
-tangents are closed forms of `rules`. Where every tangent is None this is the plain network, at plain cost. No dropout,
-no training mode. With class-token pooling the last block reads one query row only, and so computes only that row
-(rules/class_query.py); of the other tokens it needs the standardised x^, which are the input of that stage.
+Source: Dosovitskiy et al. 2021, with options named as in timm and Hugging Face, and adapters of Houlsby et al. 2019.
+The tangents are closed forms of `rules`. If every tangent is None, this is the plain network at plain cost. There is no
+dropout and no training mode. With class-token pooling only one query row of the last block is used, so only that row is
+computed (rules/class_query.py); the stage's input holds the standardised x^ of the other tokens.
 """
 
 from functools import partial
@@ -94,7 +94,7 @@ def second_part(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
 
 
 def residual(config: ViTConfig, p: Tree, j: int, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
-    """x + g a(y), "... d": of the j-th part of a block the adapter a, y + up(act(down y)), and LayerScale g, if any."""
+    """x + g a(y), "... d", for the j-th part of a block: adapter a, y + up(act(down y)), and LayerScale g, if any."""
     if f"adapter{j}" in p:
         adapter = p[f"adapter{j}"]
         inner = ACTIVATIONS[config.activation](*dense(y, dy, adapter["down"]))
@@ -109,15 +109,15 @@ def residual(config: ViTConfig, p: Tree, j: int, x: Array, dx: Tangent, y: Array
 
 
 def reads_one_query(config: ViTConfig, block: int) -> bool:
-    """True where only the class token's row of a block's output is ever read: in the last, under token pooling."""
+    """True if only the class token's row of a block's output is used: the last block, under token pooling."""
     return config.pool == "token" and block == config.depth - 1
 
 
 def input_shape(config: ViTConfig, stage: int) -> tuple[int, ...]:
     """The shape of one example of the input of `stage`.
 
-    Images; tokens, "n d"; where the block reads one query, the class token and the standardised tokens, "1+n d";
-    for the head what its pool reads (pools.py).
+    Images; tokens, "n d"; for a block of one query, the class token and the standardised tokens, "1+n d"; for the
+    head the input of its pool (pools.py).
     """
     if stage == 0:
         return (*sides(config.image_size), 3)
@@ -138,7 +138,7 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
 
 
 def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> Pair:
-    """CLS=T: the class token in the input of `block`, "b n d", becomes the new one, which has its own tangent."""
+    """CLS=T: replaces the class token in the input of `block`, "b n d", by the new one with its own tangent."""
     row, width = token.primal[None, None], x.shape[-1]
     drow = None if token.tangent is None else probe.broadcast(token.tangent, (x.shape[0], 1, width), x.dtype)
     if reads_one_query(config, block):

@@ -1,4 +1,4 @@
-"""The leaves of a Vision Transformer: their shapes by path, and the draw of a fresh one."""
+"""The leaves of a Vision Transformer: their shapes by path, and how a fresh one is drawn."""
 
 import jax
 import jax.numpy as jnp
@@ -49,9 +49,9 @@ def shapes(config: ViTConfig) -> Shapes:
 def initial(path: str, key: Array, shape: tuple[int, ...]) -> Array:
     """A fresh leaf, f32, by its path: timm's scheme, and the linear-probe head of MoCo and DINO.
 
-    Kernels, positions and a pool's query N(0, 0.02^2) cut at 2 sigma; head kernel N(0, 0.01^2): the smaller it is, the
-    less the tangents below it move the outputs, and at 0 they vanish; gains 1; LayerScale 1e-5; class tokens and
-    registers N(0, (1e-6)^2); biases 0; the way up of an adapter 0, so that it changes nothing.
+    Kernels, positions and a pool's query: N(0, 0.02^2) truncated at 2 sigma; head kernel: N(0, 0.01^2), as a smaller
+    one shrinks all tangents below it, and at 0 they vanish; gains: 1; LayerScale: 1e-5; class tokens and registers:
+    N(0, (1e-6)^2); biases: 0; an adapter's up-projection: 0, so that the adapter changes nothing.
     """
     name = path.split("/")[-1]
     if path.endswith("head/kernel"):

@@ -1,7 +1,7 @@
 """The MLP of a block or a pool.
 
 MLP z = W_out act(W_in z + b_in) + b_out
-gated:  W_out (act(W_gate z + b_gate) * (W_in z + b_in)) + b_out        SwiGLU where act is silu (Shazeer 2020)
+gated:  W_out (act(W_gate z + b_gate) * (W_in z + b_in)) + b_out        SwiGLU if act is silu (Shazeer 2020)
 """
 
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ IN, OUT = "...d,dhe->...he", "...he,hed->...d"
 
 
 def mlp(config: ViTConfig, p: Tree, z: Array, dz: Tangent) -> Pair:
-    """The MLP of normalised tokens, "... d"; it is gated where p has the leaves of a gate."""
+    """The MLP of normalised tokens, "... d"; gated if p has the leaves of a gate."""
     act = ACTIVATIONS[config.activation]
     y, dy = dense(z, dz, p["mlp_in"])
     y, dy = bilinear(jnp.multiply, *act(*dense(z, dz, p["mlp_gate"])), y, dy) if "mlp_gate" in p else act(y, dy)

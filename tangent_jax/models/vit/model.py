@@ -20,13 +20,18 @@ from tangent_jax.models.vit.tables import TIMM
 DEFAULT = Preprocessing()
 BEFORE = "Begin with the model as it was before"
 LATER = ("class_token", "registers", "gated", "positions", "rope_theta", "position_filter")
-"""Settings have these fields only where they are not the default: components of version 0.3 had no others."""
+"""Fields that settings hold only with other values than the default, as version 0.3 did."""
 
 
 @public_class
 @dataclasses.dataclass(frozen=True)
 class VisionTransformer:
-    """A ViT without its weights: stage 0 the embedding, 1 to depth the blocks, depth + 1 the final norm and head."""
+    """A ViT without its weights: stage 0 is the embedding, 1 to depth the blocks, depth + 1 final norm and head.
+
+    >>> model = tj.models.VisionTransformer(demo.vit_config)
+    >>> model.stages, model.input_shape(0), model.shapes()["head/kernel"]
+    (3, (8, 8, 3), (8, 3))
+    """
 
     config: ViTConfig
     preprocessing: Preprocessing = DEFAULT
@@ -51,7 +56,7 @@ class VisionTransformer:
             for name, value in dataclasses.asdict(self.config).items()
             if name not in LATER or value != defaults[name]
         }
-        if not self.config.adapter_width:  # as components of version 0.3 have it
+        if not self.config.adapter_width:  # as in components of version 0.3
             del fields["adapter_width"], fields["adapter_from"]
         return fields
 
@@ -95,21 +100,21 @@ class VisionTransformer:
             require(fits, "from_world", f"{path} of shape {shapes[path]}", f"shape {value.shape}")
         return {path: value.reshape(shapes[path]) for path, value in flat.items()}
 
-    # What only a Vision Transformer can
+    # Methods of Vision Transformers only
 
     def replace(self, **changes: Any) -> "VisionTransformer":
-        """The model with other fields of its configuration."""
+        """The model with changed fields of its configuration."""
         return dataclasses.replace(self, config=self.config.replace(**changes))
 
     def with_class_token(self, blocks: int) -> "VisionTransformer":
-        """CLS=T: a new class token takes the place of the old at the input of the last `blocks` blocks."""
+        """CLS=T: a new class token replaces the old one at the input of the last `blocks` blocks."""
         depth, at = self.config.depth, self.config.class_token_at
         blocks, got = whole_number("blocks", blocks, 1, depth, by="with_class_token"), f"one replaced at block {at}"
         require(at is None, "with_class_token", "a model with its first class token", got, BEFORE)
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
-        """Adapters of a width in the last `blocks` blocks."""
+        """Adds adapters of a width to the last `blocks` blocks."""
         depth, old = self.config.depth, self.config.adapter_width
         width = whole_number("width", width, 1, self.config.width, by="with_adapters")
         blocks = whole_number("blocks", blocks, 1, depth, by="with_adapters")
@@ -117,7 +122,7 @@ class VisionTransformer:
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
-        """The model at another image size, its position embedding resampled; rotary ones follow the grid themselves.
+        """The model at another image size; position embeddings are resampled, rotary ones follow the grid.
 
         Source: timm's resample_abs_pos_embed: bicubic (Hugging Face's SigLIP 2: bilinear) with antialiasing over the
         grid of patches; the class token's row is kept.

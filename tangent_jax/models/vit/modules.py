@@ -3,8 +3,8 @@
     ViT(config).apply({"params": w}, images) -> f_w(x)
     TangentViT(config).apply({"params": w, "tangent": dw}, images) -> Dual(f_w(x), J_w f(x) . dw)
 
-over one tree of weights. A leaf absent from "tangent" is frozen: until the first trained leaf every tangent is None, so
-those blocks run at plain cost. Both compute in the dtype of parameters and input, and start at any stage.
+Both use one tree of weights. A leaf absent from "tangent" is frozen: below the first trained leaf every tangent is
+None, so those blocks run at plain cost. Both compute in the dtype of parameters and input, and can start at any stage.
 """
 
 import flax.linen as nn
@@ -17,7 +17,13 @@ from tangent_jax.models.vit.leaves import initial, shapes
 
 
 class ViT(nn.Module):
-    """The plain network; `init` draws its parameters."""
+    """The plain network; `init` draws its parameters.
+
+    >>> weights = tj.models.initial_weights(tj.models.VisionTransformer(demo.vit_config), jax.random.key(0))
+    >>> module, images = tj.models.ViT(demo.vit_config), jnp.zeros((2, 8, 8, 3))
+    >>> jax.eval_shape(module.apply, {"params": weights}, images).shape
+    (2, 3)
+    """
 
     config: ViTConfig
 
@@ -33,13 +39,20 @@ class ViT(nn.Module):
 
 
 class TangentViT(nn.Module):
-    """f_lin by closed forms."""
+    """f_lin by closed forms, as a module.
+
+    >>> weights = tj.models.initial_weights(tj.models.VisionTransformer(demo.vit_config), jax.random.key(0))
+    >>> variables = {"params": weights, "tangent": {"head": weights["head"]}}
+    >>> module, images = tj.models.TangentViT(demo.vit_config), jnp.zeros((2, 8, 8, 3))
+    >>> jax.eval_shape(module.apply, variables, images).tangent.shape
+    (2, 3)
+    """
 
     config: ViTConfig
 
     @nn.compact
     def __call__(self, x: Array, start: int = 0) -> Dual:
-        """Outputs and their tangent, both "b c", from the input of stage `start`; no leaf below it may be trained."""
+        """Outputs and their tangent, both "b c", from the input of stage `start`; leaves below it must be frozen."""
         w, dw = self.variables["params"], self.variables.get("tangent", {})
         trees.check_part("TangentViT", w, dw)
         return forward(self.config, trees.pair(w, dw), x, start)

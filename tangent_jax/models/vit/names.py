@@ -1,4 +1,4 @@
-"""Tensors under the names of other libraries read into leaves by path, and leaves written under timm's names."""
+"""Translates tensors between the names of other libraries and our paths."""
 
 import re
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from tangent_jax.models.vit.tables import DROPPED, TIMM, UNDONE, Rule, T, conv
 
 Flat = dict[str, np.ndarray]
 FUSED = {"qkv": ("query", "key", "value"), "kv": ("key", "value")}
-"""Layers of attention that files have in one."""
+"""Layers of attention that files fuse."""
 OURS = re.compile(r"block_\d+/adapter[12]/")
-"""Leaves that no other library has: they have our path."""
+"""Leaves that no other library has: they keep our path."""
 
 
 def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -> Flat:
-    """The tensors under our paths; InputError names one that no rule knows."""
+    """The tensors under our paths; InputError for a name that no rule covers."""
     flat: Flat = {}
     for name, value in tensors.items():
         if DROPPED.match(name):
@@ -47,7 +47,7 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
 
 
 def equal_parts(value: np.ndarray, count: int, kind: str, where: str) -> list[np.ndarray]:
-    """The last axis of a tensor in equal parts; InputError where it does not divide."""
+    """The last axis of a tensor in equal parts; InputError if it does not divide."""
     divides = value.ndim and value.shape[-1] % count == 0
     words = {2: "two", 3: "three"}
     expect(divides, f"{kind} of {words[count]} equal parts", f"shape {value.shape} of {where}")
@@ -55,7 +55,7 @@ def equal_parts(value: np.ndarray, count: int, kind: str, where: str) -> list[np
 
 
 def with_gates(flat: Flat, path: str) -> Flat:
-    """The leaves with every layer before an MLP's product cut in two: the gate, and what it multiplies."""
+    """The leaves, with each fused layer of a gated MLP split into the gate and the other factor."""
     cut: Flat = {}
     for ours, value in flat.items():
         if re.match(r"block_\d+/mlp_in/", ours) and ours.replace("mlp_in", "mlp_gate") not in flat:
@@ -66,7 +66,7 @@ def with_gates(flat: Flat, path: str) -> Flat:
 
 
 def place_of(ours: str, gated: bool) -> tuple[str, tuple[str, ...]]:
-    """The path under which timm has a leaf, and the leaves that it has there in one, in their order."""
+    """timm's path of a leaf, and the leaves that it fuses there, in order."""
     *_, parent, name, _ = ["", "", *ours.split("/")]
     fused = "kv" if ours.startswith("pool/") else "qkv"
     if parent == "attention" and name in FUSED[fused]:
@@ -79,8 +79,8 @@ def place_of(ours: str, gated: bool) -> tuple[str, tuple[str, ...]]:
 def to_timm(flat: Mapping[str, np.ndarray], pool: str = "token", gated: bool = False) -> Flat:
     """Our leaves under timm's names, in torch's layout: the inverse of `translate(..., TIMM)` and `with_gates`.
 
-    timm fuses q, k and v; where a tree has only some of them, the others are zero: right for a tangent, where absent
-    means frozen. Leaves that timm has not keep our path.
+    timm fuses q, k and v; if a tree has only some of them, the others are zero. That is right for a tangent, where
+    absent means frozen. Leaves that timm lacks keep our path.
     """
     joined: dict[str, dict[str, np.ndarray]] = {}
     for ours, value in flat.items():

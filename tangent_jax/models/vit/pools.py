@@ -1,5 +1,6 @@
-"""The pools of a Vision Transformer, from all tokens to one row: in the last block's stage what reads other tokens, in
-the head's what has leaves.
+"""The pools of a Vision Transformer, from all tokens to one row.
+
+The last block's stage computes the part that reads other tokens, the head's stage the part that has leaves.
 
     token       LN x_class                                         the input of the head's stage: x_class, "d"
     avg         LN mean x_patch                                                                   the mean, "d"
@@ -8,7 +9,7 @@ the head's what has leaves.
     attention   y + MLP(LN' y),  y = attention of a learned query to LN x                  x^ of all tokens, "n d"
 
 `token_avg` is DINOv2's linear classifier, attention SigLIP's (Zhai et al. 2023). As mean LN x = g mean x^ + beta, the
-patches' mean needs one row; attention's query is one, so keys and values are never formed (rules/class_query.py).
+patches' mean needs one row. Attention has one query, so keys and values are never formed (rules/class_query.py).
 """
 
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from tangent_jax.rules import class_attention, dense, layer_norm, scale, shift, 
 
 
 def pool(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
-    """The input of the head's stage, from all tokens "b n d"; with `token`, the last block gives it itself."""
+    """The input of the head's stage, from all tokens "b n d"; for `token` the last block gives it directly."""
     if config.pool == "avg":
         return over_patches(config, x), None if dx is None else over_patches(config, dx)
     x, dx = standardize(x, dx, config.eps)

@@ -1,7 +1,7 @@
-"""Fields of a file that say what the tensors of a Vision Transformer do not show: timm's and Hugging Face's.
+"""Fields of a file that state what the tensors of a Vision Transformer do not show: timm's and Hugging Face's.
 
-Every field of config.json is understood, or of no effect on the outputs, or off (null, false or empty); a file with any
-other is refused by the field's name.
+Every field of config.json must be known, irrelevant to the outputs, or off (null, false or empty); any other field is
+refused by name.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ from tangent_jax.models.vit.config import ViTConfig
 
 SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
 SHOWN += ("init_values", "qkv_bias", "qkv_fused", "proj_bias", "pre_norm", "num_classes", "in_chans", "use_fc_norm")
-"""Arguments of timm's models that names and shapes of tensors show; those of SAME are held against them."""
+"""Arguments of timm's models that the tensors show; those of SAME are compared with the tensors."""
 SAME = {"embed_dim": "width", "depth": "depth", "num_classes": "classes", "class_token": "class_token"}
 SAME |= {"reg_tokens": "registers", "num_reg_tokens": "registers", "pre_norm": "pre_norm", "patch_size": "patch_size"}
 """Arguments that are fields of a configuration."""
 TRAINING = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
 TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
-"""Arguments of timm's models that training or other image sizes read."""
+"""Arguments of timm's models for training or other image sizes only."""
 
 
 def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """(facts, how its images are normalised or None) of a file under timm's names.
+    """(facts, normalisation of its images or None) of a file under timm's names.
 
-    is_ours: the caller's name is one of this library's, whose sizes are compared when the file is read.
-    Raises: InputError for an architecture that is not here or not the tensors', for one that nobody names where several
-            are alike, and for a field that is not understood.
+    is_ours: the caller's name is one of this library's; its sizes are compared when the file is read.
+    Raises: InputError for an architecture that is unsupported or differs from the tensors, for an unnamed one if
+            several match, and for an unknown field.
     """
     where = f"config.json beside {file.path}"
     config = file.beside.get("config", {})
@@ -70,7 +70,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
 
 
 def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The facts that model_args change; InputError for an argument that is not understood."""
+    """The facts that model_args change; InputError for an unknown argument."""
     known = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
     understood = (*known, "no_embed_class", *SHOWN, *TRAINING)
     check_understood(args, understood, f"model_args of {where}")
@@ -79,20 +79,20 @@ def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def check_timm(config: ViTConfig, file: Tensors) -> None:
-    """Raises InputError naming what timm's config.json says of the network and the tensors contradict."""
+    """Raises InputError naming a statement of timm's config.json that the tensors contradict."""
     said = file.beside.get("config", {})
     args = said.get("model_args") or {}
     classes = {"num_classes": said["num_classes"]} if said.get("num_classes") is not None else {}
     for theirs, value in (classes | args).items():
         value = value[0] if theirs == "patch_size" and isinstance(value, list) and {*value} == {*value[:1]} else value
         own = getattr(config, SAME[theirs]) if theirs in SAME else value
-        is_headless = theirs == "num_classes" and not own  # features alone: a head may be left out
+        is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
         expected = f"{theirs} {value}, as config.json says, in {file.path}"
         expect(value is None or value == own or is_headless, expected, f"{own} by its tensors")
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The facts of the one network whose tensors have these names and shapes."""
+    """The facts of the only network whose tensors have these names and shapes."""
     own = alike(file.shapes)
     do = "Say which it is: architecture=NAME of timm's, or put its config.json beside it"
     got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
@@ -107,7 +107,7 @@ def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def pool_of(file: Tensors, pool: Any) -> str:
-    """Our name of timm's pool; InputError for one that is not here."""
+    """Our name of timm's pool; InputError for an unsupported one."""
     has_token, after = "cls_token" in file.tensors, "fc_norm.weight" in file.tensors
     both = after and "norm.weight" in file.tensors
     expect(not both, f"one norm after the blocks in {file.path}", "norm and fc_norm")
@@ -123,21 +123,21 @@ def pool_of(file: Tensors, pool: Any) -> str:
 # Hugging Face's config.json
 
 DEFAULT_HEADS: dict[str, int] = dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "clip_vision_model"), 12)
-"""Of towers whose config.json, inside that of a whole model, leaves out what is Hugging Face's default."""
+"""Defaults of Hugging Face's towers, whose config.json, inside that of a whole model, leaves them out."""
 PLAIN = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers")
 TOWERS = ("siglip_vision_model", "siglip2_vision_model", "clip_vision_model")
 WHOLES = ("siglip", "siglip2", "clip")
 """The model_type of files under each naming of Hugging Face's: ViTs, vision towers, whole models with a tower."""
 MAE = ("decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads", "decoder_num_hidden_layers")
 MAE += ("mask_ratio", "norm_pix_loss")
-"""Of MAE's decoder, which no classifier uses."""
+"""Fields of MAE's decoder, which no classifier uses."""
 
 
 def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
-    """Returns the model_type that config.json says, one of `types`: those whose tensors have such names.
+    """The model_type in config.json, one of `types`: those whose tensors have such names.
 
-    Raises: InputError without a config.json that says the number of heads, unless the caller names an architecture; for
-            another type, and for a field that is not understood.
+    Raises: InputError without a config.json that states the number of heads, unless the caller names an architecture;
+            for another type, and for an unknown field.
     """
     where, config = f"config.json beside {file.path}", file.beside.get("config", {})
     kind = config.get("model_type")
@@ -150,7 +150,7 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
 
 
 def tower_of(file: Tensors) -> Tensors:
-    """The file with the config.json of its vision tower, which may lie inside that of a whole model."""
+    """The file with the config.json of its vision tower, which may be part of a whole model's."""
     where, outer = f"config.json beside {file.path}", file.beside.get("config", {})
     if "vision_config" not in outer:
         return file

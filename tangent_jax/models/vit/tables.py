@@ -1,7 +1,7 @@
 """The tables of a Vision Transformer's names in other libraries: (pattern, our path, transform).
 
-A transform turns torch's (out, in) round to our (in, out). What a file fuses, queries, keys and values or a gate and
-the layer beside it, names.py cuts; heads are unfolded later, by the shapes of the architecture.
+A transform swaps torch's (out, in) to our (in, out). names.py splits fused tensors: queries, keys and values, or a gate
+and its other factor. Heads are unfolded later, by the shapes of the architecture.
 """
 
 import re
@@ -70,7 +70,7 @@ TIMM: list[Rule] = [
     *torch_layer(r"attn_pool\.mlp\.fc1", "pool/mlp_in"),
     *torch_layer(r"attn_pool\.mlp\.fc2", "pool/mlp_out"),
 ]
-TIMM_EVA: list[Rule] = [  # its DINOv3: LayerScale, biases and a gate are named otherwise
+TIMM_EVA: list[Rule] = [  # Hugging Face's DINOv3 names LayerScale, biases and a gate differently
     (r"blocks\.(\d+)\.gamma_([12])", r"block_\1/layer_scale\2/scale", same),
     (r"blocks\.(\d+)\.attn\.q_bias", r"block_\1/attention/query/bias", same),
     (r"blocks\.(\d+)\.attn\.v_bias", r"block_\1/attention/value/bias", same),

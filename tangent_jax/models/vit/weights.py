@@ -1,7 +1,7 @@
-"""The family of Vision Transformers: their files under each naming in use, read into one tree of weights.
+"""The family of Vision Transformers: reads files of each naming scheme into one tree of weights.
 
-The architecture is inferred from the tensors, and what config.json says of it is held against them; a missing, extra or
-misshapen tensor is named. One more naming is a table in tables.py, a function here that reads it, and a line in FAMILY.
+The architecture is inferred from the tensors and compared with config.json; errors name a missing, extra or misshapen
+tensor. To add a naming scheme, add a table in tables.py, a function here that reads it, and a line in FAMILY.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """The fields of config.json that are read, Hugging Face's and timm's; None: not stated."""
+    """The fields of config.json that are used, Hugging Face's and timm's; None: not stated."""
 
     layer_norm_eps: float | None = None
     hidden_act: str | None = None
@@ -60,11 +60,11 @@ class Beside:
 STATED = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
 STATED |= {"patch_size": "patch_size", "num_register_tokens": "registers"}
 STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
-"""Fields of config.json that the tensors decide, and ours."""
+"""Fields of config.json that the tensors decide, and our names."""
 
 
 def from_timm(file: Tensors) -> Pretrained:
-    """Reads tensors under timm's names; config.json, the caller or the shapes say which architecture they are of."""
+    """Reads tensors under timm's names; config.json, the caller or the shapes name the architecture."""
     is_ours, is_bare = file.architecture in FAMILY.architectures, not file.beside.get("config")
     facts, images = of_ours(file) if is_ours and is_bare else of_timm(file, is_ours)
     flat = translate(file.tensors, TIMM_EVA if facts.get("positions") == "rotary" else TIMM, file.path)
@@ -78,7 +78,7 @@ def from_timm(file: Tensors) -> Pretrained:
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
-    """The facts of one of the architectures that this library names, such as L/16."""
+    """The facts of an architecture that this library names, such as L/16."""
     assert file.architecture is not None
     config, do = vit_config(file.architecture), "Name the architecture of timm's"
     plain = "fc_norm.weight" not in file.tensors
@@ -98,16 +98,16 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **read_fields(file)}
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
-    if "distillation" in flat:  # DeiT's: a token with a position, of which its classifier reads nothing
+    if "distillation" in flat:  # DeiT's token with a position, which its classifier does not read
         flat = with_distillation(flat, file.path)
     if is_gated:
-        flat, fields["activation"] = with_gates(flat, file.path), "silu"  # whatever config.json says
+        flat, fields["activation"] = with_gates(flat, file.path), "silu"  # config.json is ignored here
     guess = IMAGENET if is_dino or kind in ("deit", "vit_mae", "ijepa") else INCEPTION
     return build(flat, file, fields, Preprocessing(*guess))
 
 
 def with_distillation(flat: Flat, path: str) -> Flat:
-    """The leaves with DeiT's distillation token as a register: the token and its position, which always add."""
+    """The leaves with DeiT's distillation token as a register: the sum of token and position."""
     rest = {name: value for name, value in flat.items() if name != "distillation"}
     position = flat.get("position_embedding", np.zeros((0, 0)))
     rows, token = position.reshape(-1, position.shape[-1]), flat["distillation"].reshape(1, -1)
@@ -131,7 +131,7 @@ def from_tower(file: Tensors) -> Pretrained:
     file = tower_of(file)
     check_hugging_face(file, TOWERS)
     kernels = {name: value for name, value in file.tensors.items() if "patch_embedding.w" in name}
-    is_of_any_shape = any(kernel.ndim == 2 for kernel in kernels.values())  # SigLIP 2's "naflex"
+    is_of_any_shape = any(kernel.ndim == 2 for kernel in kernels.values())  # SigLIP 2's "naflex" models
     tensors = {**file.tensors, **{name: as_images(kernel) for name, kernel in kernels.items()}}
     flat = translate(tensors, TOWER, file.path)
     if "class_token" in flat:
@@ -143,7 +143,7 @@ def from_tower(file: Tensors) -> Pretrained:
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
-    """A patch embedding (d, 3, p, p); SigLIP 2 has one for patches of any number, (d, p p 3)."""
+    """A patch embedding (d, 3, p, p); SigLIP 2 stores it as (d, p p 3), for any number of patches."""
     side = round((kernel.shape[-1] / 3) ** 0.5) if kernel.ndim == 2 else 0
     is_flat = kernel.size and 3 * side**2 == kernel.shape[-1]
     return kernel.reshape(-1, side, side, 3).transpose(0, 3, 1, 2) if is_flat else kernel
@@ -202,7 +202,7 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
 
 
 def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> Any:
-    """The image size that is said, where the position embedding has its patches, if any; else a square."""
+    """The stated image size, if the position embedding has as many patches; else a square."""
     of_architecture = known.pop("image_size", None)
     said = of_architecture or file.config(Beside).image_size
     said = tuple(said) if isinstance(said, list) else said
@@ -221,10 +221,10 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> 
 
 
 def with_class_row(flat: Flat, said: bool | None) -> Flat:
-    """The leaves with a position of 0 for the class token, where the file has positions for the patches alone.
+    """The leaves with a position of 0 for the class token, if the file has positions for patches only.
 
-    said: whether the class token has a position; None where nobody says it: the patches of Google's and Hugging Face's
-    files are then a square.
+    said: True if the class token has a position; None if nothing says so: in Google's and Hugging Face's files the
+    patches then form a square.
     """
     position = flat.get("position_embedding")
     if position is None or position.ndim < 2 or "class_token" not in flat or said:
@@ -235,7 +235,7 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
 
 
 def build(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
-    """The model of these leaves; without JSON beside the weights, with the preprocessing of such models."""
+    """The model of these leaves; without JSON beside the weights, with the usual preprocessing."""
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
     config = infer(flat, file, known)

@@ -1,0 +1,74 @@
+"""Statistics folded by Apache Beam: a `CombineFn` on the direct runner, against one process.
+
+pip install apache-beam==2.77.0
+python beam_statistics.py [WORKERS]
+"""
+
+import json
+import sys
+import tempfile
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from fold import Accumulator, Parts, fold, same_bits
+
+from tangent_jax.solver import Statistics
+from tangent_jax.solver.statistics import from_tree
+from tangent_jax.store import read_component, write_component
+
+
+class Combine(beam.CombineFn):
+    """A monoid of `fold` as Beam folds it: elements are names of shards."""
+
+    def __init__(self, monoid: Parts) -> None:
+        self.monoid = monoid
+
+    def create_accumulator(self) -> Accumulator:
+        return self.monoid.zero()
+
+    def add_input(self, mutable_accumulator: Accumulator, element: str) -> Accumulator:
+        return self.monoid.add(mutable_accumulator, element)
+
+    def merge_accumulators(self, accumulators: list[Accumulator]) -> Accumulator:
+        merged = self.monoid.zero()
+        for accumulator in accumulators:
+            merged = self.monoid.merge(merged, accumulator)
+        return merged
+
+    def extract_output(self, accumulator: Accumulator) -> Statistics:
+        return self.monoid.finish(accumulator)
+
+
+def write(total: Statistics, path: str) -> None:
+    """Writes statistics to a file, whole: what leaves a pipeline leaves it by a file."""
+    said = {"classes": total.classes, "sizes": total.sizes, "source": total.source}
+    write_component(path, total.tree, {"statistics": json.dumps(said)})
+
+
+def read(path: str) -> Statistics:
+    """The statistics that `write` wrote."""
+    tree, metadata = read_component(path)
+    said = json.loads(metadata["statistics"])
+    return from_tree(tree, said["classes"], tuple(said["sizes"]), said["source"])
+
+
+def fold_by_beam(monoid: Parts, names: list[str], workers: int = 1, mode: str = "multi_threading") -> Statistics:
+    """The sum of these shards, by workers that are threads of this process, or (multi_processing) processes."""
+    modes = ["--runner=FnApiRunner", f"--direct_num_workers={workers}", f"--direct_running_mode={mode}"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/total.safetensors"
+        with beam.Pipeline(options=PipelineOptions(modes)) as pipeline:
+            shards = pipeline | beam.Create(names) | beam.Reshuffle()
+            _ = shards | beam.CombineGlobally(Combine(monoid)) | beam.Map(write, path)
+        return read(path)
+
+
+def main() -> None:
+    monoid, workers = Parts(), int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    total, alone = fold_by_beam(monoid, monoid.names, workers), fold(monoid, monoid.names)
+    result = {"examples": total.counts.sum(), "same_bits": same_bits(total, alone), "accuracy": monoid.accuracy(total)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""A contributor: its images stay here, and one file of its component goes out. Nothing here knows Flower.
+
+home/round 01, ...    a store of its own for each round: the component as it was trained, with names and folders
+what is sent          the same numbers, with content identifiers in the place of names, and no folder or recipe
+"""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import tangent_jax as tj
+from tangent_federation.settings import Request, check
+from tangent_jax.core import Tree
+from tangent_jax.store import Shards, fill, plan_removal, read_component, remove, write_component, write_factors
+
+
+class Contribution(NamedTuple):
+    """The bytes of a component's file, and of its Kronecker factors' (b"" where the merge needs none)."""
+
+    component: bytes
+    factors: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contributor:
+    """One contributor.
+
+    `name`: in the server's store; `home`: the folder of its own stores; `dataset`: as `tj.open_dataset`; `part`: (its
+    number, how many share the data set) in a simulation, else (0, 1); `cache`: the folder of features; `weights`: where
+    the network's weights lie here, "" where the request names them rightly. Other weights are another anchor.
+    """
+
+    name: str
+    home: Path
+    dataset: str
+    part: tuple[int, int] = (0, 1)
+    cache: str = "~/.cache/tangent_jax"
+    weights: str = ""
+
+    def recipe(self, request: Request) -> tj.Recipe:
+        """The recipe of a request, with the data set and the weights that are here."""
+        weights = self.weights or request.recipe.weights
+        return dataclasses.replace(request.recipe, dataset=self.dataset, weights=weights)
+
+    def classes(self) -> tuple[str, ...]:
+        """The names of its classes, which the server joins with others'."""
+        return tj.open_dataset(self.dataset).classes
+
+    def features(self, predict: tj.Predictor, classes: tuple[str, ...]) -> tj.Features:
+        """The features of its images, whose targets index `classes`, of all contributors."""
+        dataset, (number, count) = tj.open_dataset(self.dataset), self.part
+        rows = tj.shards.uniform(len(dataset.train), count, seed=0)[number]
+        return in_classes(predict.features(dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes, classes)
+
+    def at_anchor(self, request: Request, total: bytes = b"") -> tj.Predictor:
+        """The predictor, or feature map, at the round's anchor; `total`: the file of all that the anchor has moved."""
+        predict = self.recipe(request).first_predictor(request.classes)
+        return tj.solver.move_anchor(predict, read_bytes(total)[0]) if total else predict
+
+    def contribute(self, request: Request, total: bytes = b"") -> Contribution:
+        """The files that answer a request; trained now, or read where they were trained already.
+
+        Raises: InputError where no image is left, or a file would be larger than the server takes.
+        """
+        predict = self.at_anchor(request, total)
+        features = self.features(predict, request.classes)
+        shards = Shards(predict, features, self.recipe(request), {self.name: np.arange(len(features))}, request.classes)
+        self.forget(request.forget)  # first: a store that is open does not see what another takes out
+        store = tj.Store(self.home / f"round {request.round:02}")
+        fill(store, shards, request.factors)
+        check(self.name in store, "an image that was not removed", f"none left of {self.name}")
+        factors = store.factors(self.name) if request.factors else None
+        sent = Contribution(
+            file_bytes(store[self.name], {"provenance": without_names(store, self.name)}),
+            factors_bytes(factors) if factors is not None else b"",
+        )
+        size = max(map(len, sent))
+        check(size <= request.most_bytes, f"a file of at most {request.most_bytes} bytes", f"{size}, and sends none")
+        return sent
+
+    def forget(self, identifiers: tuple[str, ...]) -> None:
+        """Removes images from its own stores and caches, for good."""
+        for store in tj.store.round_stores(self.home) if identifiers else []:
+            plan = plan_removal(store, examples=identifiers)
+            if plan.components:
+                remove(store, plan, cache=tj.Cache(self.cache))
+
+
+def in_classes(features: tj.Features, own: tuple[str, ...], every: tuple[str, ...]) -> tj.Features:
+    """The features with class indices among all contributors' classes instead of its own."""
+    check({*own} <= {*every}, "a request for all classes here", f"none for {sorted({*own} - {*every})[:1]}")
+    index = np.array([every.index(name) for name in own], features.targets.dtype)
+    return dataclasses.replace(features, targets=index[features.targets])
+
+
+def without_names(store: tj.Store, name: str) -> str:
+    """The provenance that is sent, as JSON: identifiers as names, no folder, recipe or owner."""
+    origin = store.provenance(name)
+    hidden = tuple((identifier, identifier) for identifier, _ in origin.examples)
+    changes = {"recipe": None, "folders": (), "run": None, "owners": {}}
+    return dataclasses.replace(origin, examples=hidden, is_own=False, **changes).to_json()
+
+
+def file_bytes(dw: Tree, metadata: dict[str, str]) -> bytes:
+    """The bytes of a component's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "component.safetensors"
+        write_component(path, dw, metadata)
+        return path.read_bytes()
+
+
+def factors_bytes(factors: tj.solver.Curvature) -> bytes:
+    """The bytes of a file of Kronecker factors."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "factors.safetensors"
+        write_factors(path, factors)
+        return path.read_bytes()
+
+
+def read_bytes(content: bytes) -> tuple[Tree, dict[str, str]]:
+    """(dw, metadata) of the bytes of a component's file; dw lies in memory. InputError where they are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "component.safetensors"
+        path.write_bytes(content)
+        dw, metadata = read_component(path)
+        return jax.tree.map(np.array, dw), metadata

@@ -1,0 +1,143 @@
+"""Private statistics of a federation: noise that each contributor adds, or that protects each contributor as a whole.
+
+    local     each contributor releases noised statistics of its images (`tj.privacy.release_statistics`): nothing else
+              leaves it, and the server need not be trusted
+    central   each contributor sends s = sum_i g_i, of length at most C; the server releases sum_s s + sigma C N(0, I)
+              once, so that (epsilon, delta) holds for one contributor more or less, with all its images
+
+The central release is one step of `tj.fit_private` on the linear loss <s, dw>, whose examples are the contributors:
+with its ledger and account. The server sees each s, so it must be trusted with them.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import tangent_jax as tj
+from tangent_federation.contributor import Contributor, file_bytes, read_bytes
+from tangent_federation.settings import Request, Settings, check
+from tangent_jax.core import Tree, trees
+from tangent_jax.models import FeatureMap
+from tangent_jax.privacy import Contribution, contributions, on_sphere, release_statistics
+from tangent_jax.privacy.statistics import ADDED, OBJECTIVE
+from tangent_jax.solver import Statistics
+
+SHARES = (0.0, 1.0, 0.0)  # class sums alone: G of a few contributors' images drowns in noise
+
+
+def mechanism_of(settings: Settings) -> tj.privacy.Mechanism:
+    """The mechanism of one release."""
+    unit = "owner" if settings.privacy == "central" else "example"
+    return tj.make_mechanism(settings.epsilon, settings.delta, steps=1, unit=unit)
+
+
+def map_of(predict: FeatureMap) -> FeatureMap:
+    """The feature map whose rows have length 1."""
+    return on_sphere(predict, None, None)
+
+
+# Local: a contributor adds noise
+
+
+def release(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism) -> bytes:
+    """The file of a contributor's noised statistics; its ledger, in its home, pays once, and the file is kept."""
+    map_ = map_of(own.at_anchor(request))
+    features = own.features(map_, request.classes)
+    folder = own.home / "private"
+    noised, fitted = release_statistics(
+        map_, features, request.classes, mechanism=mechanism, shares=SHARES, folder=folder
+    )
+    said = {
+        "classes": noised.classes,
+        "sizes": noised.sizes,
+        "source": noised.source,
+        "epsilon": fitted.spent.compute_epsilon(),
+    }
+    return file_bytes(noised.tree, {"statistics": json.dumps(said)})
+
+
+def read_release(content: bytes, map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
+    """The statistics of a file of `release`; InputError for other features or classes, NaN or infinity."""
+    tree, metadata = read_bytes(content)
+    said = json.loads(metadata.get("statistics", "{}"))
+    check(said.get("source") == map_.identity, "statistics of the server's features", "of others")
+    check(tuple(said.get("classes", ())) == tuple(sorted(classes)), "statistics of the classes asked for", "of others")
+    wanted = {path: leaf.shape for path, leaf in trees.leaves(empty(map_, classes).tree).items()}
+    got = {path: leaf.shape for path, leaf in trees.leaves(tree).items()}
+    check(got == wanted, f"leaves {wanted}", got)
+    check(all(np.isfinite(leaf).all() for leaf in trees.leaves(tree).values()), "numbers that are finite", "NaN")
+    return tj.solver.statistics.from_tree(tree, sorted(classes), map_.sizes, map_.identity)
+
+
+def empty(map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
+    """The statistics of no example."""
+    k, c = sum(map_.sizes), len(classes)
+    zeros = np.zeros((k, k)), np.zeros((c, k)), np.zeros(c)
+    return Statistics(*zeros, tuple(sorted(classes)), map_.sizes, map_.identity)
+
+
+# Central: the server adds noise to the sum over contributors
+
+
+def clipped(own: Contributor, request: Request, clip_norm: float) -> bytes:
+    """The file of a contributor's sum over its images, of length at most `clip_norm`."""
+    map_ = map_of(own.at_anchor(request))
+    features = own.features(map_, request.classes)
+    probe = tj.make_mechanism(1.0, 1e-5, steps=1)  # of no release: its features alone are taken
+    step, rows, _ = contributions(map_, features, request.classes, probe, SHARES)
+    total = gradient_sum(step, jnp.asarray(rows.inputs), jnp.asarray(rows.targets))
+    length = float(trees.norm(total))
+    shrunk = jax.tree.map(lambda leaf: np.asarray(leaf * min(1.0, clip_norm / max(length, 1e-12))), total)
+    return file_bytes(shrunk, {})
+
+
+@jax.jit
+def gradient_sum(step: Contribution, u: Array, targets: Array) -> Tree:
+    """sum_i g_i of rows u "n k"."""
+    return jax.grad(lambda dw: jnp.take_along_axis(step(dw, u), targets[:, None], 1).sum())(step.zeros())
+
+
+def read_clipped(content: bytes, step: Contribution) -> np.ndarray:
+    """The numbers of a file of `clipped`, "m"; InputError for other leaves, NaN or infinity."""
+    tree, _ = read_bytes(content)
+    wanted = {path: leaf.shape for path, leaf in trees.leaves(step.zeros()).items()}
+    got = {path: leaf.shape for path, leaf in trees.leaves(tree).items()}
+    check(got == wanted, f"leaves {wanted}", got)
+    flat = np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(tree).values()])
+    check(np.isfinite(flat).all(), "numbers that are finite", "NaN or infinity")
+    return flat
+
+
+def inner(dw: Tree, x: Array) -> Array:
+    """<s, dw>, "b 1", of contributors' sums s "b m": its gradient in dw is s."""
+    return (x @ dw["sum"])[:, None]
+
+
+def release_sum(
+    sums: dict[str, np.ndarray],
+    map_: FeatureMap,
+    classes: tuple[str, ...],
+    mechanism: tj.privacy.Mechanism,
+    folder: Path | None = None,
+    seed: int | None = None,
+) -> tuple[Statistics, tj.Fitted]:
+    """(noised statistics of all contributors, the run with its account) of their sums "m" by name, released once.
+
+    Guarantees: (epsilon, delta) for one contributor more or less, whose sum is clipped here again to C.
+    """
+    names = sorted(sums)
+    x, step = np.array([sums[name] for name in names]), Contribution(len(classes), sum(map_.sizes), SHARES)
+    data = tj.Batches(x, np.zeros(len(names), np.int32), owners=names)
+    start = {"sum": jnp.zeros(x.shape[1])}
+    settings = {"objective": OBJECTIVE, "optimizer": ADDED, "start": start}
+    fitted = tj.fit_private(inner, data, mechanism=mechanism, folder=folder, seed=seed, **settings)
+    leaves = trees.leaves(step.zeros())
+    cuts = np.cumsum([leaf.size for leaf in leaves.values()])[:-1]
+    parts = np.split(np.asarray(fitted.dw["sum"]), cuts)
+    whole = {path: part.reshape(leaf.shape) for (path, leaf), part in zip(leaves.items(), parts, strict=True)}
+    rows = tj.Features(x, np.zeros(len(names), np.int32), tuple((name, name) for name in names), owners=tuple(names))
+    return step.statistics(fitted._replace(dw=whole), map_, rows, classes), fitted

@@ -1,0 +1,240 @@
+"""The Flower server: asks contributors, and keeps what they send in a store.
+
+    OUT/rounds/round 01, ...    a store for each round: components, compositions, receipts
+    OUT/result.json             accuracy, bytes, seconds, and a line for each contributor that is left out
+
+Run again it asks only for what is missing; `remove` takes a contributor or an image out first.
+"""
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+import tangent_jax as tj
+from tangent_federation import secure_sum
+from tangent_federation.collection import Collection, compose_round, moves_of, one_line, open_rounds, remove_from
+from tangent_federation.contributor import Contribution, file_bytes
+from tangent_federation.private import map_of, mechanism_of, read_clipped, read_release, release_sum
+from tangent_federation.settings import Request, Settings, check
+from tangent_jax.core import Tree, trees
+from tangent_jax.privacy import Contribution as Step
+from tangent_jax.solver import Round, fit_rounds
+
+app = ServerApp()
+POLL = 0.1  # seconds
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run: a removal, rounds (or one release, or one secure sum), the composition, the result."""
+    Federation(grid, context, Settings.of(context.run_config)).run()
+
+
+@dataclasses.dataclass
+class Federation:
+    """A run; `nodes`: the node of each contributor, by name; `result`: what result.json will say.
+
+    `losses`: (mean loss, how many images) of each contributor; `left_out`: a line for each that is left out.
+    """
+
+    grid: Grid
+    context: Context
+    settings: Settings
+    nodes: dict[str, int] = dataclasses.field(default_factory=dict)
+    result: dict[str, Any] = dataclasses.field(default_factory=dict)
+    losses: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def run(self) -> None:
+        """The whole run."""
+        settings, began = self.settings, time.perf_counter()
+        self.rounds = Path(settings.out) / "rounds"
+        forget = self.remove() if settings.remove else {}
+        classes = self.meet()
+        self.request = Request(settings.recipe(), classes, most_bytes=int(settings.most_mb * (1 << 20)))
+        if settings.secure:
+            predict, dw = self.sum_securely()
+        elif settings.privacy != "none":
+            predict, dw = self.release()
+        else:
+            predict, dw = self.compose(forget)
+        if settings.test:
+            test = predict.features(tj.open_dataset(settings.test).test, tj.Cache(settings.cache))
+            self.result["accuracy"] = tj.evaluate(predict, dw, test)
+        self.result |= {"left_out": self.left_out, "seconds": time.perf_counter() - began}
+        self.result |= {"fingerprint": trees.fingerprint(dw), "names": [*self.nodes]}
+        self.result["settings"] = dataclasses.asdict(settings)
+        path = Path(settings.out) / "result.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.result, indent=1))
+        for name, line in self.left_out.items():
+            print(f"{name} is left out: {line}", flush=True)
+        shown = {key: value for key, value in self.result.items() if key not in ("settings", "names", "left_out")}
+        print(json.dumps(shown), flush=True)
+
+    def remove(self) -> dict[str, tuple[str, ...]]:
+        """Removes what the settings say from the stores; what each contributor must forget, by name."""
+        removed = remove_from(self.rounds, self.settings.remove)
+        self.result["receipts"] = [sorted(receipt.removed) for receipt in removed.receipts]
+        return removed.forget
+
+    # Messages
+
+    def ask(self, kind: str, requests: Mapping[str, RecordDict]) -> Iterator[tuple[str, ConfigRecord | None, str]]:
+        """(name, answer, why there is none) of each contributor as it comes; of those that do not, at the end."""
+        messages = {
+            name: Message(record, dst_node_id=self.nodes[name], message_type=kind) for name, record in requests.items()
+        }
+        names = dict(zip(self.grid.push_messages(messages.values()), messages, strict=True))
+        end = time.monotonic() + self.settings.wait
+        while names and time.monotonic() < end:
+            for reply in self.grid.pull_messages([*names]):
+                name = names.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error():
+                    yield name, None, f"its program failed: {reply.error.reason}"
+                else:
+                    yield name, reply.content.config_records.get("answer"), "it sent nothing"
+            time.sleep(POLL * bool(names))
+        for name in names.values():
+            yield name, None, f"no answer within {self.settings.wait:g} s"
+
+    def meet(self) -> tuple[str, ...]:
+        """Learns who is there; returns the classes of all, sorted."""
+        end = time.monotonic() + self.settings.wait
+        while len(ids := sorted(self.grid.get_node_ids())) < self.settings.least and time.monotonic() < end:
+            time.sleep(POLL)
+        self.nodes = {f"node {node}": node for node in ids}
+        known, classes = {}, {*filter(None, self.settings.classes.split(","))}
+        for node, answer, why in self.ask(MessageType.QUERY, {name: RecordDict() for name in self.nodes}):
+            try:
+                check(answer is not None, "an answer", why)
+                assert answer is not None
+                name, own = str(answer["name"]), {str(each) for each in json.loads(str(answer["classes"]))}
+                check(name not in known, "a name of its own", f"{name}, which is taken")
+            except (ValueError, KeyError, TypeError) as error:
+                self.left_out[node] = one_line(error)
+                continue
+            known[name] = self.nodes[node]
+            classes |= set() if self.settings.classes else own
+        self.nodes = dict(sorted(known.items()))
+        check(len(known) >= self.settings.least, f"{self.settings.least} contributors or more", len(known))
+        return tuple(sorted(classes))
+
+    def collect(self, collection: Collection, forget: Mapping[str, tuple[str, ...]], total: bytes = b"") -> None:
+        """Asks for the components of a round that are missing, and adds them as they come."""
+        requests, request = {}, collection.request
+        for name in collection.missing([*self.nodes]):
+            own = dataclasses.replace(request, forget=forget.get(name, ()))
+            fields = {"json": own.to_json(), **({"total": total} if total else {})}
+            requests[name] = RecordDict({"request": ConfigRecord(fields)})
+        for name, answer, why in self.ask(MessageType.TRAIN, requests):
+            fields = (
+                {} if answer is None else {field: answer[field] for field in Contribution._fields if field in answer}
+            )
+            collection.take(name, Contribution(**fields) if fields else None, why)
+
+    # Composition, in rounds
+
+    def compose(self, forget: Mapping[str, tuple[str, ...]]) -> tuple[Any, Tree]:
+        """(predictor, dw) at the last anchor, of the rounds of all contributors."""
+        settings, recipe = self.settings, self.request.recipe
+        first = recipe.first_predictor(self.request.classes)
+        self.result |= {"bytes": 0, "round_seconds": []}
+
+        def fit(here: Any, before: list[Round]) -> Tree:
+            began = time.perf_counter()
+            stores = open_rounds(self.rounds)[: len(before)]
+            moves = moves_of(stores, [past.size for past in before], settings.merge, settings.penalty)
+            store = tj.Store(self.rounds / f"round {len(before) + 1:02}")
+            request = dataclasses.replace(self.request, round=len(before) + 1, factors=settings.merge == "inputs")
+            own = Collection(store, request, here, dataclasses.replace(recipe, moves=moves))
+            total = file_bytes(before[-1].total, {}) if before else b""
+            self.collect(own, forget, total)
+            self.left_out |= {f"{name}, round {request.round}": line for name, line in own.left_out.items()}
+            self.result["bytes"] += sum(own.bytes.values())
+            self.result["contributors"] = len(store)
+            dw = compose_round(store, settings.merge, settings.penalty)[1]
+            self.result["round_seconds"].append(time.perf_counter() - began)
+            return dw
+
+        if settings.method != "taft":
+            fit(first, [])
+            return first, tj.Store(self.rounds / "round 01").statistics().solve()
+        if settings.rounds == 1:
+            return first, fit(first, [])
+        rounds = fit_rounds(first, self.loss, recipe.objective(), fit, settings.rounds)
+        self.result["losses"] = [past.loss for past in rounds]
+        return tj.solver.network(first), rounds[-1].total
+
+    def loss(self, total: Tree) -> float:
+        """The mean loss of the network where the anchor has moved by `total`, over all contributors' images.
+
+        Who gave no finite loss at first does not count; whose loss does not come later counts by the one before.
+        """
+        fields = {"json": self.request.to_json(), "total": file_bytes(total, {})}
+        record = RecordDict({"request": ConfigRecord(fields)})
+        answers = self.ask(MessageType.EVALUATE, dict.fromkeys(self.nodes, record))
+        is_first = not self.losses
+        for name, answer, _ in answers:
+            pair = loss_of(answer)
+            if pair is not None and (is_first or name in self.losses):
+                self.losses[name] = pair
+        check(self.losses, "the loss of a contributor at least", "none")
+        pairs = self.losses.values()
+        return sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)
+
+    # Sums of which the server sees no contributor's part, or adds noise to
+
+    def sum_securely(self) -> tuple[Any, Tree]:
+        """(feature map, head) of the secure sum of all contributors' statistics."""
+        map_ = self.request.recipe.first_predictor(self.request.classes)
+        total, count = secure_sum.run(self.grid, self.context, self.request, map_, self.settings)
+        self.result |= {"contributors": count, "images": float(total.counts.sum())}
+        numbers = sum(leaf.size for leaf in trees.leaves(total.tree).values())
+        self.result["bytes"] = 8 * numbers * self.settings.limbs * count  # of the masked vectors
+        path = Path(self.settings.out) / "statistics.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file_bytes(total.tree, {}))
+        return map_, total.solve()
+
+    def release(self) -> tuple[Any, Tree]:
+        """(feature map, head) of private statistics."""
+        settings, request = self.settings, self.request
+        map_ = map_of(request.recipe.first_predictor(request.classes))
+        mechanism = mechanism_of(settings)
+        step = Step(len(request.classes), sum(map_.sizes), (0.0, 1.0, 0.0))
+        record, parts = RecordDict({"request": ConfigRecord({"json": request.to_json()})}), {}
+        for name, answer, why in self.ask(MessageType.TRAIN, dict.fromkeys(self.nodes, record)):
+            try:
+                check(answer is not None, "a contribution", why)
+                assert answer is not None
+                content = bytes(answer["component"])
+                check(len(content) <= request.most_bytes, f"a file of at most {request.most_bytes} bytes", len(content))
+                is_local = settings.privacy == "local"
+                parts[name] = read_release(content, map_, request.classes) if is_local else read_clipped(content, step)
+            except (ValueError, KeyError, TypeError) as error:
+                self.left_out[name] = one_line(error)
+        check(parts, "a contributor at least", "none")
+        if settings.privacy == "local":
+            noised = sum(parts[name] for name in sorted(parts))
+            mechanism = dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier * len(parts) ** 0.5)
+        else:
+            noised, fitted = release_sum(parts, map_, request.classes, mechanism, Path(settings.out) / "private")
+            self.result["epsilon"] = fitted.spent.compute_epsilon()
+        self.result["contributors"] = len(parts)
+        return map_, step.head(noised, request.classes, mechanism)
+
+
+def loss_of(answer: ConfigRecord | None) -> tuple[float, int] | None:
+    """(mean loss, how many images) of an answer; None where it says none that is finite."""
+    said = {} if answer is None else answer
+    loss, count = said.get("loss"), said.get("count")
+    good = isinstance(loss, float) and isinstance(count, int) and math.isfinite(loss) and count > 0
+    return (loss, count) if good else None

@@ -1,0 +1,124 @@
+"""Settings of a run of the federation, and the request that the server sends to each contributor."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import tangent_jax as tj
+from tangent_jax.models import FeatureSettings
+
+PARTS = {"lda": ("h",), "exact": ("h", "ntk")}
+"""The features of each method of statistics."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of `flwr run --run-config`, a dash in the place of each underscore.
+
+    `out`: an absolute folder for the store and the results; `dataset`: what a simulated contributor has a shard of (a
+    real one names its own in its node's configuration); `test`: the data set whose test images the server evaluates on,
+    "" for none; `least`: contributors that must be there before anybody is asked; `classes`:
+    divided by commas, "" for those of all contributors; `weights`: as `tj.load`; `method`:
+    lda or exact (statistics), or taft (tangent weights); `width`: of the tangent features of exact; `solver`: optimum
+    or adam, with `penalty`, `passes`, `epochs`, `learning_rate` as `tj.Recipe`; `rounds`: of taft at an anchor that
+    moves; `merge`: mean or inputs; `secure`: statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by
+    SecAgg+) of at most `limit`; `privacy`: none, local (each contributor adds noise) or central (the server does, and
+    protects each contributor as one user), with `epsilon` and `delta`; `remove`: a contributor's name, or an image's
+    content identifier, before anything is asked for; `most_mb`: the largest file that is taken; `wait`: seconds for
+    answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the contributors' folder of features.
+    """
+
+    out: str
+    dataset: str = "digits"
+    test: str = "digits"
+    weights: str = "builtin"
+    method: str = "lda"
+    width: int = 1024
+    solver: str = "optimum"
+    penalty: float = 0.1
+    passes: int = 12
+    epochs: int = 10
+    learning_rate: float = 3e-3
+    rounds: int = 1
+    merge: str = "mean"
+    secure: bool = False
+    limbs: int = 3
+    limit: float = 1e6
+    privacy: str = "none"
+    epsilon: float = 8.0
+    delta: float = 1e-3
+    remove: str = ""
+    most_mb: float = 64.0
+    least: int = 1
+    classes: str = ""
+    wait: float = 600.0
+    faults: str = ""
+    cache: str = "~/.cache/tangent_jax"
+
+    def __post_init__(self) -> None:
+        check(self.out.startswith("/"), "out, an absolute folder", repr(self.out))
+        check(self.method in ("lda", "exact", "taft"), "method lda, exact or taft", self.method)
+        check(self.merge in ("mean", "inputs"), "merge mean or inputs", self.merge)
+        check(self.privacy in ("none", "local", "central"), "privacy none, local or central", self.privacy)
+        sums = self.method != "taft"
+        check(sums or not self.secure, "method lda or exact beside secure", self.method)
+        check(sums or self.privacy == "none", "method lda or exact beside privacy", self.method)
+        check(not sums or (self.rounds == 1 and self.merge == "mean"), "one round of statistics, by mean", self.rounds)
+        check(not self.secure or self.privacy == "none", "secure, or privacy", "both")
+
+    @classmethod
+    def of(cls, run_config: Mapping[str, Any]) -> "Settings":
+        """The settings of a Flower run."""
+        given = {name.replace("-", "_"): value for name, value in run_config.items()}
+        unknown = sorted({*given} - {field.name for field in dataclasses.fields(cls)})
+        check(not unknown, "known settings", unknown[:1])
+        return cls(**given)
+
+    def recipe(self) -> tj.Recipe:
+        """The recipe of all components, from the anchor where rounds begin."""
+        common = {"weights": self.weights, "dataset": self.dataset}
+        if self.method != "taft":
+            return tj.Recipe(features=FeatureSettings(PARTS[self.method], width=self.width), **common)
+        adam = {"epochs": self.epochs, "learning_rate": self.learning_rate}
+        optimum = {"penalty": self.penalty, "passes": self.passes, "certificate": 1e-9}  # the passes decide
+        return tj.Recipe(solver=self.solver, **common, **(adam if self.solver == "adam" else optimum))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The request to one contributor.
+
+    `recipe`: of the component, at the first anchor; `classes`: of all contributors, sorted; `round`: from 1;
+    `factors`: whether the merge needs the component's Kronecker factors; `forget`: content identifiers of images that
+    must go; `most_bytes`: of the file that is taken.
+    """
+
+    recipe: tj.Recipe
+    classes: tuple[str, ...]
+    round: int = 1
+    factors: bool = False
+    forget: tuple[str, ...] = ()
+    most_bytes: int = 1 << 26
+
+    def to_json(self) -> str:
+        """The text that `from_json` reads."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Request":
+        """The request of a text that `to_json` wrote."""
+        fields = json.loads(text)
+        recipe = fields.pop("recipe")
+        recipe["moves"] = ()
+        if recipe["features"] is not None:
+            recipe["features"]["parts"] = tuple(recipe["features"]["parts"])
+            recipe["features"] = FeatureSettings(**recipe["features"])
+        lists = {name: tuple(fields.pop(name)) for name in ("classes", "forget")}
+        return cls(tj.Recipe(**recipe), **lists, **fields)
+
+
+def check(condition: Any, expected: str, got: object) -> None:
+    """Raises InputError where the condition does not hold."""
+    if not condition:
+        raise tj.InputError(f"federation: expected {expected}; got {got}")

@@ -1,0 +1,97 @@
+"""A folder of results at a URL: the work is done in a local folder, whose state is copied there as it is committed.
+
+    URL/result.json, ...      each result by its own name, once the command has finished: result.json is the last
+    URL/state/                the local folder as a run needs it to go on (snapshots.py): checkpoints, ledger, journals
+
+Whatever the library writes whole into the local folder (a checkpoint, a ledger, a line of a journal) is at the URL when
+the write returns. So a run that is killed goes on from there, on any machine; and a private step is paid at the URL
+before it is taken. Two runs that write to one URL are told apart by the numbers of their states: the one that finds a
+newer state than its own is refused, before its next step.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tangent_jax.core import files, urls
+from tangent_jax.core.checks import require
+from tangent_jax.core.files import file_fingerprint, hold_lock, write_whole
+from tangent_jax.core.snapshots import Remote
+
+LEFT_OUT = (".partial", ".lock")  # the ends of names that are no state
+
+
+class Mirror:
+    """The local folder of a URL, `root`, and its copy there."""
+
+    def __init__(self, function: str, url: str) -> None:
+        self.function, self.url = function, url.rstrip("/")
+        scratch = urls.scratch_of(self.url)
+        self.root, self.base = scratch / "out", scratch / "number"
+        self.hashes: dict[str, tuple[tuple[int, ...], str]] = {}
+        self.remote = Remote(function, f"{self.url}/state")
+        same = self.root.is_dir() and self.base.is_file() and self.base.read_text() == f"{self.remote.number}"
+        if not same and self.remote.number:
+            self.remote.pull(self.root)
+            self.keep_number()
+        elif not same and self.base.is_file():
+            do = f"Delete {scratch} to begin anew, or restore the bucket"
+            require(False, function, f"the state of {self.url}/state that this machine left", "none", do)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def keep_number(self) -> None:
+        """Notes which state the local folder is, or goes on from."""
+        write_whole(self.base, f"{self.remote.number}")
+
+    def state(self) -> dict[str, str]:
+        """The SHA-256 of each file of the local folder by its name; one that is as it was is not read again."""
+        result = {}
+        for path in sorted(self.root.rglob("*")):
+            if path.is_symlink() or not path.is_file() or any(part.endswith(LEFT_OUT) for part in self.names(path)):
+                continue
+            name, now = "/".join(self.names(path)), path.stat()
+            stamp = now.st_size, now.st_mtime_ns, now.st_ino
+            if self.hashes.get(name, (None, ""))[0] != stamp:
+                self.hashes[name] = stamp, file_fingerprint(path)
+            result[name] = self.hashes[name][1]
+        return result
+
+    def names(self, path: Path) -> tuple[str, ...]:
+        """The names of a path below the local folder."""
+        return path.relative_to(self.root).parts
+
+    def written(self, path: Path) -> None:
+        """Copies the local folder's state to the URL, where `path` lies in it: it was just written whole."""
+        if path.is_relative_to(self.root):
+            self.push()
+
+    def push(self) -> None:
+        """Copies the local folder's state to the URL.
+
+        Raises: InputError where another run has written there since, or it cannot be written to.
+        """
+        self.remote.push(self.root, self.state(), grow=True)
+        self.keep_number()
+
+    def publish(self) -> None:
+        """Copies the state, then each result by its own name, result.json last."""
+        self.push()
+        results = [path for path in self.root.glob("*") if path.is_file() and not path.name.endswith(LEFT_OUT)]
+        results += [path for path in self.root.glob("metrics/**/*") if path.is_file()]
+        for path in sorted(results, key=lambda path: (path.name == "result.json", path)):
+            urls.upload(self.function, path, f"{self.url}/{'/'.join(self.names(path))}")
+
+
+@contextmanager
+def open_mirror(function: str, url: str) -> Iterator[Mirror]:
+    """Yields the mirror of a URL, which copies what the library writes whole while the `with` runs.
+
+    Raises: InputError where another process of this machine has it, or the URL cannot be read.
+    """
+    with hold_lock(urls.scratch_of(url) / "mirror.lock", wait=False):
+        mirror = Mirror(function, url)
+        files.WRITTEN.append(mirror.written)
+        try:
+            yield mirror
+        finally:
+            files.WRITTEN.remove(mirror.written)

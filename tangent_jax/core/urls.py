@@ -1,0 +1,267 @@
+"""The one door to files at URLs (s3://, gs://, hf://, memory:// and what else fsspec opens).
+
+A write is one PUT, or a multipart upload that completes: at the end of it an object is there whole, after a kill or an
+error it is not there. `create` writes only where nothing is yet, and that decides between two writers: S3, Google and
+Azure storage and memory:// decide it themselves (If-None-Match), other file systems look and then write.
+
+Every error of a file system becomes one line that names the URL: no credentials, no bucket, a clock that is off, ...
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
+
+SCRATCH = "~/.cache/tangent_jax/urls"
+"""The folder of local copies of what URLs name."""
+CACHE = "cache"
+"""The name, in the local folder of a URL, of the cached rows of features; results are in "out"."""
+PIECE = 1 << 22  # bytes of an object that are read at once
+PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+STORES = "Keep it on a file system, and copy it by `tangent-jax store push URL`"
+"""The advice for what needs locks, renames and fsync."""
+
+
+def is_url(value: object) -> bool:
+    """True for text such as s3://bucket/folder."""
+    return isinstance(value, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", value) is not None
+
+
+def connect(function: str, url: str) -> tuple[Any, str]:
+    """(the file system of a URL, the path of the URL there).
+
+    Raises: InputError for a file system that fsspec does not know, or whose package is not installed.
+    """
+    import fsspec  # 0.2 seconds, for whoever passes a URL alone
+
+    scheme = url.partition("://")[0].lower()
+    local, do = scheme in ("file", "local"), "Write a local path alone, without a scheme"
+    require(not local, function, "a URL of a remote file system", url, do)
+    require("\0" not in url and ".." not in url.split("/"), function, "a plain URL", repr(url))
+    try:
+        fs, path = fsspec.url_to_fs(url.rstrip("/"))
+    except ImportError as error:
+        package = PACKAGES.get(scheme, "its package")
+        extra = " or 'tangent-jax[url]'" if package == "s3fs" else ""
+        raise refusal(
+            function, f"{package}, which reads {scheme}://", "none", f"pip install {package}{extra}"
+        ) from error
+    except ValueError as error:
+        raise refusal(function, "a URL that fsspec can open, such as s3://bucket/folder", f"{url} ({error})") from error
+    except Exception as error:
+        raise explain(function, url, error) from error
+    require(path.strip("/"), function, "a URL with a bucket or a folder", url)
+    return fs, path
+
+
+@contextmanager
+def telling(function: str, url: str) -> Iterator[None]:
+    """Raises each error of a file system, while the `with` runs, as one line of InputError that names the URL."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # each file system has its own kinds
+        raise explain(function, url, error) from error
+
+
+def explain(function: str, url: str, error: Exception) -> InputError:
+    """The InputError that says what an error of a file system means."""
+    chain = [error, *filter(None, [error.__cause__, error.__context__])]
+    names = {type(each).__name__ for each in chain}
+    text = " ".join((str(error) or type(error).__name__).split())[:200]
+    if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}:
+        do = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads"
+        return refusal(function, f"credentials for {url}", "none", do)
+    if "request time and the current time" in text or "RequestTimeTooSkewed" in text:
+        do = "Set this machine's clock, as by NTP"
+        return refusal(function, f"a clock within 15 minutes of that of {url}", text, do)
+    if "bucket does not exist" in text:
+        return refusal(function, f"the bucket of {url}", "no such bucket", "Make it, or mend its name")
+    if "pre-conditions" in text or "FileExpired" in names:
+        do = "Run the same command again, once nobody writes there"
+        return refusal(function, f"{url} as it was listed", "another object: it changed while it was read", do)
+    if isinstance(error, PermissionError):
+        return refusal(function, f"the right to read or write {url}", text, "Ask the owner of the bucket")
+    if isinstance(error, FileNotFoundError):
+        return refusal(function, "a file or folder", f"{url}, which does not exist")
+    return refusal(function, f"{url} to answer", f"{type(error).__name__}: {text}", "Run the same command again")
+
+
+# Whole objects
+
+
+def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
+    """A file system's facts of each file below a URL, as they are now, by its name there; {} where there is none."""
+    fs, path = connect(function, url)
+    with telling(function, url):
+        fs.invalidate_cache()
+        try:
+            entries = fs.find(path, detail=True)
+        except FileNotFoundError as error:
+            if "bucket" in str(error):
+                raise
+            entries = {}
+    prefix = path.strip("/") + "/"
+    files = {name.lstrip("/"): info for name, info in entries.items() if info.get("type") == "file"}
+    return {name.removeprefix(prefix): files[name] for name in sorted(files) if name.startswith(prefix)}
+
+
+def read(function: str, url: str) -> bytes:
+    """The bytes of an object."""
+    fs, path = connect(function, url)
+    with telling(function, url):
+        return fs.cat_file(path)
+
+
+def write(function: str, url: str, content: bytes) -> None:
+    """Writes an object whole, or leaves what was there."""
+    fs, path = connect(function, url)
+    with telling(function, url):
+        fs.pipe_file(path, content)
+
+
+def upload(function: str, file: Path, url: str) -> None:
+    """Writes an object with the bytes of a file, whole, or leaves what was there."""
+    if file.stat().st_size <= PIECE:
+        return write(function, url, file.read_bytes())
+    fs, path = connect(function, url)
+    with telling(function, url):
+        return fs.put_file(os.fspath(file), path)
+
+
+def create(function: str, url: str, content: bytes) -> bool:
+    """Writes an object where there is none; False where there is one of other bytes.
+
+    An answer that was lost is no error: where the object is there with these bytes, it was written by this call, so
+    the bytes must be the caller's own, such as bytes with a random part.
+    """
+    fs, path = connect(function, url)
+    try:
+        fs.pipe_file(path, content, mode="create")
+        return True
+    except NotImplementedError as error:
+        do = "Use s3://, gs:// or az://, which create an object only where there is none"
+        raise refusal(function, f"a file system for {url} that can decide between two writers", error, do) from error
+    except Exception as error:
+        taken = isinstance(error, FileExistsError) or "pre-conditions" in str(error) or "409" in str(error)
+        taken = taken or (isinstance(error, OSError) and error.errno == errno.EEXIST)
+        if not taken:
+            raise explain(function, url, error) from error
+    with telling(function, url):
+        return fs.cat_file(path) == content
+
+
+def delete(function: str, urls: list[str]) -> None:
+    """Deletes objects; one that is gone already is none to delete."""
+    for url in urls:
+        fs, path = connect(function, url)
+        with telling(function, url), contextlib.suppress(FileNotFoundError):
+            fs.rm_file(path)
+
+
+def download(function: str, url: str, file: Path, wanted: str | None = None) -> str:
+    """Writes the bytes of an object to a file, whole, and returns their SHA-256; `wanted`: what it must be.
+
+    Raises: InputError where it is another, or the object is gone: the file is not there then.
+    """
+    fs, path = connect(function, url)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    hashed = hashlib.sha256()
+    try:
+        with telling(function, url), fs.open(path, "rb") as content, partial.open("wb") as own:
+            while piece := content.read(PIECE):
+                hashed.update(piece)
+                own.write(piece)
+        got, do = f"bytes of SHA-256 {hashed.hexdigest()[:12]}...", "Copy it there again"
+        same = wanted in (None, hashed.hexdigest())
+        require(same, function, f"{url} with SHA-256 {(wanted or '')[:12]}...", got, do)
+        synchronize(partial)
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+    return hashed.hexdigest()
+
+
+# Local copies of what is read by memory map, or by libraries that take paths
+
+
+def state_of(url: str, info: dict[str, Any]) -> str | None:
+    """The URL and state of an object as text; None where its file system gives no state that tells versions apart."""
+    known = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "version_id", "created")
+    state = next((str(info[name]) for name in known if info.get(name)), None)
+    return None if state is None else f"{url}\0{info.get('size')} {state}"
+
+
+def scratch_of(url: str) -> Path:
+    """The local folder of what a URL names; the same URL has the same folder."""
+    url = url.rstrip("/")
+    folder = make_private(expand_path("urls", SCRATCH)) / fingerprint(url.encode())[:24]
+    if not (folder / "url").exists():
+        make_private(folder)
+        (folder / "url").write_text(url)
+    return folder
+
+
+def url_of(path: Path) -> str | None:
+    """The URL of which a local folder is the copy; None for another folder."""
+    named = path.parent / "url"
+    with contextlib.suppress(OSError):
+        return named.read_text() if path.parent.parent == expand_path("urls", SCRATCH) else None
+    return None
+
+
+def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Path:
+    """The path itself, `~` resolved; of a URL the path of a local copy of its file or folder, fetched where it changed.
+
+    `names`: of a folder those files alone, beside a file those too, where they are there.
+    Raises: InputError for what is neither, or a URL that cannot be read.
+    """
+    if not is_url(path):
+        return expand_path(function, path)
+    url = os.fspath(path).rstrip("/")
+    folder, _, last = url.rpartition("/")
+    whole = info_of(function, url)
+    is_file, folder = whole is not None, url if whole is None else folder
+    infos = {name: info_of(function, f"{folder}/{name}") for name in names}
+    infos = infos | {last: whole} if is_file else infos or list_files(function, url)
+    there = {name: info for name, info in infos.items() if info is not None}
+    require(there, function, "a file or folder", f"{url}, which does not exist")
+    root = scratch_of(url) / "files"
+    for name, info in there.items():
+        fetch(function, f"{folder}/{name}", info, inside(root, *name.split("/")))
+    return root / last if is_file else root
+
+
+def info_of(function: str, url: str) -> dict[str, Any] | None:
+    """A file system's facts of a file, as they are now; None where there is none."""
+    fs, path = connect(function, url)
+    with telling(function, url):
+        fs.invalidate_cache()
+        try:
+            info = fs.info(path)
+        except FileNotFoundError as error:
+            if "bucket" in str(error):
+                raise
+            return None
+    return info if info.get("type") == "file" else None
+
+
+def fetch(function: str, url: str, info: dict[str, Any], file: Path) -> None:
+    """Downloads an object to a file, unless the file has its bytes: beside it lie its state and its fingerprint."""
+    state, beside = state_of(url, info), file.with_name(f".{file.name}.state")
+    is_known = state is not None and file.is_file() and beside.is_file()
+    if is_known and beside.read_text() == f"{state}\n{file_fingerprint(file)}":
+        return
+    beside.unlink(missing_ok=True)
+    got = download(function, url, file)
+    beside.write_text(f"{state}\n{got}")

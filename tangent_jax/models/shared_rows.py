@@ -1,0 +1,36 @@
+"""Cached rows at a URL: fetched before rows are computed, and copied there once all of them are (core/snapshots.py).
+
+    URL/TRUNK-IMAGES/    the files of a folder of cached rows but `complete`, which tells of one disk
+
+Every chunk that was fetched is held against its checksum before it is read, as rows on a disk that changed are.
+"""
+
+from pathlib import Path
+
+from tangent_jax.core.files import file_fingerprint
+from tangent_jax.core.snapshots import Remote
+from tangent_jax.models.layout import holds_rows
+
+JOURNAL = "journal.jsonl"
+
+
+def fetch_rows(url: str, folder: Path) -> None:
+    """Fetches the rows that a URL has, to a folder that holds none; a kill leaves some, which count as missing."""
+    if holds_rows(folder):
+        return
+    remote = Remote("Cache", url)
+    objects = remote.fetch(folder / "objects")
+    for name, whole in sorted(remote.files.items(), key=lambda pair: (pair[0] == JOURNAL, pair)):
+        if Path(name).name == name and name not in ("lock", "complete"):
+            (objects / whole).replace(folder / name)
+    if remote.files:
+        objects.rmdir()
+
+
+def share_rows(url: str, folder: Path) -> None:
+    """Copies the rows of a folder to a URL, unless it has them."""
+    remote = Remote("Cache", url)
+    if remote.files.get(JOURNAL) == file_fingerprint(folder / JOURNAL):
+        return
+    names = [path.name for path in folder.iterdir() if path.is_file() and path.name not in ("lock", "complete")]
+    remote.push(folder, {name: file_fingerprint(folder / name) for name in names if not name.endswith(".partial")})

@@ -1,0 +1,147 @@
+"""A store copied to a URL and back: `push` and `pull`, each whole or not at all, resumed where one was killed.
+
+The URL holds the store's files by their SHA-256, as its journal names them, under an index (core/snapshots.py). The
+journal decides who is ahead: each of its lines holds the hash of the line before, so of two copies of one store one is
+a beginning of the other, or they have parted. A push is refused where the URL has lines that this store has not; a pull
+where this store has lines that the URL has not. Claims and locks stay here: they speak of processes of one machine.
+
+What a removal took out of the store is deleted at the URL by the next push. Versions that a bucket keeps are not.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tangent_jax.core import InputError, expand_path, require, urls
+from tangent_jax.core.boundary import public
+from tangent_jax.core.files import file_fingerprint, fingerprint, inside, write_whole_folder
+from tangent_jax.core.journal import Journal
+from tangent_jax.core.snapshots import Remote
+from tangent_jax.store.disk import MARKS, Disk, is_store
+
+
+@public
+def push(store: Disk, url: str) -> dict[str, Any]:
+    """Copies the store to a URL; returns the number of its journal's lines, of its files, and of those copied now.
+
+    Raises: InputError where the URL holds another store, or one that has moved on; for a file of the store that was
+            altered; and where the URL cannot be written to. The copy at the URL is whole in each case.
+    """
+    remote = Remote("store push", url)
+    with store.using():
+        lines = journal_of(store.root)
+        check_same(remote, store.identity)
+        theirs = remote_lines(remote)
+        do = f"Pull it first: tangent-jax store pull {url}"
+        expected, got = f"{url} with a beginning of this store's journal", "a copy that moved on, or has parted from it"
+        require(lines[: len(theirs)] == theirs, "store push", expected, got, do)
+        files = {str(path.relative_to(store.root)): whole for path, whole in store.fingerprints().items()}
+        files |= {name: file_fingerprint(store.root / name) for name in MARKS}
+        new = len({*files.values()} - remote.objects)
+        remote.push(store.root, files)
+    return {"lines": len(lines), "files": len(files), "copied": new}
+
+
+@public
+def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
+    """Copies a store from a URL to a folder: a new one, or one of the same store that is behind; returns as `push`.
+
+    Raises: InputError where the folder holds another store, or lines that the URL has not; where an object is gone or
+            altered; and where the URL holds no store. The folder is as before, or as at the URL.
+    """
+    root = expand_path("store pull", root).absolute()
+    remote = Remote("store pull", url)
+    expected, do = f"a store at {url}", "Copy one there: tangent-jax store push URL"
+    require({*MARKS} <= {*remote.files}, "store pull", expected, "none", do)
+    before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    objects = root.with_name(f".{root.name}.pull")
+    wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
+    remote.fetch(objects, {*wanted.values()})
+    new = sum(name not in before or file_fingerprint(root / name) != whole for name, whole in wanted.items())
+    if is_store(root):
+        go_on(Disk(root), remote, objects)
+    else:
+        empty = not root.exists() or (root.is_dir() and not any(root.iterdir()))
+        require(empty, "store pull", f"a store, or an empty folder, in {root}", "other files", "Choose another folder")
+        partial = root.with_name(f".{root.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)  # of a pull that was killed
+        with write_whole_folder(root, partial):
+            for name, whole in remote.files.items():
+                place(objects / whole, inside(partial, *name.split("/")))
+            check_whole(Disk(partial))
+    shutil.rmtree(objects, ignore_errors=True)
+    store = Disk(root)
+    check_whole(store)
+    return {"lines": len(store.journal.entries), "files": len(remote.files), "copied": new}
+
+
+def go_on(store: Disk, remote: Remote, objects: Path) -> None:
+    """Adds to a store the files and the lines that it has not."""
+    check_same(remote, store.identity, objects)
+    with store.using(change=True):
+        theirs, lines = remote_lines(remote, objects), journal_of(store.root)
+        expected, got = (
+            f"a store with a beginning of the journal of {remote.url}",
+            f"{store.root}, which has other lines",
+        )
+        require(theirs[: len(lines)] == lines, "store pull", expected, got, "Push it first, or pull to another folder")
+        for name, whole in remote.files.items():
+            path = inside(store.root, *name.split("/"))
+            if name not in MARKS and not path.exists():
+                place(objects / whole, path)
+        reader = Journal("store pull", objects / remote.files["journal.jsonl"])
+        reader.load()
+        for entry in reader.entries[len(lines) :]:
+            store.journal.append(entry)
+        same = journal_of(store.root) == theirs
+        require(same, "store pull", f"the lines of {remote.url} in {store.root}", "others", "Pull to another folder")
+        store.load()
+        store.sweep()
+
+
+def place(source: Path, path: Path) -> None:
+    """Copies a file to its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, path)
+
+
+def journal_of(root: Path) -> list[str]:
+    """The hash of each line of a store's journal."""
+    return hashes((root / "journal.jsonl").read_bytes())
+
+
+def hashes(content: bytes) -> list[str]:
+    """The hash of each whole line."""
+    return [fingerprint(line) for line in content.split(b"\n")[:-1]]
+
+
+def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
+    """The hash of each line of the journal at a URL; none where there is no store yet."""
+    return hashes(content_of(remote, "journal.jsonl", objects)) if remote.files else []
+
+
+def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
+    """The bytes of a file at a URL, or of its local copy, which have the SHA-256 that the index says."""
+    whole = remote.files.get(name, "")
+    require(whole, remote.function, f"{name} at {remote.url}", "none: it holds no store")
+    copy = None if objects is None else objects / whole
+    here = copy is not None and copy.is_file()
+    content = copy.read_bytes() if copy and here else urls.read(remote.function, remote.object_url(whole))
+    require(fingerprint(content) == whole, remote.function, f"an unaltered {remote.object_url(whole)}", "another")
+    return content
+
+
+def check_same(remote: Remote, identity: str, objects: Path | None = None) -> None:
+    """Raises InputError where the URL holds another store than the one of this identity."""
+    if not remote.files:
+        return
+    same = identity.encode() in content_of(remote, "store.json", objects)
+    require(same, remote.function, f"a copy of this store at {remote.url}", "another store", "Choose another URL")
+
+
+def check_whole(store: Disk) -> None:
+    """Raises InputError where a file of the store is not what its journal says."""
+    wrong = store.verify()
+    if wrong:
+        raise InputError(f"store pull: expected a whole store in {store.root}; got {wrong[0]}. Push it again.")

@@ -1,0 +1,93 @@
+"""A real S3 server on this machine: moto's, in a process of its own, whose requests a test can make fail.
+
+    with serving(environment) as server:    server.url; `environment` receives what clients read
+        server.fail("PUT", "objects/", "SlowDown", 503, after=2)
+
+A failure answers requests of one method, whose path contains a text, as S3 would. `python tests/s3_server.py` is the
+process: it prints its port.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+ANSWER = """<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>{code}</Code><Message>{message}</Message><RequestId>1</RequestId></Error>"""
+SKEWED = "The difference between the request time and the current time is too large."
+
+
+class Server:
+    """A server that runs."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def tell(self, **rule):
+        request = urllib.request.Request(f"{self.url}/-/rule", json.dumps(rule).encode(), method="POST")
+        urllib.request.urlopen(request).read()
+
+    def fail(self, method, path, code, status, message="", after=0, count=1000):
+        """Answers, after so many that pass, so many requests of a method on paths that contain a text."""
+        self.tell(method=method, path=path, code=code, status=status, message=message, after=after, count=count)
+
+    def mend(self):
+        """Answers all requests again."""
+        self.tell(method="", path="", code="", status=0, message="", after=0, count=0)
+
+
+@contextlib.contextmanager
+def serving(environment):
+    """Yields the server; `environment` is told its address and credentials."""
+    command = [sys.executable, Path(__file__).resolve()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+            environment |= {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+            environment |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+            yield Server(url)
+        finally:
+            process.kill()
+
+
+def main():
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    inner, rule = DomainDispatcherApplication(create_backend_app), {"count": 0}
+
+    def application(environ, start_response):
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if path == "/-/rule":
+            rule.update(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
+            start_response("200 OK", [])
+            return [b""]
+        if rule["count"] and method == rule["method"] and rule["path"] in path:
+            rule["after"] -= 1
+            if rule["after"] < 0:
+                rule["count"] -= 1
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                start_response(f"{rule['status']} No", [("Content-Type", "application/xml")])
+                return [ANSWER.format(**rule).encode()]
+        return inner(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    print(server.port, flush=True)
+    parent = os.getppid()
+    import threading
+    import time
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Figures stand in one place, and claims carry their tallies: docs/benchmarks.md, docs/paper.md and its reports."""
+
+import re
+
+import pytest
+from run_binary import ROOT
+
+from experiments.report.claims import CLAIMS
+from experiments.report.findings import better
+
+DOCS = ROOT / "docs"
+HOLD_FIGURES = ("benchmarks.md", "paper.md", "paper/", "accelerators/", "changelog.md", "reference/api/")
+PAGES = sorted(
+    name
+    for path in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
+    if not (name := path.relative_to(DOCS).as_posix()).startswith(HOLD_FIGURES)
+)
+FIGURE = r"(?<![\w.])0\.\d{3}(?!\d)"
+"""An accuracy, AUC or correlation as benchmarks give it."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_beside_the_benchmarks_holds_no_measured_figure(page):
+    """Settings (a learning rate, a penalty) have one or two digits; what code prints is in an output, not in a page."""
+    assert re.findall(FIGURE, (DOCS / page).read_text()) == []
+
+
+DATED = r"[Vv]ersions? 0\.\d|0\.\d, 20\d\d-\d\d|Nothing of this"
+
+
+def test_every_section_with_figures_says_version_and_command():
+    sections = re.split(r"^### |^## ", (DOCS / "benchmarks.md").read_text(), flags=re.MULTILINE)[3:]
+    measured = [section for section in sections if re.search(FIGURE, section)]
+    assert len(measured) >= 20
+    for section in measured:
+        title = section.partition("\n")[0]
+        assert re.search(DATED, section), f"{title}: of which version?"
+        assert re.search(r"--|python -m|tangent-jax", section) or "](#" in section, f"{title}: by which command?"
+
+
+def tally(report, claim):
+    """(comparisons that hold, all of them) of a claim in a report; None where it was not run."""
+    section = re.search(rf"^## {claim}: .*?(?=^## |\Z)", (DOCS / report).read_text(), re.MULTILINE | re.DOTALL)
+    marks = re.findall(r"^- (yes|no): ", section[0], re.MULTILINE) if section else []
+    return (marks.count("yes"), len(marks)) if marks else None
+
+
+def test_the_page_of_the_paper_has_the_tally_of_each_claim_as_its_reports():
+    page = (DOCS / "paper.md").read_text()
+    rows = re.findall(r"^\| (\w+ \w+) \| .* \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    assert [name for name, *_ in rows] == [claim.name for claim in CLAIMS]
+    for name, photographs, digits, verdict in rows:
+        full = "anchors" if name in ("Table 7", "Table 9") else "digits"
+        counts = [tally(f"paper/{report}/report.md", name) for report in ("photographs", full)]
+        assert [photographs, digits] == [f"{c[0]} of {c[1]}" if c else "not run" for c in counts], name
+        first = next(filter(None, counts), None)
+        words = {None: "not run", True: "holds", False: "in part" if first and first[0] else "does not hold"}
+        assert verdict == words[first and first[0] == first[1]], name
+    ran = [verdict for *_, verdict in rows if verdict != "not run"]
+    said = re.findall(r"Of the (\d+) claims that were run (\d+) hold, (\d+) hold in part, (\d+) do not hold", page)
+    counts = [len(ran), *map(ran.count, ("holds", "in part", "does not hold"))]
+    assert [[int(number) for number in numbers] for numbers in said] == [counts]
+
+
+TESTS = {"cub50": 1389, "clothing10": 372, "gtsrb43": 516, "mnist10": 600, "textures10": 400}
+"""The number of test images, by data set."""
+
+
+def table(head):
+    """The rows of a table of the benchmarks, each a list of its cells."""
+    page = (DOCS / "benchmarks.md").read_text()
+    (found,) = re.findall(rf"^{re.escape(head)}.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    return [[each.strip(" *") for each in row.strip("|").split("|")] for row in found.strip().splitlines()[2:]]
+
+
+def cell(text):
+    """An accuracy with its spread, as reports hold it."""
+    mean, _, spread = text.partition(" ± ")
+    return {"mean": float(mean), "spread": float(spread or 0)}
+
+
+def compare(pairs):
+    """(comparisons, wins by the means, wins beyond the noise, losses beyond it) of (a, b, number of test images)."""
+    pairs = [*pairs]
+    wins = [a["mean"] > b["mean"] for a, b, _ in pairs]
+    beyond = [better("", a, b, n)[1] for a, b, n in pairs]
+    losses = [not better("", a, b, n, strictly=False)[1] for a, b, n in pairs]
+    return len(pairs), sum(wins), sum(beyond), sum(losses)
+
+
+def says(page, *words):
+    """True where a page holds all of these words, however its lines break."""
+    text = " ".join((ROOT / page).read_text().split())
+    return all(each in text for each in words)
+
+
+def test_the_tally_of_private_training_is_that_of_its_table():
+    pairs = []
+    for name, _, *values in table("| data set | epsilon | full, NLFT "):
+        cells = [cell(value) for value in values]
+        pairs += [(tangent, network, TESTS[name]) for network, tangent in zip(cells[::2], cells[1::2], strict=True)]
+    assert compare(pairs) == (24, 17, 3, 1)
+    assert says(
+        "docs/benchmarks.md", "of 24 cells TAFT has the higher mean in 17", "In 3 its lead exceeds", "20 are within"
+    )
+    assert says(
+        "docs/paper.md", "TAFT has the higher mean in 17, beyond the noise in 3", "beyond the noise in 1; 20 are"
+    )
+    assert says("README.md", "3 of 24 settings favour the first beyond the noise, one the second")
+
+
+def test_the_tally_of_exact_composition_is_that_of_its_table():
+    rows = table("| data set | exact | ridge | RanPAC | LDA |")
+    pairs = [(cell(exact), cell(lda), TESTS[name]) for name, exact, _, _, lda in rows if name in TESTS]
+    assert compare(pairs) == (5, 5, 1, 0)
+    assert says("docs/benchmarks.md", "a higher mean than LDA on all five, and beyond the noise on one, gtsrb43")
+    assert says("README.md", "the higher mean on each of the five, beyond the noise on one (traffic signs)")

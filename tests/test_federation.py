@@ -1,0 +1,490 @@
+"""examples/federation: contributors' files in a server's store, in process; the same by Flower where it is there."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from run_binary import ROOT
+
+import tangent_jax as tj
+from tangent_jax.core import InputError, trees
+from tangent_jax.models import FeatureSettings
+from tangent_jax.store import Shards, fill, fill_rounds, round_stores
+
+sys.path.insert(0, str(ROOT / "examples/federation"))
+
+from tangent_federation import faults, fixed_point, private, secure
+from tangent_federation.collection import Collection, compose_round, moves_of, remove_from
+from tangent_federation.contributor import Contribution, Contributor, file_bytes, read_bytes
+from tangent_federation.settings import Request, Settings
+
+COUNT, PARTS = 3, 60  # contributors, and the shards of which each has one
+CLASSES = tj.open_dataset("digits").classes
+LDA = tj.Recipe(features=FeatureSettings(("h",)))
+HEAD = tj.Recipe(kind="head", solver="optimum", penalty=0.1, passes=3)
+NAMES = [f"contributor {i}" for i in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory, cache):
+    homes = tmp_path_factory.mktemp("homes")
+    return [Contributor(name, homes / name, "digits", (i, PARTS), cache) for i, name in enumerate(NAMES)]
+
+
+def same(a, b):
+    return trees.fingerprint(a) == trees.fingerprint(b)
+
+
+def fresh(people, home):
+    return [dataclasses.replace(own, home=home / own.name) for own in people]
+
+
+@pytest.fixture
+def collection(tmp_path):
+    request = Request(LDA, CLASSES, most_bytes=1 << 20)
+    return Collection(tj.Store(tmp_path / "rounds/round 01"), request, LDA.first_predictor(CLASSES), LDA)
+
+
+def one_process(recipe, cache, count=COUNT):
+    """(predictor, the shards of the contributors) in one process that has all images."""
+    dataset = tj.open_dataset("digits")
+    parts = tj.shards.uniform(len(dataset.train), PARTS, seed=0)[:count]
+    predict = recipe.first_predictor(CLASSES)
+    features = predict.features(dataset.train.take(np.concatenate(parts)), tj.Cache(cache))
+    ends = np.cumsum([len(part) for part in parts])
+    rows = {name: np.arange(end - len(part), end) for name, part, end in zip(NAMES, parts, ends, strict=True)}
+    return predict, Shards(predict, features, recipe, rows, CLASSES)
+
+
+def test_statistics_of_contributors_have_the_bits_of_one_process(people, collection, cache, tmp_path):
+    for own in people[::-1]:  # whoever comes first
+        assert collection.take(own.name, own.contribute(collection.request))
+    alone = tj.Store(tmp_path / "alone")
+    fill(alone, one_process(LDA, cache)[1])
+    assert [*collection.store] == NAMES
+    assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(alone.sum())
+    assert not collection.store.verify()
+
+
+def test_what_is_sent_names_no_image_no_folder_and_no_data(people, collection):
+    sent = people[0].contribute(collection.request).component
+    text = read_bytes(sent)[1]["provenance"]
+    origin = json.loads(text)
+    assert all(identifier == name for identifier, name in origin["examples"])
+    assert (origin["folders"], origin["recipe"], origin["run"], origin["owners"]) == ([], None, None, {})
+    assert str(people[0].home) not in text
+    assert "seal" not in origin
+    collection.take(NAMES[0], Contribution(sent))
+    assert not collection.store.provenance(NAMES[0]).is_own  # the server opens nothing because a file says so
+
+
+def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people, collection, monkeypatch):
+    """A contributor knows its own classes alone, in its own order."""
+    own = people[0]
+    dataset, map_ = tj.open_dataset("digits"), collection.predict
+    plain = own.features(map_, CLASSES)
+    relabelled = dataclasses.replace(dataset, classes=tuple(f"digit {9 - int(name)}" for name in CLASSES))
+    monkeypatch.setattr(tj, "open_dataset", lambda name: relabelled)
+    every = tuple(sorted([*relabelled.classes, "a letter"]))
+    features = own.features(map_, every)
+    assert [every[i] for i in features.targets] == [f"digit {9 - int(CLASSES[i])}" for i in plain.targets]
+    with pytest.raises(InputError, match="a request for all classes here; got none for"):
+        own.features(map_, CLASSES)
+
+
+WRONG = {
+    "nan": "finite; got NaN",
+    "anchor": "expected features",
+    "large": "expected a file of at most 1048576 bytes; got 1048577",
+    "silent": "got it sent nothing",
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody(people, collection, fault, tmp_path):
+    first = faults.spoiled(people[0], collection.request, b"", fault, wait=0)  # first of all: it decides nothing
+    assert not collection.take(NAMES[0], first)
+    for own in people[1:]:
+        assert collection.take(own.name, own.contribute(collection.request))
+    assert [*collection.left_out] == NAMES[:1]
+    assert WRONG[fault] in collection.left_out[NAMES[0]]
+    without = dataclasses.replace(collection, store=tj.Store(tmp_path / "without"), left_out={}, bytes={})
+    for own in people[1:]:
+        without.take(own.name, own.contribute(collection.request))
+    assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(without.store.sum())
+    assert not collection.store.verify()
+
+
+def test_a_file_of_other_shapes_or_an_altered_one_is_left_out(people, collection):
+    sent = people[0].contribute(collection.request)
+    dw, metadata = read_bytes(sent.component)
+    k = 3
+    small = {"counts": dw["counts"], "gram": np.zeros(k * (k + 1) // 2), "sums": np.zeros((len(dw["counts"]), k))}
+    assert not collection.take(NAMES[0], Contribution(file_bytes(small, metadata)))
+    assert "gram of shape" in collection.left_out[NAMES[0]]
+    altered = sent.component[:-1] + bytes([sent.component[-1] ^ 1])
+    assert not collection.take(NAMES[0], Contribution(altered))
+    assert "one of them altered" in collection.left_out[NAMES[0]]
+    assert not collection.take(NAMES[0], Contribution(sent.component[:100]))
+    assert not collection.take(NAMES[0], Contribution(b""))
+    assert len(collection.store) == 0
+    assert collection.take(NAMES[0], sent)
+    assert not collection.left_out
+    assert not collection.take(NAMES[0], sent)  # a name is taken once
+    assert "new name" in collection.left_out[NAMES[0]]
+
+
+def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had_it(people, collection, tmp_path):
+    sent = [own.contribute(collection.request) for own in people]
+    for name, files in zip(NAMES, sent, strict=True):
+        collection.take(name, files)
+    removed = remove_from(tmp_path / "rounds", NAMES[1])
+    assert collection.missing(NAMES) == [NAMES[1]]
+    never = dataclasses.replace(collection, store=tj.Store(tmp_path / "never"), left_out={})
+    for i in (0, 2):
+        never.take(NAMES[i], sent[i])
+    assert [[*receipt.removed] for receipt in removed.receipts] == [[NAMES[1]]]
+    assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(never.store.sum())
+    assert not collection.take(NAMES[1], sent[1])
+    assert "examples that were not removed" in collection.left_out[NAMES[1]]
+    with pytest.raises(InputError, match="a contributor or an image of this store"):
+        remove_from(tmp_path / "rounds", NAMES[1])
+
+
+def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, tmp_path):
+    people = fresh(people, tmp_path)
+    for own in people:
+        collection.take(own.name, own.contribute(collection.request))
+    image = collection.store.provenance(NAMES[2]).examples[4][0]
+    before = collection.store.provenance(NAMES[2]).examples
+    removed = remove_from(tmp_path / "rounds", image)
+    assert removed.forget == {NAMES[2]: (image,)}
+    assert collection.missing(NAMES) == [NAMES[2]]
+    asked = dataclasses.replace(collection.request, forget=removed.forget[NAMES[2]])
+    assert collection.take(NAMES[2], people[2].contribute(asked))
+    assert {i for i, _ in collection.store.provenance(NAMES[2]).examples} == {i for i, _ in before} - {image}
+    (own_store,) = round_stores(people[2].home)
+    assert own_store.state.receipts  # a receipt here too, and what is gone stays gone
+    assert image not in collection.store.provenance(NAMES[2]).identifiers
+    people[2].contribute(collection.request)
+    assert image not in own_store.provenance(NAMES[2]).identifiers
+
+
+@pytest.mark.long
+def test_rounds_have_the_bits_of_one_process(people, cache, tmp_path):
+    """The size of each step is decided by the sum of contributors' losses."""
+    from tangent_jax.solver import fit_rounds
+    from tangent_jax.solver.rounds import network_loss
+
+    predict, shards = one_process(HEAD, cache)
+    alone = fill_rounds(tmp_path / "alone", shards, 2, merge="inputs")
+    people, request = fresh(people, tmp_path), Request(HEAD, CLASSES, factors=True)
+
+    def fit(here, before):
+        stores = round_stores(tmp_path / "rounds")
+        moves = moves_of(stores, [past.size for past in before], "inputs", HEAD.penalty)
+        store, recipe = (
+            tj.Store(tmp_path / f"rounds/round {len(before) + 1:02}"),
+            dataclasses.replace(HEAD, moves=moves),
+        )
+        own = Collection(store, dataclasses.replace(request, round=len(before) + 1), here, recipe)
+        total = file_bytes(before[-1].total, {}) if before else b""
+        for person in people:
+            assert own.take(person.name, person.contribute(own.request, total)), own.left_out
+        return compose_round(store, "inputs", HEAD.penalty)[1]
+
+    def loss(total):
+        parts = [
+            (network_loss(predict, total, own.features(predict, CLASSES), HEAD.objective()), own) for own in people
+        ]
+        counts = [len(own.features(predict, CLASSES)) for _, own in parts]
+        return sum(value * count for (value, _), count in zip(parts, counts, strict=True)) / sum(counts)
+
+    rounds = fit_rounds(predict, loss, HEAD.objective(), fit, 2)
+    assert [r.size for r in rounds] == [r.size for r in alone]
+    assert [trees.fingerprint(r.total) for r in rounds] == [trees.fingerprint(r.total) for r in alone]
+    np.testing.assert_allclose([r.loss for r in rounds], [r.loss for r in alone], rtol=1e-6)
+    second = round_stores(tmp_path / "rounds")[1]
+    assert len(second.provenance(NAMES[0]).images_seen) == len(shards.features)  # all images that moved its anchor
+
+
+@pytest.mark.long
+def test_factors_by_which_nothing_can_be_merged_leave_their_contributor_out(people, tmp_path):
+    request, predict = Request(HEAD, CLASSES, factors=True), HEAD.first_predictor(CLASSES)
+    own = fresh(people[:1], tmp_path)[0]
+    collection = Collection(tj.Store(tmp_path / "rounds/round 01"), request, predict, HEAD)
+    sent = own.contribute(request)
+    tree, metadata = read_bytes(sent.factors)
+    path = next(path for path in trees.leaves(tree) if path.startswith("input/"))
+    for wrong in (np.full_like(trees.leaves(tree)[path], np.nan), np.eye(3, dtype=np.float32)):
+        spoiled = file_bytes(trees.nest({**trees.leaves(tree), path: wrong}), metadata)
+        assert not collection.take(own.name, sent._replace(factors=spoiled))
+        assert len(collection.store) == 0
+    assert not collection.take(own.name, sent._replace(factors=b""))
+    assert collection.take(own.name, sent), collection.left_out
+
+
+# Secure sums
+
+
+def test_limbs_add_without_an_error_and_one_limb_rounds():
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal(50) * 10.0 ** rng.integers(-6, 6, 50) for _ in range(7)]
+    limit, exact = 1e7, np.sum(parts, 0)
+    for limbs, bound in ((3, 1e-15 * np.abs(exact).max()), (2, 7 * 2**25 / 2**48)):  # 2**24: from 1e7
+        total = sum(fixed_point.encode(part, limit, limbs) for part in parts)
+        assert total.max() < 2**32  # of SecAgg+'s modulus
+        assert np.abs(fixed_point.decode(total, limit, 7) - exact).max() <= bound
+    total = sum(np.rint(fixed_point.encode(part, limit, 1)) for part in parts)
+    assert np.abs(fixed_point.decode(total, limit, 7) - exact).max() <= 7 * limit / 2**23
+
+
+@pytest.mark.parametrize("x", [np.nan, np.inf, 1.1])
+def test_a_number_that_would_spoil_a_secure_sum_is_not_sent(x):
+    with pytest.raises(InputError, match="numbers of at most 1; got"):
+        fixed_point.encode(np.array([0.5, x]), 1.0, 3)
+
+
+def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, cache):
+    settings = Settings("/tmp", method="lda", secure=True, limit=1e5)
+    request, map_ = Request(LDA, CLASSES), LDA.first_predictor(CLASSES)
+    limbs = np.array([secure.limbs_of(own, request, settings) for own in people])
+    summed = secure.sum_of([*limbs.mean(0)], COUNT, map_, request, settings.limit)
+    plain = sum(tj.solver.make_statistics(map_, own.features(map_, CLASSES), CLASSES) for own in people)
+    assert np.abs(summed.gram - plain.gram).max() <= 1e-12 * np.abs(plain.gram).max()
+    assert (summed.counts == plain.of_classes(sorted(CLASSES)).counts).all()
+    assert summed.source == plain.source
+
+
+# Privacy
+
+
+def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_path):
+    settings = Settings("/tmp", privacy="local", epsilon=8.0)
+    mechanism, request = private.mechanism_of(settings), Request(LDA, CLASSES)
+    map_, people = private.map_of(LDA.first_predictor(CLASSES)), fresh(people[:2], tmp_path)
+    files = [private.release(own, request, mechanism) for own in people]
+    for own, file in zip(people, files, strict=True):  # paid once, read again
+        assert same(read_bytes(private.release(own, request, mechanism))[0], read_bytes(file)[0])
+    assert all(json.loads(read_bytes(f)[1]["statistics"])["epsilon"] <= 8.0 for f in files)
+    parts = [private.read_release(f, map_, CLASSES) for f in files]
+    exact = [
+        private.contributions(map_, own.features(map_, CLASSES), CLASSES, mechanism, private.SHARES) for own in people
+    ]
+    plain = sum(np.array([rows.inputs[rows.targets == c].sum(0) for c in range(10)]) for _, rows, _ in exact)
+    noise = (sum(parts).of_classes(CLASSES).sums - plain) / mechanism.noise_multiplier / 2**0.5
+    assert 0.9 < noise.std() < 1.1  # of 960 numbers
+    tree, metadata = read_bytes(files[0])
+    with pytest.raises(InputError, match="numbers that are finite"):
+        private.read_release(file_bytes(tree | {"counts": tree["counts"] * np.nan}, metadata), map_, CLASSES)
+    with pytest.raises(InputError, match="statistics of the server's features"):
+        private.read_release(file_bytes(tree, {}), map_, CLASSES)
+
+
+def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
+    request, map_ = Request(LDA, CLASSES), private.map_of(LDA.first_predictor(CLASSES))
+    step = private.Contribution(len(CLASSES), sum(map_.sizes), private.SHARES)
+    sums = {own.name: private.read_clipped(private.clipped(own, request, 1.0), step) for own in people}
+    assert all(abs(np.linalg.norm(s) - 1) < 1e-5 for s in sums.values())  # 23 images of length 1 each
+    sums["liar"] = 100 * sums[NAMES[0]]  # clipped again where noise is added
+    quiet = tj.make_mechanism(100.0, 1e-3, steps=1, unit="owner")
+    noised, fitted = private.release_sum(sums, map_, CLASSES, quiet, seed=0)
+    plain = sum(s / max(1, np.linalg.norm(s)) for s in sums.values()).reshape(10, -1)
+    noise = np.abs(noised.of_classes(CLASSES).sums - plain).max()
+    assert noise < 6 * quiet.noise_multiplier
+    assert fitted.spent.mechanism.unit == "owner"
+    with pytest.raises(InputError, match="numbers that are finite"):
+        private.read_clipped(file_bytes(jax.tree.map(lambda x: x * np.nan, step.zeros()), {}), step)
+
+
+def test_settings_that_cannot_be_are_refused():
+    for wrong in ({"method": "ridge"}, {"out": "here"}, {"secure": True, "method": "taft"}, {"rounds": 2}):
+        with pytest.raises(InputError, match="federation: expected"):
+            Settings(**{"out": "/tmp", **wrong})
+    with pytest.raises(InputError, match="known settings; got \\['outt'\\]"):
+        Settings.of({"out": "/tmp", "outt": 1})
+    request = Request(dataclasses.replace(LDA, image_size=16), CLASSES, 2, forget=("a",))
+    assert Request.from_json(request.to_json()) == request
+
+
+# Flower
+
+
+def test_the_app_has_every_setting_with_its_default_and_the_page_has_its_versions():
+    project = tomllib.loads((ROOT / "examples/federation/pyproject.toml").read_text())
+    said = {name.replace("-", "_"): value for name, value in project["tool"]["flwr"]["app"]["config"].items()}
+    assert dataclasses.asdict(Settings("/tmp")) | {"out": ""} == said
+    page = (ROOT / "docs/howto/federation.md").read_text()
+    assert all(pin in page for pin in project["project"]["dependencies"])
+
+
+class Grid:
+    """A grid on which the contributors of some nodes answer, in the way that `answers` says."""
+
+    def __init__(self, answers):
+        self.answers, self.asked = answers, []
+
+    def push_messages(self, messages):
+        self.asked = [message.metadata.dst_node_id for message in messages]
+        return [f"message to {node}" for node in self.asked]
+
+    def pull_messages(self, ids):
+        replies = []
+        for node in self.asked:
+            if f"message to {node}" in ids and node in self.answers:
+                replies.append(self.answers[node](f"message to {node}"))
+        return replies
+
+
+def reply(records=None, error=None):
+    from types import SimpleNamespace as Fields
+
+    def make(asked):
+        content, metadata = Fields(config_records=records or {}), Fields(reply_to_message_id=asked)
+        return Fields(
+            has_error=lambda: error is not None, error=Fields(reason=error), content=content, metadata=metadata
+        )
+
+    return make
+
+
+def test_the_server_waits_no_longer_than_it_says(people, collection, monkeypatch):
+    """One contributor answers, one fails, one sends nothing, one does not come: each other one is told apart."""
+    pytest.importorskip("flwr", reason="flwr is absent")
+    from flwr.supercore.task_identity import TaskIdentity
+    from tangent_federation.server_app import Federation
+
+    for field in ("_run_id", "_task_id", "_node_id"):  # of the process that Flower starts a server in
+        monkeypatch.setattr(TaskIdentity, field, 1)
+
+    sent = people[0].contribute(collection.request)
+    answers = {0: reply({"answer": sent._asdict()}), 1: reply(error="out of memory"), 2: reply()}
+    nodes = {"contributor 0": 0, "fails": 1, "silent": 2, "late": 3}
+    federation = Federation(Grid(answers), None, Settings("/tmp", wait=0.5), nodes)
+    federation.collect(collection, {})
+    assert [*collection.store] == NAMES[:1]
+    why = {"fails": "its program failed: out of memory", "silent": "it sent nothing", "late": "no answer within 0.5 s"}
+    assert {name: line.split("got ")[1] for name, line in collection.left_out.items()} == why
+    federation.nodes = {NAMES[0]: 0}
+    federation.grid.asked = []
+    federation.collect(collection, {})
+    assert federation.grid.asked == []  # what is there is not asked for again
+
+
+def test_no_answer_of_one_contributor_spoils_the_loss_or_the_classes_of_all(monkeypatch):
+    pytest.importorskip("flwr", reason="flwr is absent")
+    from flwr.supercore.task_identity import TaskIdentity
+    from tangent_federation.server_app import Federation
+
+    for field in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, field, 1)
+
+    def losses(*values):
+        return {i: reply({"answer": {"loss": value, "count": 10 * (i + 1)}}) for i, value in enumerate(values)}
+
+    federation = Federation(Grid(losses(1.0, np.nan, 4.0)), None, Settings("/tmp", wait=0.3), {"a": 0, "b": 1, "c": 2})
+    federation.request = Request(LDA, CLASSES)
+    zero = {"head": np.zeros(1, np.float32)}
+    assert federation.loss(zero) == (1.0 * 10 + 4.0 * 30) / 40
+    federation.grid.answers = losses(0.5, 0.1, np.inf)
+    assert federation.loss(zero) == (0.5 * 10 + 4.0 * 30) / 40  # c by what it said before; b never counts
+    names = {0: {"name": "a", "classes": '["1", "0"]'}, 1: {"name": "a", "classes": "[]"}, 2: {"classes": "[]"}}
+    names[3] = {"name": "d", "classes": "no list"}
+    grid = Grid({node: reply({"answer": answer}) for node, answer in names.items()})
+    grid.get_node_ids = lambda: [*names]
+    federation = Federation(grid, None, Settings("/tmp", wait=0.3))
+    assert federation.meet() == ("0", "1")
+    assert federation.nodes == {"a": 0}
+    assert [*federation.left_out] == ["node 1", "node 2", "node 3"]
+
+
+@pytest.fixture(scope="module")
+def superlink(tmp_path_factory):
+    """The environment of `flwr run` beside a SuperLink of its own, which is ended with all that it started."""
+    pytest.importorskip("flwr", reason="flwr is absent")
+    pytest.importorskip("ray", reason="ray is absent")
+    home, programs = tmp_path_factory.mktemp("flower"), Path(sys.executable).parent
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    (home / "config.toml").write_text(config)
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    quiet |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **quiet, "PATH": f"{programs}:{os.environ['PATH']}", "JAX_PLATFORMS": "cpu"}
+    command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", f"{port}"]
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(240):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.25)
+        yield environment
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def flower(environment, out, nodes, cache, **settings):
+    """The content of result.json after `flwr run`."""
+    settings = {"out": str(out), "cache": cache, **settings}
+    words = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+    size = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=1"
+    command = ["flwr", "run", str(ROOT / "examples/federation"), "local", "--stream"]
+    command += ["--federation-config", size, "--run-config", words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert (out / "result.json").exists(), done.stdout + done.stderr
+    return json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.long
+def test_a_flower_run_has_the_bits_of_one_process_and_goes_on_after_a_removal(superlink, cache, tmp_path):
+    said = flower(superlink, tmp_path / "out", 4, cache, faults="nan:0 silent:1")
+    assert [*said["left_out"]] == ["contributor 0, round 1", "contributor 1, round 1"]
+    dataset = tj.open_dataset("digits")
+    map_ = LDA.first_predictor(CLASSES)
+    features = map_.features(dataset.train, tj.Cache(cache))
+    shards = dict(zip(said["names"], tj.shards.uniform(len(features), 4, seed=0), strict=True))
+
+    def alone(*numbers):
+        rows = {f"contributor {i}": shards[f"contributor {i}"] for i in numbers}
+        store = tj.Store(tmp_path / f"alone {numbers}")
+        fill(store, Shards(map_, features, LDA, rows, CLASSES))
+        return trees.fingerprint(store.statistics().solve())
+
+    assert said["fingerprint"] == alone(2, 3)
+    again = flower(superlink, tmp_path / "out", 4, cache, remove="contributor 3")
+    assert again["receipts"] == [["contributor 3"]]
+    assert [*again["left_out"]] == ["contributor 3, round 1"]  # it has no image that was not removed
+    assert again["fingerprint"] == alone(0, 1, 2)
+
+
+@pytest.mark.long
+def test_secagg_sums_statistics_to_the_bits_of_their_head(superlink, cache, tmp_path):
+    secured = flower(superlink, tmp_path / "secure", 4, cache, secure=True)
+    plain = flower(superlink, tmp_path / "plain", 4, cache)
+    assert secured["fingerprint"] == plain["fingerprint"]
+    rounded = flower(superlink, tmp_path / "rounded", 4, cache, secure=True, limbs=1, limit=1e4)
+    assert rounded["fingerprint"] != plain["fingerprint"]
+    assert abs(rounded["accuracy"] - plain["accuracy"]) < 0.02
