@@ -7,7 +7,6 @@ from pathlib import Path
 
 import fsspec
 import pytest
-
 from helpers import stopping
 
 from tangent_jax.core import InputError, mirrors, urls
