@@ -45,9 +45,7 @@ highlight_language = "text"
 
 html_theme = "sphinx_book_theme"
 html_title = f"tangent_jax {version}"
-html_short_title = (
-    "Linearized Vision Transformers in JAX: fine-tune, merge, remove data from fine-tuning, train privately."
-)
+html_short_title = "Linearized Vision Transformers in JAX: fine-tune, merge, remove fine-tuning data, train privately."
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_sourcelink_suffix = ""

@@ -1,5 +1,6 @@
 """Fixtures: f64, and what lies in ../shared (tests that need it skip, visibly, where it is absent)."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Tracebacks in the locations of a program are a third of its lowering.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+
+# Tracing makes millions of small objects, of which few are ever garbage.
+gc.set_threshold(100_000, 20, 50)
 
 # Compiling is most of the time: XLA optimises in `make test-all` alone.
 if not os.environ.get("TANGENT_JAX_OPTIMISED"):

@@ -215,3 +215,14 @@ def origin(s, **changes):
     examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
     made = make_provenance(predict, Recipe(seed=s))
     return dataclasses.replace(made, **{"examples": examples, "seconds": 1.5, **changes})
+
+
+def stopping(call, is_time):
+    """The function `call`, which raises KeyboardInterrupt where is_time() is true."""
+
+    def limited(*arguments):
+        if is_time():
+            raise KeyboardInterrupt
+        return call(*arguments)
+
+    return limited

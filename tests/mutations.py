@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
@@ -73,7 +74,7 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 ROUNDS, STORED_ROUNDS = "tests/solver/test_rounds.py", "tests/store/test_rounds.py"
-KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
+KINDS, STATISTICS, NTK = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py", "tangent_jax/models/ntk.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
@@ -1278,6 +1279,8 @@ MUTATIONS = [
       "tests/store/test_heads.py::test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component"),
     M("tangent_jax/core/identities.py", "closed_bytes", "constant if isinstance(constant, jax.Array) else", "",
       "tests/train/test_identity.py::test_a_random_key_that_a_function_holds_is_in_its_program"),
+    M("tangent_jax/store/provenance.py", "make_provenance", "or predict.root is None", "or True",
+      f"{OF_KINDS}::test_private_statistics_are_no_component"),
     M("tangent_jax/store/provenance.py", "BODY", '"preprocessing", "output", "anchor"', '"preprocessing", "anchor"',
       "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M("tangent_jax/commands/store.py", "remove", "if not plan.components:\n        check_removed(store, plan)", "",
@@ -1584,6 +1587,16 @@ MUTATIONS = [
       f"{OF_KINDS}::test_two_kinds_never_add"),
     M("tangent_jax/exports/folder.py", "export", "features is None or FORMATS[format].of_features", "True",
       f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
+    M(NTK, "SharedRows.read", "at[~self.is_known[at]]", "at",
+      f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
+    M(NTK, "rows_of", "and data.rows.source == source_of(map_)", "",
+      f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
+    M(NTK, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
+      f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
+    M(NTK, "FeatureMap.sketch", "if waves else psi", "",
+      f"{SOLVED_SUMS}::test_without_a_block_the_final_norm_alone_is_sketched"),
+    M("tangent_jax/commands/shared/additive.py", "check_flags", "how == own", "True",
+      "tests/experiments/test_wrong_flags.py::test_what_a_flag_cannot_do_is_said_before_any_image_is_read"),
     M(STATISTICS, "Statistics.leave_one_out", "(1 - 1 / n - np", "(1 - np",
       f"{SOLVED_SUMS}::test_leaving_one_out_in_closed_form_is_solving_without_it"),
     M(STATISTICS, "scores_without", "- 2 * less * along", "",
@@ -1599,7 +1612,7 @@ MUTATIONS = [
     M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
     # A federation and engines, in examples/
-    M("tangent_jax/solver/rounds.py", "network_loss", "float(data(total))", "0.0",
+    M("tangent_jax/solver/rounds.py", "network_loss", "float(loss(total))", "0.0",
       "tests/solver/test_rounds.py::test_the_loss_may_be_a_function_where_no_process_has_all_data"),
     M(COLLECTION, "Collection.add", 'check_one_body("federation", self.expected, origin)', "pass",
       f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[anchor]"),
@@ -1644,6 +1657,15 @@ def definitions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int, int
             yield from definitions(node, within)
 
 
+@cache
+def lines_of(text: str) -> dict[str, list[tuple[int, int]]]:
+    """The first and last lines of the definitions in a file, by name."""
+    lines: dict[str, list[tuple[int, int]]] = {}
+    for name, first, last in definitions(ast.parse(text)):
+        lines.setdefault(name, []).append((first, last))
+    return lines
+
+
 def places(mutation: Mutation, text: str) -> list[tuple[int, int]]:
     """Where its fragment begins and ends in the text of its file: each place where it stands in the definition."""
     starts = [0]
@@ -1651,8 +1673,7 @@ def places(mutation: Mutation, text: str) -> list[tuple[int, int]]:
         starts.append(starts[-1] + len(line))
     spans = [(0, len(text))]
     if mutation.definition:
-        found = definitions(ast.parse(text))
-        spans = [(starts[first - 1], starts[last]) for name, first, last in found if name == mutation.definition]
+        spans = [(starts[first - 1], starts[last]) for first, last in lines_of(text).get(mutation.definition, ())]
     pattern = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", mutation.old)))
     whole = re.compile(r"\b" * mutation.old[0].isidentifier() + pattern + r"\b" * mutation.old[-1].isidentifier())
     return [match.span() for start, end in spans for match in whole.finditer(text, start, end)]

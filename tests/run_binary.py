@@ -1,11 +1,13 @@
-"""Runs a binary as a user does, in a fork of one process that has imported what all of them import.
+"""Runs a binary as a user does: in this process, with flags and caches of its own, or in a fork.
 
-A start spends four seconds on imports; a fork does not. The server imports and computes nothing,
-so a fork starts as a fresh process would, but for its modules. What ends in one line before any work needs no
-process of its own (`refused`).
+`make test` runs it here, so that runs share their compiled programs. `make test-all` (TANGENT_JAX_FORKS) forks one
+process that has imported what all of them import: a start spends four seconds on imports, a fork does not. The server
+computes nothing, so a fork starts as a fresh process would, but for its modules. What is killed, or has devices or an
+environment of its own, is always a fork (`start`).
 """
 
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -18,14 +20,16 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-import pytest
+import jax
 from absl.testing import flagsaver
 
-from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import EFFECTS
+from tangent_jax.core import placement
 
 ROOT = Path(__file__).resolve().parents[1]
+REMEMBER = ("tangent_jax.commands", "tangent_jax.core.progress", "experiments")
+KEPT = ("jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["dp_accounting", "matplotlib.pyplot", "orbax.checkpoint", "scipy.stats", "sklearn.datasets", "tangent_jax._public"]
@@ -38,6 +42,7 @@ def fork(module, arguments, stdout, stderr, environment):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     warnings.simplefilter("ignore")
+    gc.set_threshold(100_000, 20, 50)  # as conftest.py says
     os.environ.update(environment)
     sys.argv = ["", *arguments]
     if "\n" in module:
@@ -62,7 +67,11 @@ def start(module, *arguments, stdout=os.devnull, stderr=os.devnull, **environmen
 
 def output(binary, *arguments, code=0):
     """(stdout, stderr) of a binary started from the checkout, which must exit with `code`."""
-    return output_of(module_of(binary), *arguments, code=code)
+    if os.environ.get("TANGENT_JAX_FORKS"):
+        return output_of(module_of(binary), *arguments, code=code)
+    got, stdout, stderr = run_here(binary, *arguments)
+    assert got == code, stderr[-3000:]
+    return stdout, stderr
 
 
 def output_of(module, *arguments, code=0):
@@ -83,27 +92,46 @@ def run(binary, *arguments, code=0):
 
 
 def refused(binary, *arguments):
-    """stderr of a binary that ends with exit code 1 before any work, run in this process with flags of its own."""
-    err, handlers = io.StringIO(), {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """stderr of a binary that ends with exit code 1 before any work."""
+    code, _, stderr = run_here(binary, *arguments)
+    assert code == 1, code
+    return stderr
+
+
+def run_here(binary, *arguments):
+    """(exit code, stdout, stderr) of a binary that runs in this process and leaves nothing behind in it."""
+    out, err, code = io.StringIO(), io.StringIO(), None
     with contextlib.ExitStack() as inside:
-        for number, handler in handlers.items():
-            inside.callback(signal.signal, number, handler)
-        for remembered in (value for value in vars(setup).values() if hasattr(value, "cache_clear")):
-            remembered.cache_clear()  # what other flags named
-            inside.callback(remembered.cache_clear)
-        inside.enter_context(flagsaver.flagsaver())
-        inside.enter_context(mock.patch.dict(EFFECTS))
+        leave_as_found(inside)
         inside.enter_context(mock.patch("absl.app.run", lambda main, flags_parser: main(flags_parser(sys.argv))))
         inside.enter_context(mock.patch.object(sys, "argv", ["", *map(os.fspath, arguments)]))
         inside.enter_context(contextlib.chdir(ROOT))
-        inside.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        inside.enter_context(contextlib.redirect_stdout(out))
         inside.enter_context(contextlib.redirect_stderr(err))
         inside.enter_context(warnings.catch_warnings(action="ignore"))
-        with pytest.raises(SystemExit) as ended:
+        try:
             runpy.run_module(module_of(binary), run_name="__main__", alter_sys=True)
-    code = ended.value.code
-    assert code == 1 or isinstance(code, str), code
-    return err.getvalue() + (code if isinstance(code, str) else "")
+        except SystemExit as ended:
+            code = ended.code
+    said = f"{code}\n" if isinstance(code, str) else ""
+    return 1 if said else code or 0, out.getvalue(), err.getvalue() + said
+
+
+def leave_as_found(inside):
+    """Flags, signals, JAX's settings and what functions remember are a fresh process's inside, and later as before."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        inside.callback(signal.signal, number, signal.getsignal(number))
+    modules = [module for name, module in [*sys.modules.items()] if name.startswith(REMEMBER)]
+    for function in {id(value): value for module in modules for value in vars(module).values()}.values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()  # what other flags named, or what was said once
+            inside.callback(function.cache_clear)
+    for name in ("jax_compilation_cache_dir", *KEPT):
+        inside.callback(jax.config.update, name, getattr(jax.config, name))
+    inside.callback(placement.use_devices, None)
+    inside.enter_context(jax.enable_x64(False))
+    inside.enter_context(flagsaver.flagsaver())
+    inside.enter_context(mock.patch.dict(EFFECTS))
 
 
 def wait_until(process, condition, seconds=300):

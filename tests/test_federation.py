@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import jax
@@ -223,6 +224,22 @@ def test_rounds_have_the_bits_of_one_process(people, cache, tmp_path):
     assert len(second.provenance(NAMES[0]).images_seen) == len(shards.features)  # all images that moved its anchor
 
 
+@pytest.mark.long
+def test_factors_by_which_nothing_can_be_merged_leave_their_contributor_out(people, tmp_path):
+    request, predict = Request(HEAD, CLASSES, factors=True), HEAD.first_predictor(CLASSES)
+    own = fresh(people[:1], tmp_path)[0]
+    collection = Collection(tj.Store(tmp_path / "rounds/round 01"), request, predict, HEAD)
+    sent = own.contribute(request)
+    tree, metadata = read_bytes(sent.factors)
+    path = next(path for path in trees.leaves(tree) if path.startswith("input/"))
+    for wrong in (np.full_like(trees.leaves(tree)[path], np.nan), np.eye(3, dtype=np.float32)):
+        spoiled = file_bytes(trees.nest({**trees.leaves(tree), path: wrong}), metadata)
+        assert not collection.take(own.name, sent._replace(factors=spoiled))
+        assert len(collection.store) == 0
+    assert not collection.take(own.name, sent._replace(factors=b""))
+    assert collection.take(own.name, sent), collection.left_out
+
+
 # Secure sums
 
 
@@ -261,7 +278,7 @@ def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, 
 def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_path):
     settings = Settings("/tmp", privacy="local", epsilon=8.0)
     mechanism, request = private.mechanism_of(settings), Request(LDA, CLASSES)
-    map_, people = private.map_of(request), fresh(people[:2], tmp_path)
+    map_, people = private.map_of(LDA.first_predictor(CLASSES)), fresh(people[:2], tmp_path)
     files = [private.release(own, request, mechanism) for own in people]
     for own, file in zip(people, files, strict=True):  # paid once, read again
         assert same(read_bytes(private.release(own, request, mechanism))[0], read_bytes(file)[0])
@@ -281,7 +298,7 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
 
 
 def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
-    request, map_ = Request(LDA, CLASSES), private.map_of(Request(LDA, CLASSES))
+    request, map_ = Request(LDA, CLASSES), private.map_of(LDA.first_predictor(CLASSES))
     step = private.Contribution(len(CLASSES), sum(map_.sizes), private.SHARES)
     sums = {own.name: private.read_clipped(private.clipped(own, request, 1.0), step) for own in people}
     assert all(abs(np.linalg.norm(s) - 1) < 1e-5 for s in sums.values())  # 23 images of length 1 each
@@ -307,6 +324,14 @@ def test_settings_that_cannot_be_are_refused():
 
 
 # Flower
+
+
+def test_the_app_has_every_setting_with_its_default_and_the_page_has_its_versions():
+    project = tomllib.loads((ROOT / "examples/federation/pyproject.toml").read_text())
+    said = {name.replace("-", "_"): value for name, value in project["tool"]["flwr"]["app"]["config"].items()}
+    assert dataclasses.asdict(Settings("/tmp")) | {"out": ""} == said
+    page = (ROOT / "docs/howto/federation.md").read_text()
+    assert all(pin in page for pin in project["project"]["dependencies"])
 
 
 class Grid:
@@ -362,6 +387,33 @@ def test_the_server_waits_no_longer_than_it_says(people, collection, monkeypatch
     assert federation.grid.asked == []  # what is there is not asked for again
 
 
+def test_no_answer_of_one_contributor_spoils_the_loss_or_the_classes_of_all(monkeypatch):
+    pytest.importorskip("flwr", reason="flwr is absent")
+    from flwr.supercore.task_identity import TaskIdentity
+    from tangent_federation.server_app import Federation
+
+    for field in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, field, 1)
+
+    def losses(*values):
+        return {i: reply({"answer": {"loss": value, "count": 10 * (i + 1)}}) for i, value in enumerate(values)}
+
+    federation = Federation(Grid(losses(1.0, np.nan, 4.0)), None, Settings("/tmp", wait=0.3), {"a": 0, "b": 1, "c": 2})
+    federation.request = Request(LDA, CLASSES)
+    zero = {"head": np.zeros(1, np.float32)}
+    assert federation.loss(zero) == (1.0 * 10 + 4.0 * 30) / 40
+    federation.grid.answers = losses(0.5, 0.1, np.inf)
+    assert federation.loss(zero) == (0.5 * 10 + 4.0 * 30) / 40  # c by what it said before; b never counts
+    names = {0: {"name": "a", "classes": '["1", "0"]'}, 1: {"name": "a", "classes": "[]"}, 2: {"classes": "[]"}}
+    names[3] = {"name": "d", "classes": "no list"}
+    grid = Grid({node: reply({"answer": answer}) for node, answer in names.items()})
+    grid.get_node_ids = lambda: [*names]
+    federation = Federation(grid, None, Settings("/tmp", wait=0.3))
+    assert federation.meet() == ("0", "1")
+    assert federation.nodes == {"a": 0}
+    assert [*federation.left_out] == ["node 1", "node 2", "node 3"]
+
+
 @pytest.fixture(scope="module")
 def superlink(tmp_path_factory):
     """The environment of `flwr run` beside a SuperLink of its own, which is ended with all that it started."""
@@ -395,7 +447,7 @@ def superlink(tmp_path_factory):
 
 
 def flower(environment, out, nodes, cache, **settings):
-    """What result.json says after `flwr run`."""
+    """The content of result.json after `flwr run`."""
     settings = {"out": str(out), "cache": cache, **settings}
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
     size = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=1"

@@ -5,12 +5,12 @@ The library knows nothing of its commands and of experiments: it imports none, i
 
 import ast
 import re
-import subprocess
-import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from run_binary import output_of
 
 import tangent_jax
 from experiments.shared.names import deep_imports
@@ -44,17 +44,25 @@ LIBRARY = {name: path for name, path in MODULES.items() if not name.startswith("
 EXPERIMENTS = [*(ROOT.parent / "experiments").rglob("*.py")]
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path):
     """The modules of this library that a file imports, inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 is_module = inner in MODULES or f"{inner}.__init__" in MODULES
-                yield inner if is_module else node.module
+                found.append(inner if is_module else node.module)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
+    return found
 
 
 def edges():
@@ -120,7 +128,7 @@ def test_no_message_of_the_library_names_a_flag():
     flags = {*re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text), *re.findall(r'^ +"(\w+)": flag\(', text, re.MULTILINE)}
     assert {"retrain", "skip_unreadable"} <= flags
     for name, path in LIBRARY.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert not {*re.findall(r"--(?:no)?(\w+)", node.value)} & flags, f"{name}: {node.value}"
 
@@ -141,9 +149,8 @@ print(count, *({*FLAGS} - own))
 
 
 def test_no_flag_appears_by_importing_what_the_binaries_share():
-    """Of all that they share, in a fresh process; each binary defines its flags itself."""
-    modules = subprocess.check_output([sys.executable, "-W", "ignore", "-c", NO_FLAGS], cwd=ROOT.parent, text=True)
-    assert int(modules) >= 30
+    """Of all that they share, in a process that has imported none of it; each binary defines its flags itself."""
+    assert int(output_of(NO_FLAGS)[0]) >= 30
 
 
 def test_nothing_but_the_list_knows_a_family():
@@ -154,7 +161,7 @@ def test_nothing_but_the_list_knows_a_family():
         if name.startswith(own) or name in ("tangent_jax.models.__init__", "tangent_jax.models.load"):
             continue
         assert not [target for target in imports(path) if target.startswith(own)], name
-        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        texts = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)}
         assert not texts & (named | {"bottleneck"}), name
 
 
@@ -164,7 +171,7 @@ def test_every_file_holds_one_idea_and_every_body_fits_a_screen():
         text = path.read_text()
         examples = sum(part.count("\n") for part in re.findall(r'\n( *\n *>>> .*?\n)(?= *\n| *""")', text, re.S))
         assert len(text.splitlines()) - examples <= 300, path
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 length = node.end_lineno - node.lineno + 1
                 documented = ast.get_docstring(node, clean=False) or ""

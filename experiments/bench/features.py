@@ -50,6 +50,15 @@ def name(setting: Setting) -> str:
     return f"{parts} {blocks}x{directions} {width}"
 
 
+def spoken(key: str) -> str:
+    """The name of a setting in the picture: what decides its features, in words."""
+    parts, shape, width = key.split()
+    blocks, directions = shape.split("x")
+    each, of_blocks = parts.replace("ntk", "psi").replace("+", " + "), f"{blocks} block{'s' * (blocks != '1')}"
+    said = [each, *[of_blocks, f"{directions} v"] * ("ntk" in parts), *[width] * (parts != "h")]
+    return ", ".join(said)
+
+
 def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
     """The accuracy of a setting on held-out training images, and what of its shrinkages and balances is likeliest."""
     parts, blocks, directions, width = setting
@@ -79,6 +88,8 @@ def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
 
 def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
     """Draws the accuracy of every setting: the mean over data sets, and on the one where settings differ most."""
+    tried = {dataset: {spoken(key): value for key, value in row.items()} for dataset, row in tried.items()}
+    mean = {spoken(key): value for key, value in mean.items()}
     widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))
     groups = {"the mean of data sets": mean, widest: tried[widest]} if len(tried) > 1 else tried
     dotted = {f"{title}, held out": {key: (value, 0.0) for key, value in row.items()} for title, row in groups.items()}

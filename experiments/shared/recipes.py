@@ -47,7 +47,7 @@ class Prints(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How one data set is made.
+    """The recipe of one data set.
 
     archive: what is unpacked, and where it is published; make: its images, given the folder and what is chosen of it;
     prints: of the zip that the tables were measured on.
@@ -100,7 +100,7 @@ def birds(folder: Path, _: Chosen, classes: int = 50) -> Iterator[Stored]:
 
 
 def textures(folder: Path, chosen: Chosen) -> Iterator[Stored]:
-    """Textures of DTD; the split is not one of its ten."""
+    """Textures of DTD, in a split of our own."""
     root = locate(folder, "images")
     for label, split, number in listed(chosen):
         name = f"{label}/{label}_{int(number):04}.jpg"

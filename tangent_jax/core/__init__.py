@@ -29,6 +29,6 @@ from tangent_jax.core.rows import Parts
 __all__ = [
     "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "convert", "expand_path", "expect",
     "files", "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job", "machine",
-    "mirrors", "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop", "require",
-    "show_progress", "speaking", "trees", "unexpected", "urls", "visible", "whole_number", "write_whole",
+    "mirrors", "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop",
+    "require", "show_progress", "speaking", "trees", "unexpected", "urls", "visible", "whole_number", "write_whole",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from tangent_jax.core import urls
@@ -112,13 +112,13 @@ class Remote:
         self.objects.add(got)
         return got
 
-    def fetch(self, folder: Path, known: Mapping[str, Path] | None = None) -> Path:
-        """Downloads every object of the newest state to `folder`, by its SHA-256, and returns the folder.
+    def fetch(self, folder: Path, wanted: Collection[str] | None = None) -> Path:
+        """Downloads objects of the newest state, all or those wanted, to `folder`, and returns it: files by SHA-256.
 
-        Objects of an earlier, killed call are reused; `known`: local files by SHA-256, which are not downloaded either.
+        Objects of an earlier, killed call are reused.
         Raises: InputError if an object is missing or does not match its name.
         """
-        for whole in sorted({*self.files.values()} - {*(known or ())}):
+        for whole in sorted({*self.files.values()} if wanted is None else wanted):
             path = inside(folder, whole)
             if not path.is_file() or file_fingerprint(path) != whole:
                 urls.download(self.function, self.object_url(whole), path, whole)

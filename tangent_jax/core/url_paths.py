@@ -102,39 +102,49 @@ class UrlPath:
 
     @property
     def name(self) -> str:
+        """The last of its names."""
         return self.whole.name
 
     @property
     def stem(self) -> str:
+        """The last of its names, without its suffix."""
         return self.whole.stem
 
     @property
     def suffix(self) -> str:
+        """The suffix of its last name, such as ".tar"."""
         return self.whole.suffix
 
     @property
     def parts(self) -> tuple[str, ...]:
+        """All names from the bucket on."""
         return self.whole.parts
 
     @property
     def parent(self) -> "UrlPath":
+        """The folder around it."""
         return UrlPath(self.root, f"{self.pure.parent}")
 
     def absolute(self) -> "UrlPath":
+        """Itself: a URL is absolute."""
         return self
 
     def relative_to(self, other: Any) -> PurePosixPath:
+        """Its names below another place of the same file system."""
         return self.whole.relative_to(other.whole)
 
     # Answers from the listing
 
     def is_file(self) -> bool:
+        """True for a file."""
         return self.listing.info(self.key) is not None
 
     def is_dir(self) -> bool:
+        """True for a folder that holds a file."""
         return self.key not in self.listing.known and self.key in self.listing.folders
 
     def exists(self) -> bool:
+        """True for a file or a folder."""
         return self.is_file() or self.is_dir()
 
     def below(self) -> Iterator["UrlPath"]:
@@ -145,6 +155,7 @@ class UrlPath:
                 yield UrlPath(self.root, name)
 
     def glob(self, pattern: str) -> Iterator["UrlPath"]:
+        """Yields what lies below and fits a pattern such as "*/*.tar", one name for each part."""
         wanted = pattern.split("/")
         for path in self.below():
             own = path.relative_to(self).parts
@@ -152,9 +163,11 @@ class UrlPath:
                 yield path
 
     def rglob(self, pattern: str) -> Iterator["UrlPath"]:
+        """Yields what lies below, at any depth, and whose last name fits a pattern."""
         return (path for path in self.below() if fnmatchcase(path.name, pattern))
 
     def iterdir(self) -> Iterator["UrlPath"]:
+        """Yields what lies in a folder."""
         return self.glob("*")
 
     def info(self) -> dict[str, Any]:
@@ -165,6 +178,7 @@ class UrlPath:
         return info
 
     def stat(self) -> Size:
+        """The size of a file, and a number of its state."""
         info = self.info()
         return Size(int(info["size"]), hash(urls.state_of(str(self), info)))
 
@@ -175,6 +189,7 @@ class UrlPath:
     # Reading
 
     def read_bytes(self) -> bytes:
+        """The bytes of a file; InputError where it is not of the size that was listed."""
         size, content = self.stat().st_size, urls.read(SPEAKER, str(self))
         self.check_size(len(content), size)
         return content

@@ -136,7 +136,8 @@ def network_loss(predict: Predictor, total: Tree, data: Any, objective: Objectiv
     Args: data: Features or Batches, or a function of `total` that gives it.
     """
     if callable(data):
-        return float(data(total))
+        loss: Any = data
+        return float(loss(total))
     batches = as_batches(data)
     values = outputs(network(predict), total, batches)
     losses = objective.losses(jnp.asarray(values), jnp.asarray(batches.targets[batches.rows]))

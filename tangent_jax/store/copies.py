@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import InputError, expand_path, require, urls
+from tangent_jax.core.boundary import public
 from tangent_jax.core.files import file_fingerprint, fingerprint, inside, write_whole_folder
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.snapshots import Remote
 from tangent_jax.store.disk import MARKS, Disk, is_store
 
 
+@public
 def push(store: Disk, url: str) -> dict[str, Any]:
     """Copies the store to a URL; returns the number of its journal's lines, of its files, and of those copied now.
 
@@ -41,6 +43,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
     return {"lines": len(lines), "files": len(files), "copied": new}
 
 
+@public
 def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """Copies a store from a URL to a folder: a new one, or one of the same store that is behind; returns as `push`.
 
@@ -53,9 +56,9 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     require({*MARKS} <= {*remote.files}, "store pull", expected, "none", do)
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
-    known = {remote.files[name]: root / name for name in before if name in remote.files and name not in MARKS}
-    remote.fetch(objects, known)
-    new = len({*remote.files.values()} - {*known})
+    wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
+    remote.fetch(objects, {*wanted.values()})
+    new = sum(name not in before or file_fingerprint(root / name) != whole for name, whole in wanted.items())
     if is_store(root):
         go_on(Disk(root), remote, objects)
     else:

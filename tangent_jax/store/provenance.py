@@ -211,6 +211,9 @@ def make_provenance(
     """
     is_recipe = recipe is None or isinstance(recipe, Recipe)
     expect(is_recipe, "a Recipe, or None", type(recipe).__name__)
+    is_plain = not isinstance(predict, FeatureMap) or predict.root is None
+    do = "Keep the head that is solved from a private release: its noise would be added once for each component"
+    expect(is_plain, "a feature map as feature_map gives it", "one of private statistics", do)
     features = predict.settings if isinstance(predict, FeatureMap) else None
     if isinstance(predict, FeatureMap) and classes:
         predict = dataclasses.replace(predict, outputs=len(classes))

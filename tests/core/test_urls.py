@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from helpers import stopping
 
 from tangent_jax.core import InputError, mirrors, urls
 from tangent_jax.core.files import file_fingerprint, write_whole
@@ -118,13 +119,7 @@ def test_a_push_that_is_stopped_at_any_request_leaves_the_state_before_or_after(
     Remote("test", url).push(root, {"x": files["x"]})
     calls = itertools.count()
     for name in ("write", "create", "delete"):
-
-        def limited(*arguments, own=getattr(urls, name)):
-            if next(calls) == stopped:
-                raise KeyboardInterrupt
-            return own(*arguments)
-
-        monkeypatch.setattr(urls, name, limited)
+        monkeypatch.setattr(urls, name, stopping(getattr(urls, name), lambda: next(calls) == stopped))
     try:
         Remote("test", url).push(root, {"y": files["y"]})
         done = True
@@ -199,5 +194,5 @@ def test_urls_that_nothing_reads_are_one_line(monkeypatch):
     refused("a plain URL", urls.read, "test", "memory://bucket/../x")
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     refused("gcsfs, which reads gs://; got none", urls.read, "test", "gs://bucket/x")
-    assert not urls.is_url("C:/x") and not urls.is_url(Path("s3://x")) and urls.is_url("s3://x")
+    assert [urls.is_url(value) for value in ("C:/x", Path("s3://x"), "s3://x")] == [False, False, True]
     assert os.fspath(urls.local_copy("test", "~")) == os.path.expanduser("~")

@@ -219,7 +219,7 @@ TITLES = {  # (title, what it says)
     ),
     "featured": (
         titles.featured({"h": 0.8, "h+ntk 1x4 512": 0.91}),
-        "Exact composition, h+ntk 1x4 512 is best with 0.910, h has 0.800",
+        "Exact composition: h+ntk 1x4 512 is best with 0.910; h has 0.800",
     ),
     "released_once": (
         titles.released_once(

@@ -133,7 +133,28 @@ EARLY = [
     ("store", ["compose", "--name=a"], "store compose: expected --name with add, remove; got --name"),
     ("store", ["merge", "--dry_run"], "store merge: expected --dry_run with remove; got --dry_run"),
     ("paper table1", ["--certificate=0.1"], "flags: expected --solver of optimum beside --certificate; got adam"),
+    ("compose", ["--settings=leave_one_out"], "--method of exact, ridge, ranpac, lda beside --settings; got taft,soup"),
+    ("compose", ["--width=64", "--method=ridge"], "flags: expected --method of exact beside --width; got ridge"),
+    ("compose", ["--method=exact", "--head_scale=10"], "beside --head_scale; got exact"),
+    ("tasks", ["--directions=2"], "flags: expected --method of exact beside --directions; got taft,soup"),
     # what can be known before any image is read is said then
+    (
+        "compose",
+        ["--method=exact", "--settings=lda,0,1"],
+        "flags, --settings: expected shrinkage > 1e-12, finite; got 0",
+    ),
+    ("compose", ["--method=exact", "--settings=lda,1,1,1"], "expected --settings=HOW,SHRINKAGE,BALANCE; got lda,1,1,1"),
+    ("compose", ["--method=exact", "--settings=svm,1,1"], "flags, --settings: expected how in lda, ridge; got svm"),
+    (
+        "compose",
+        ["--method=exact,ridge", "--settings=lda,1,1"],
+        "expected --settings=ridge,SHRINKAGE,BALANCE beside --method=ridge; got lda,1,1",
+    ),
+    (
+        "compose",
+        ["--method=fc", "--anchor_images=0.3"],
+        "expected --method of taft or soup beside --anchor_images; got fc",
+    ),
     ("finetune", [f"--out={os.devnull}/x"], "expected --out in a folder that can be written to; got /dev/null/x"),
     ("finetune", ["--factors", "--method=nlft"], "flags: expected --factors without --method=nlft; got both"),
     ("private", ["--part=4/4"], "private: expected --part=I/K with 0 <= I < K; got 4/4"),

@@ -31,6 +31,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import check_features
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
+from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
 from tangent_jax.store.claims import Claims
@@ -734,16 +735,10 @@ def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/x", "s3://bucket", "hf://a/b", "memory://x", "https://example.org/x"])
-def test_a_url_is_no_folder(url, tmp_path, monkeypatch):
+def test_a_store_and_a_ledger_are_no_url(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    opened = (
-        lambda: expand_path("test", url),
-        lambda: Store(url),
-        lambda: load(url),
-        lambda: open_dataset(f"folder:{url}"),
-    )
-    for use in opened:
-        with pytest.raises(InputError, match=r"expected a path of this machine; got .*URLs are not supported yet"):
+    for use in (lambda: expand_path("test", url), lambda: Store(url), open_ledger(url, "0" * 32, None).__enter__):
+        with pytest.raises(InputError, match=r"expected a path of this machine; got .* needs locks, renames and fsync"):
             use()
     assert [*tmp_path.iterdir()] == []
 

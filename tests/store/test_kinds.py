@@ -196,6 +196,13 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
         tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
 
 
+def test_private_statistics_are_no_component(digits):
+    h = tj.models.feature_map(load("builtin"), ("h",))
+    on_sphere = tj.privacy.on_sphere(h, None, digits[3])
+    with pytest.raises(InputError, match="a feature map as feature_map gives it; got one of private statistics"):
+        make_provenance(on_sphere, classes=digits[1].classes)
+
+
 def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, digits):
     _, data, built, train, _ = digits
     total = make_statistics(built, train, data.classes)
@@ -206,3 +213,28 @@ def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, d
     assert trees.fingerprint(store.statistics().tree) == trees.fingerprint(total.tree)
     with pytest.raises(InputError, match="no recipe says how"):
         remove(store, plan_removal(store, examples=[train.examples[0][0]]), "retrain")
+
+
+def test_after_a_removal_an_attack_scores_every_image_as_on_statistics_that_never_held_it(tmp_path, digits):
+    _, data, built, train, cache = digits
+    shards, gone = {f"s{i}": np.arange(20 * i, 20 * i + 20) for i in range(3)}, np.arange(20, 36)
+    store = fill(tmp_path / "store", digits, shards)
+    settings = Settings("lda", 0.03)
+
+    def solved(statistics):
+        return statistics.of_classes(data.classes).solve(settings)
+
+    def shadows(pool, halves):
+        return [solved(make_statistics(built, pool.take(rows), data.classes)) for rows in halves]
+
+    heads = {"held": solved(store.statistics())}
+    remove(store, plan_removal(store, examples=[train.examples[row][0] for row in gone]), "retrain", cache=cache)
+    heads["removed"] = solved(store.statistics())
+    never = fill(tmp_path / "never", digits, {**shards, "s1": np.arange(36, 40)})
+    heads["never"] = solved(never.statistics())
+    others = built.features(data.test.take(np.arange(len(gone))), cache)
+    attack = tj.audit.membership_attack(built, heads, train.take(gone), others, shadows, shadows=4)
+    for scores in attack.scores.values():
+        np.testing.assert_array_equal(scores["removed"], scores["never"])
+    auc = attack.auc()["confidence"]
+    assert auc["held"] > auc["removed"] + 0.04  # the images show while they are in

@@ -1,7 +1,8 @@
 """The Flower client: carries a contributor's answers.
 
-A node's configuration says who it is: `flower-supernode --node-config 'name="clinic 3" dataset="folder:/data/mine"'`.
-In a simulation its number does: every contributor has a uniform shard of the run's data set.
+A node's configuration says who it is, and what lies where: `flower-supernode --node-config 'name="clinic 3"
+dataset="folder:/data/mine" home="/data/federation" weights="/data/vit.safetensors"'`. In a simulation its number does:
+every contributor has a uniform shard of the run's data set.
 """
 
 import json
@@ -17,7 +18,7 @@ from flwr.compat.common import recorddict_compat as compat
 
 from tangent_federation import faults, private, secure
 from tangent_federation.contributor import Contributor, read_bytes
-from tangent_federation.settings import Request, Settings
+from tangent_federation.settings import Request, Settings, check
 from tangent_jax.solver.rounds import network_loss
 
 
@@ -25,11 +26,13 @@ def contributor_of(context: Context) -> tuple[Contributor, Settings, str]:
     """(the contributor of this node, the settings of the run, its fault)."""
     settings, node = Settings.of(context.run_config), context.node_config
     number, count = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
-    part = (0, 1) if "dataset" in node else (number, count)
+    is_real = "dataset" in node
+    part = (0, 1) if is_real else (number, count)
     name = str(node.get("name", f"contributor {number:0{len(str(count - 1))}}"))
     home = Path(str(node.get("home", f"{settings.out}/contributors/{name}")))
-    own = Contributor(name, home, str(node.get("dataset", settings.dataset)), part, settings.cache)
-    return own, settings, faults.fault_of(settings.faults, number)
+    here = {"cache": str(node.get("cache", settings.cache)), "weights": str(node.get("weights", ""))}
+    own = Contributor(name, home, str(node.get("dataset", settings.dataset)), part, **here)
+    return own, settings, "" if is_real else faults.fault_of(settings.faults, number)
 
 
 def secure_where_asked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -59,6 +62,7 @@ def contribute(message: Message, context: Context) -> Message:
     """The files that the server asks for; of a secure sum, the numbers that SecAgg+ masks."""
     own, settings, fault = contributor_of(context)
     if RECORD_KEY_CONFIGS in message.content.config_records:
+        check(not fault, "no fault", fault)  # it drops out of the secure sum
         asked = compat.recorddict_to_fitins(message.content, keep_input=True).config
         limbs = secure.limbs_of(own, Request.from_json(str(asked["request"])), settings)
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*limbs]), 1, {})

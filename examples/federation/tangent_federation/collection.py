@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 import tangent_jax as tj
@@ -59,8 +60,10 @@ class Collection:
             self.left_out.pop(name, None)
             self.bytes[name] = sum(map(len, sent))
             return True
-        except (tj.InputError, ValueError, KeyError, MemoryError) as error:
-            self.left_out[name] = " ".join(f"{error}".split())[:400]
+        except OSError:
+            raise  # the server's disk, and no contributor's fault
+        except Exception as error:  # whatever a file makes of the readers: it ends nobody else's run
+            self.left_out[name] = one_line(error)
             return False
 
     def add(self, name: str, sent: Contribution) -> None:
@@ -77,7 +80,7 @@ class Collection:
         check_one_body("federation", self.expected, origin)
         kind.check(dw, origin)
         kind.check_beside(dw, origin, self.zeros(), self.expected)
-        self.store.add(name, dw, origin, self.factors(sent) if self.request.factors else None)
+        self.store.add(name, dw, origin, self.factors(name, dw, sent) if self.request.factors else None)
 
     def vouch(self, name: str, said: Provenance) -> Provenance:
         """The provenance of a contributor's component: what decides a sum is checked, all else is the server's."""
@@ -93,14 +96,15 @@ class Collection:
         k = sum(self.predict.sizes)
         return {"gram": np.zeros(k * (k + 1) // 2)}
 
-    def factors(self, sent: Contribution) -> tj.solver.Curvature:
-        """The Kronecker factors that came with a component; InputError where they are none or not finite."""
+    def factors(self, name: str, dw: Tree, sent: Contribution) -> tj.solver.Curvature:
+        """The Kronecker factors that came with a component; InputError where it cannot be merged by them."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "factors.safetensors"
             path.write_bytes(sent.factors)
             factors = read_factors(path)
-        numbers = [part for pair in factors.kernels.values() for part in pair] + [*factors.blocks.values()]
-        check(all(np.isfinite(np.asarray(part)).all() for part in numbers), "factors that are finite", "NaN")
+        merged = tj.merge({name: dw}, {name: factors}, "inputs", self.recipe.penalty)
+        finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(merged))
+        check(finite, "factors by which a component can be merged", "NaN or infinity")
         return factors
 
     def missing(self, names: Sequence[str]) -> list[str]:
@@ -113,6 +117,11 @@ class Collection:
         if stale:
             self.store.discard(stale)
         return [name for name in names if name not in self.store]
+
+
+def one_line(error: Exception) -> str:
+    """An error as one line of at most 400 characters."""
+    return " ".join(f"{error}".split())[:400] or type(error).__name__
 
 
 def open_rounds(folder: Path) -> list[tj.Store]:

@@ -30,7 +30,8 @@ class Contributor:
     """One contributor.
 
     `name`: in the server's store; `home`: the folder of its own stores; `dataset`: as `tj.open_dataset`; `part`: (its
-    number, how many share the data set) in a simulation, else (0, 1); `cache`: the folder of features.
+    number, how many share the data set) in a simulation, else (0, 1); `cache`: the folder of features; `weights`: where
+    the network's weights lie here, "" where the request names them rightly. Other weights are another anchor.
     """
 
     name: str
@@ -38,6 +39,12 @@ class Contributor:
     dataset: str
     part: tuple[int, int] = (0, 1)
     cache: str = "~/.cache/tangent_jax"
+    weights: str = ""
+
+    def recipe(self, request: Request) -> tj.Recipe:
+        """The recipe of a request, with the data set and the weights that are here."""
+        weights = self.weights or request.recipe.weights
+        return dataclasses.replace(request.recipe, dataset=self.dataset, weights=weights)
 
     def classes(self) -> tuple[str, ...]:
         """The names of its classes, which the server joins with others'."""
@@ -51,7 +58,7 @@ class Contributor:
 
     def at_anchor(self, request: Request, total: bytes = b"") -> tj.Predictor:
         """The predictor, or feature map, at the round's anchor; `total`: the file of all that the anchor has moved."""
-        predict = request.recipe.first_predictor(request.classes)
+        predict = self.recipe(request).first_predictor(request.classes)
         return tj.solver.move_anchor(predict, read_bytes(total)[0]) if total else predict
 
     def contribute(self, request: Request, total: bytes = b"") -> Contribution:
@@ -61,8 +68,7 @@ class Contributor:
         """
         predict = self.at_anchor(request, total)
         features = self.features(predict, request.classes)
-        recipe = dataclasses.replace(request.recipe, dataset=self.dataset)
-        shards = Shards(predict, features, recipe, {self.name: np.arange(len(features))}, request.classes)
+        shards = Shards(predict, features, self.recipe(request), {self.name: np.arange(len(features))}, request.classes)
         self.forget(request.forget)  # first: a store that is open does not see what another takes out
         store = tj.Store(self.home / f"round {request.round:02}")
         fill(store, shards, request.factors)

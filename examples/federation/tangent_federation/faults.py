@@ -1,4 +1,4 @@
-"""What a contributor may do wrong, for trials and tests: `--run-config 'faults="nan:0 anchor:1 large:2 silent:3"'`.
+"""Faults of a contributor, for trials and tests: `--run-config 'faults="nan:0 anchor:1 large:2 silent:3"'`.
 
 nan       its numbers hold a NaN                anchor    it trained at another anchor
 large     its file is larger than is taken      silent    it answers without a file
@@ -25,7 +25,7 @@ def fault_of(faults: str, number: int) -> str:
 
 
 def spoiled(own: Contributor, request: Request, total: bytes, fault: str, wait: float) -> Contribution | None:
-    """What a contributor with this fault sends."""
+    """The answer of a contributor with this fault."""
     check(fault != "error", "no fault", fault)
     if fault == "silent":
         return None

@@ -35,9 +35,9 @@ def mechanism_of(settings: Settings) -> tj.privacy.Mechanism:
     return tj.make_mechanism(settings.epsilon, settings.delta, steps=1, unit=unit)
 
 
-def map_of(request: Request) -> FeatureMap:
+def map_of(predict: FeatureMap) -> FeatureMap:
     """The feature map whose rows have length 1."""
-    return on_sphere(request.recipe.first_predictor(request.classes), None, None)
+    return on_sphere(predict, None, None)
 
 
 # Local: a contributor adds noise
@@ -45,7 +45,7 @@ def map_of(request: Request) -> FeatureMap:
 
 def release(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism) -> bytes:
     """The file of a contributor's noised statistics; its ledger, in its home, pays once, and the file is kept."""
-    map_ = map_of(request)
+    map_ = map_of(own.at_anchor(request))
     features = own.features(map_, request.classes)
     folder = own.home / "private"
     noised, fitted = release_statistics(
@@ -85,7 +85,7 @@ def empty(map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
 
 def clipped(own: Contributor, request: Request, clip_norm: float) -> bytes:
     """The file of a contributor's sum over its images, of length at most `clip_norm`."""
-    map_ = map_of(request)
+    map_ = map_of(own.at_anchor(request))
     features = own.features(map_, request.classes)
     probe = tj.make_mechanism(1.0, 1e-5, steps=1)  # of no release: its features alone are taken
     step, rows, _ = contributions(map_, features, request.classes, probe, SHARES)

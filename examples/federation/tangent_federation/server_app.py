@@ -8,6 +8,7 @@ Run again it asks only for what is missing; `remove` takes a contributor or an i
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import tangent_jax as tj
 from tangent_federation import secure_sum
-from tangent_federation.collection import Collection, compose_round, moves_of, open_rounds, remove_from
+from tangent_federation.collection import Collection, compose_round, moves_of, one_line, open_rounds, remove_from
 from tangent_federation.contributor import Contribution, file_bytes
 from tangent_federation.private import map_of, mechanism_of, read_clipped, read_release, release_sum
 from tangent_federation.settings import Request, Settings, check
@@ -38,19 +39,23 @@ def main(grid: Grid, context: Context) -> None:
 
 @dataclasses.dataclass
 class Federation:
-    """A run; `nodes`: the node of each contributor, by name; `result`: what result.json will say."""
+    """A run; `nodes`: the node of each contributor, by name; `result`: what result.json will say.
+
+    `losses`: (mean loss, how many images) of each contributor; `left_out`: a line for each that is left out.
+    """
 
     grid: Grid
     context: Context
     settings: Settings
     nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     result: dict[str, Any] = dataclasses.field(default_factory=dict)
+    losses: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def run(self) -> None:
         """The whole run."""
         settings, began = self.settings, time.perf_counter()
         self.rounds = Path(settings.out) / "rounds"
-        self.left_out: dict[str, str] = {}
         forget = self.remove() if settings.remove else {}
         classes = self.meet()
         self.request = Request(settings.recipe(), classes, most_bytes=int(settings.most_mb * (1 << 20)))
@@ -106,13 +111,18 @@ class Federation:
         while len(ids := sorted(self.grid.get_node_ids())) < self.settings.least and time.monotonic() < end:
             time.sleep(POLL)
         self.nodes = {f"node {node}": node for node in ids}
-        known, classes = {}, set()
+        known, classes = {}, {*filter(None, self.settings.classes.split(","))}
         for node, answer, why in self.ask(MessageType.QUERY, {name: RecordDict() for name in self.nodes}):
-            if answer is None or f"{answer['name']}" in known:
-                self.left_out[node] = why if answer is None else f"its name, {answer['name']}, is taken"
+            try:
+                check(answer is not None, "an answer", why)
+                assert answer is not None
+                name, own = str(answer["name"]), {str(each) for each in json.loads(str(answer["classes"]))}
+                check(name not in known, "a name of its own", f"{name}, which is taken")
+            except (ValueError, KeyError, TypeError) as error:
+                self.left_out[node] = one_line(error)
                 continue
-            known[f"{answer['name']}"] = self.nodes[node]
-            classes |= {*json.loads(str(answer["classes"]))}
+            known[name] = self.nodes[node]
+            classes |= set() if self.settings.classes else own
         self.nodes = dict(sorted(known.items()))
         check(len(known) >= self.settings.least, f"{self.settings.least} contributors or more", len(known))
         return tuple(sorted(classes))
@@ -164,12 +174,20 @@ class Federation:
         return tj.solver.network(first), rounds[-1].total
 
     def loss(self, total: Tree) -> float:
-        """The mean loss of the network where the anchor has moved by `total`, over all contributors' images."""
+        """The mean loss of the network where the anchor has moved by `total`, over all contributors' images.
+
+        Who gave no finite loss at first does not count; whose loss does not come later counts by the one before.
+        """
         fields = {"json": self.request.to_json(), "total": file_bytes(total, {})}
         record = RecordDict({"request": ConfigRecord(fields)})
         answers = self.ask(MessageType.EVALUATE, dict.fromkeys(self.nodes, record))
-        pairs = [(answer["loss"], answer["count"]) for _, answer, _ in answers if answer is not None]
-        check(pairs, "the loss of a contributor at least", "none")
+        is_first = not self.losses
+        for name, answer, _ in answers:
+            pair = loss_of(answer)
+            if pair is not None and (is_first or name in self.losses):
+                self.losses[name] = pair
+        check(self.losses, "the loss of a contributor at least", "none")
+        pairs = self.losses.values()
         return sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)
 
     # Sums of which the server sees no contributor's part, or adds noise to
@@ -188,7 +206,8 @@ class Federation:
 
     def release(self) -> tuple[Any, Tree]:
         """(feature map, head) of private statistics."""
-        settings, request, map_ = self.settings, self.request, map_of(self.request)
+        settings, request = self.settings, self.request
+        map_ = map_of(request.recipe.first_predictor(request.classes))
         mechanism = mechanism_of(settings)
         step = Step(len(request.classes), sum(map_.sizes), (0.0, 1.0, 0.0))
         record, parts = RecordDict({"request": ConfigRecord({"json": request.to_json()})}), {}
@@ -200,8 +219,8 @@ class Federation:
                 check(len(content) <= request.most_bytes, f"a file of at most {request.most_bytes} bytes", len(content))
                 is_local = settings.privacy == "local"
                 parts[name] = read_release(content, map_, request.classes) if is_local else read_clipped(content, step)
-            except (ValueError, KeyError) as error:
-                self.left_out[name] = f"{error}"
+            except (ValueError, KeyError, TypeError) as error:
+                self.left_out[name] = one_line(error)
         check(parts, "a contributor at least", "none")
         if settings.privacy == "local":
             noised = sum(parts[name] for name in sorted(parts))
@@ -211,3 +230,11 @@ class Federation:
             self.result["epsilon"] = fitted.spent.compute_epsilon()
         self.result["contributors"] = len(parts)
         return map_, step.head(noised, request.classes, mechanism)
+
+
+def loss_of(answer: ConfigRecord | None) -> tuple[float, int] | None:
+    """(mean loss, how many images) of an answer; None where it says none that is finite."""
+    said = {} if answer is None else answer
+    loss, count = said.get("loss"), said.get("count")
+    good = isinstance(loss, float) and isinstance(count, int) and math.isfinite(loss) and count > 0
+    return (loss, count) if good else None

@@ -18,7 +18,8 @@ class Settings:
 
     `out`: an absolute folder for the store and the results; `dataset`: what a simulated contributor has a shard of (a
     real one names its own in its node's configuration); `test`: the data set whose test images the server evaluates on,
-    "" for none; `least`: contributors that must be there before anybody is asked; `weights`: as `tj.load`; `method`:
+    "" for none; `least`: contributors that must be there before anybody is asked; `classes`:
+    divided by commas, "" for those of all contributors; `weights`: as `tj.load`; `method`:
     lda or exact (statistics), or taft (tangent weights); `width`: of the tangent features of exact; `solver`: optimum
     or adam, with `penalty`, `passes`, `epochs`, `learning_rate` as `tj.Recipe`; `rounds`: of taft at an anchor that
     moves; `merge`: mean or inputs; `secure`: statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by
@@ -50,6 +51,7 @@ class Settings:
     remove: str = ""
     most_mb: float = 64.0
     least: int = 1
+    classes: str = ""
     wait: float = 600.0
     faults: str = ""
     cache: str = "~/.cache/tangent_jax"

@@ -227,7 +227,10 @@ def dots(
     height = 0.9 + 0.27 * sum(sizes) + (0.35 if xlabel else 0.6) * len(groups)
     layout: Any = {"sharex": bool(xlabel), "height_ratios": [size + 0.5 for size in sizes], "squeeze": False}
     figure, grid = plt.subplots(len(groups), 1, figsize=(WIDTH, height), **layout)
-    colour = colours(dict.fromkeys(name for rows in groups.values() for name in rows))
+    names = [*dict.fromkeys(name for rows in groups.values() for name in rows)]
+    colour = colours(names)
+    if len(names) > len(PALETTE):  # a colour that comes twice says nothing
+        colour = dict.fromkeys(names, PALETTE["blue"])
     for (group, rows), axes in zip(groups.items(), grid.flat, strict=True):
         for at, (name, (mean, spread)) in enumerate(rows.items()):
             axes.errorbar(mean, at, xerr=spread or None, fmt="o", ms=7, color=colour[name])

@@ -158,7 +158,7 @@ def taken_out(dataset: str, added: float, left: float) -> str:
 def featured(mean: Mapping[str, float]) -> str:
     """The features with the highest mean accuracy, and those with the least."""
     best, worst = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
-    return f"Exact composition, {best} is best with {mean[best]:.3f}, {worst} has {mean[worst]:.3f}"
+    return f"Exact composition: {best} is best with {mean[best]:.3f}; {worst} has {mean[worst]:.3f}"
 
 
 def released_once(cells: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

@@ -1,0 +1,154 @@
+"""Commands from data in S3 to results in S3, killed three times and resumed elsewhere: the bits of local files."""
+
+import json
+import os
+import shutil
+import signal
+
+import fsspec
+import numpy as np
+import pytest
+from photos import as_zip, photographs
+from run_binary import module_of, output_of, run, start, wait_until
+
+from tangent_jax.core import trees, urls
+from tangent_jax.core.snapshots import Remote
+from tangent_jax.exports.folder import load_export
+from tangent_jax.models.load import load, save
+from tangent_jax.store.files import read_component
+from tangent_jax.store.store import Store
+
+pytestmark = pytest.mark.long
+EVERY_STEP = """
+import runpy, sys
+from tangent_jax.privacy import ledger
+from tangent_jax.train import checkpoints
+checkpoints.Saver.__init__.__defaults__ = (0.0,)  # saves each epoch
+ledger.open_ledger.__wrapped__.__defaults__ = (0.0,)
+sys.argv = ["{binary}", *sys.argv[1:]]
+runpy.run_module("{module}", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
+    pytest.importorskip("s3fs", reason="s3fs is absent")
+    from s3_server import serving
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urls, "SCRATCH", str(tmp_path_factory.mktemp("scratch")))
+        environment = {}
+        with serving(environment) as server:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            server.environment, server.fs = environment, fsspec.filesystem("s3", skip_instance_cache=True)
+            server.fs.mkdir("bucket")
+            yield server
+
+
+@pytest.fixture(scope="module")
+def inputs(s3, tmp_path_factory):
+    """A folder with a data set and weights, which are in the bucket, too."""
+    root = tmp_path_factory.mktemp("inputs")
+    photographs(root / "photos", 20)
+    files = {str(p.relative_to(root / "photos")): p.read_bytes() for p in (root / "photos").rglob("*.png")}
+    as_zip(root / "photos.zip", files)
+    save(root / "weights.safetensors", load("builtin"))
+    for path in root.rglob("*"):
+        if path.is_file():
+            urls.upload("test", path, f"s3://bucket/{path.relative_to(root)}")
+    return root
+
+
+def killed_three_times(s3, tmp_path, binary, url, *flags):
+    """The last line of a command that is killed after its state at `url` has changed, three times, and ends then."""
+    code = EVERY_STEP.format(binary=binary, module=module_of(binary.split()[0]))
+    flags = [*binary.split()[1:], *flags]
+    for machine in range(3):
+        home = tmp_path / f"machine {machine}"
+        home.mkdir()
+        before = Remote("test", f"{url}/state").number
+        process = start(code, *flags, stderr=tmp_path / "err", HOME=str(home), **s3.environment)
+        wait_until(process, lambda before=before: Remote("test", f"{url}/state").number > before + 1)
+        assert process.exitcode is None, (tmp_path / "err").read_text()
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not s3.fs.exists(f"{url}/result.json")
+        shutil.rmtree(home)
+    home.mkdir()
+    environment = {"HOME": os.environ["HOME"]}
+    try:
+        os.environ["HOME"] = str(home)
+        return json.loads(output_of(code, *flags)[0].strip().rpartition("\n")[2])
+    finally:
+        os.environ.update(environment)
+
+
+def same_run(line, url, local):
+    """Asserts that a run at a URL has the result, the history and the tangent weights of a run in a folder."""
+    here = json.loads((local / "result.json").read_text())
+    there = json.loads(urls.read("test", f"{url}/result.json"))
+
+    def plain(fields):
+        return {name: value for name, value in fields.items() if "second" not in name and name != "dataset"}
+
+    assert plain(line).items() <= plain(there).items()
+    for field in ("accuracy", "steps", "epsilon", "shards", "full", "run"):
+        assert here.get(field) == there.get(field), field
+    assert [plain(row) for row in here.get("history", [])] == [plain(row) for row in there.get("history", [])]
+    if (local / "dw.safetensors").exists():
+        dw = read_component(f"{url}/dw.safetensors")[0]
+        assert trees.fingerprint(dw) == trees.fingerprint(read_component(local / "dw.safetensors")[0])
+
+
+def flags_of(place, *more):
+    return [f"--dataset=folder:{place}/photos", f"--weights={place}/weights.safetensors", *more]
+
+
+def test_finetune_and_export(s3, inputs, tmp_path):
+    more = ["--epochs=6", "--batch_size=8"]
+    run("finetune", *flags_of(inputs, *more), f"--out={tmp_path}/here", f"--cache_dir={tmp_path}/cache")
+    url, cache = "s3://bucket/tuned", "s3://bucket/cache"
+    flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={cache}")
+    line = killed_three_times(s3, tmp_path, "finetune", url, *flags)
+    same_run(line, url, tmp_path / "here")
+    assert urls.list_files("test", cache), "features are kept there"
+    store, to = tmp_path / "store", "s3://bucket/export"
+    run("store", "add", f"--store={store}", f"--source={url}", "--name=a")
+    pushed = json.loads(run("store", "push", "s3://bucket/store", f"--store={store}")[0])
+    assert pushed == {"lines": 1, "files": 4, "copied": 4}
+    pulled = json.loads(run("store", "pull", "s3://bucket/store", f"--store={tmp_path}/pulled")[0])
+    assert pulled == {"lines": 1, "files": 4, "copied": 4}
+    run("store", "export", f"--store={tmp_path}/pulled", f"--to={to}", "--trust")
+    (_, there), dw = load_export(to), Store(store)["a"]
+    for path, leaf in trees.leaves(dw).items():
+        assert np.array_equal(trees.leaves(there)[path], leaf), path
+    _, err = run("store", "export", f"--store={store}", f"--to={to}", code=1)
+    assert "a folder that does not exist yet in --to; got s3://bucket/export" in err
+
+
+def test_private_steps_are_paid_at_the_url(s3, inputs, tmp_path):
+    more = ["--epochs=12", "--subset=head", "--noise_seed=3", "--delta=1e-3"]
+    run("private", *flags_of(inputs, *more), f"--out={tmp_path}/here", f"--cache_dir={tmp_path}/cache")
+    url = "s3://bucket/private"
+    flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={tmp_path}/cache")
+    line = killed_three_times(s3, tmp_path, "private", url, *flags)
+    same_run(line, url, tmp_path / "here")
+    paid = json.loads(urls.read("test", f"{url}/ledger.json"))
+    assert 12 <= paid["spent"]["steps_paid"] <= 12
+
+
+def test_compose_finds_the_settings_that_were_searched(s3, inputs, tmp_path):
+    more = ["--epochs=3", "--shards=2", "--method=taft,soup", "--lr=1e-3,3e-3", "--batch_size=8"]
+    local = [f"--out={tmp_path}/here", f"--store={tmp_path}/stores", f"--cache_dir={tmp_path}/cache"]
+    run("compose", *flags_of(inputs, *more), *local)
+    url = "s3://bucket/composed"
+    at = [f"--out={url}", f"--store={tmp_path}/others", f"--cache_dir={tmp_path}/cache"]
+    flags = flags_of("s3://bucket", *more, *at)
+    flags[0] = "--dataset=folder:s3://bucket/photos.zip"
+    line = killed_three_times(s3, tmp_path, "compose", url, *flags)
+    same_run(line, url, tmp_path / "here")
+    _, err = run("compose", *flags_of("s3://bucket", *more), "--store=s3://bucket/stores", code=1)
+    assert "expected a path of this machine; got s3://bucket/stores" in err
+    assert "tangent-jax store push" in err
