@@ -70,7 +70,8 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
-NAMES = {"greedy": "greedy soup"}
+NAMES = {"greedy": "greedy soup", "exact": "exact (tangent features)", "ranpac": "RanPAC (random features)"}
+NAMES |= {"lda": "LDA (frozen features)", "ridge": "ridge (frozen features)"}
 only_with("width", "directions", method="exact")
 only_with("settings", method=[*ADDITIVE])
 only_with("head_scale", method=[*TRAINED])

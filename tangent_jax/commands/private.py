@@ -32,7 +32,10 @@ define(method=("taft", "nlft", "exact"))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
-only_with("epochs", "lr", "subset", "sampling", "plan", method=["taft", "nlft"])
+only_with(
+    *("epochs", "lr", "subset", "sampling", "plan", "loss", "penalty", "batch_size", "output", "head"),
+    method=["taft", "nlft"],
+)
 
 CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 
@@ -199,7 +202,8 @@ def main() -> None:
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    what = "statistics" if F.method == "exact" else f"{subset.name}: {subset.size:,} numbers"
+    print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     own: Any = predict
     if F.method == "exact":

@@ -27,12 +27,13 @@ last line of stdout is always the result as one JSON object.
 import dataclasses
 import json
 import sys
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared import rounds as of_rounds
+from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
 from tangent_jax.commands.shared.setup import settings_of
@@ -57,7 +58,8 @@ def main(command: str, url: str = "") -> None:
         other = expand_path("store merge", F.source)
         require(tj.store.is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "add":
-        find_component(F.source or "out/finetune")  # before a store is made
+        with component_file():  # before a store is made
+            pass
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
     elif command in ("push", "pull"):
@@ -88,29 +90,6 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
     ]
     tabulate(rows)
     return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in tj.store.Claims.STATES}
-
-
-def find_component(source: str) -> Path:
-    """The file of a component in a folder; InputError if there is none."""
-    names = ("dw.safetensors", "factors.safetensors")
-    path = urls.local_copy("store add", source, names) / "dw.safetensors"
-    require(path.exists(), "store add", f"dw.safetensors in {path.parent}", "no such file", "Run finetune with --out")
-    return path
-
-
-def add(store: tj.Store) -> dict[str, Any]:
-    require(len(F.name) <= 1, "store add", "one --name", ",".join(F.name))
-    path = find_component(F.source or "out/finetune")
-    folder = path.parent
-    source = F.source or "out/finetune"
-    (name,) = F.name or [PurePath(source).name if urls.is_url(source) else folder.resolve().name]
-    dw, metadata = tj.store.read_component(path)
-    require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
-    where = f"the provenance in {path}"
-    origin = tj.store.Provenance.from_json(metadata["provenance"], where, trees.fingerprint(dw))
-    own = folder / "factors.safetensors"
-    store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
-    return {"added": name, "fingerprint": store.state.components[name]["weights"]}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:

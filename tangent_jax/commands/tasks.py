@@ -39,7 +39,7 @@ from tangent_jax.commands.shared.flags import (
 )
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, expand_path, require
-from tangent_jax.models import rows_of
+from tangent_jax.models import map_once, rows_of
 from tangent_jax.solver import choose_settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
@@ -222,12 +222,13 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         features, how = features_of(name)
         map_ = features.of(setup.pretrained(F.weights))
         for dataset in setup.open_datasets().values():
-            train, held = setup.train_and_measured(map_.predict, dataset, on_test=False)
+            every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
+            every = map_once(map_, every)
+            train, held = setup.hold_out(map_.predict, dataset, every)
             with tj.show_progress(f"{dataset.name}: {name}"):
                 statistics = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes)
                 settings, _ = choose_settings(statistics, rows_of(map_, held), held.targets, (how,))
-                train, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
-                head = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes).solve(settings)
+                head = make_statistics(map_, every, dataset.classes).of_classes(dataset.classes).solve(settings)
                 ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
             chosen.setdefault(name, {})[dataset.name] = settings._asdict()
     return ways, chosen

@@ -35,7 +35,7 @@ def expand_path(function: str, path: str | os.PathLike) -> Path:
     try:
         text = os.fspath(path)
         require(isinstance(text, str) and text and "\0" not in text, function, "a path", repr(text))
-        do = "This needs locks, renames and fsync: take a local folder, and for a store tangent-jax store push or pull"
+        do = "This needs a file system (locks, renames): take a local folder; store push copies a store to a URL"
         require(not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text), function, "a path of this machine", text, do)
         short = len(os.fsencode(text)) < 4096 and all(len(os.fsencode(name)) <= 255 for name in text.split("/"))
         require(short, function, "a path of names of at most 255 bytes", f"{text[:60]}...")

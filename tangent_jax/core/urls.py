@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tangent_jax.core.checks import InputError, refusal, require
@@ -107,7 +108,7 @@ def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
         try:
             entries = fs.find(path, detail=True)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             entries = {}
     prefix = path.strip("/") + "/"
@@ -228,7 +229,24 @@ def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()
     """
     if not is_url(path):
         return expand_path(function, path)
-    url = os.fspath(path).rstrip("/")
+    return fetch_all(function, os.fspath(path).rstrip("/"), scratch_of(os.fspath(path)) / "files", names)
+
+
+@contextmanager
+def passing_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[Path]:
+    """Yields as `local_copy`, for what a removal may reach: the copy of a URL is deleted when the `with` ends.
+
+    A memory map of a file of it stays good.
+    """
+    if not is_url(path):
+        yield expand_path(function, path)
+        return
+    with TemporaryDirectory(prefix="tangent_jax-") as folder:
+        yield fetch_all(function, os.fspath(path).rstrip("/"), Path(folder), names)
+
+
+def fetch_all(function: str, url: str, root: Path, names: Sequence[str]) -> Path:
+    """Fetches the file or folder at a URL to a folder, as `local_copy` says, and returns the path of its copy."""
     folder, _, last = url.rpartition("/")
     whole = info_of(function, url)
     is_file, folder = whole is not None, url if whole is None else folder
@@ -236,7 +254,6 @@ def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()
     infos = infos | {last: whole} if is_file else infos or list_files(function, url)
     there = {name: info for name, info in infos.items() if info is not None}
     require(there, function, "a file or folder", f"{url}, which does not exist")
-    root = scratch_of(url) / "files"
     for name, info in there.items():
         fetch(function, f"{folder}/{name}", info, inside(root, *name.split("/")))
     return root / last if is_file else root
@@ -250,7 +267,7 @@ def info_of(function: str, url: str) -> dict[str, Any] | None:
         try:
             info = fs.info(path)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             return None
     return info if info.get("type") == "file" else None

@@ -178,7 +178,10 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     >>> bool((dw["head"]["kernel"] == demo.dw["head"]["kernel"]).all())
     True
     """
-    folder = urls.local_copy("load_export", folder)
+    if urls.is_url(folder):
+        with urls.passing_copy("load_export", folder) as copy:
+            return load_export(copy, model)
+    folder = expand_path("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")

@@ -19,12 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, urls, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import write_whole
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.core.urls import local_copy
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
@@ -103,7 +102,10 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     >>> adapted.model.rank
     2
     """
-    folder = local_copy("read_peft", folder)
+    if urls.is_url(folder):
+        with urls.passing_copy("read_peft", folder) as copy:
+            return read_peft(copy, pretrained)
+    folder = expand_path("read_peft", folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     expect(modules, f"LoRA factors in {folder}", "none")

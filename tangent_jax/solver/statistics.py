@@ -24,7 +24,8 @@ from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, 
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
-from tangent_jax.models.ntk import SUMS, FeatureMap, rows_of
+from tangent_jax.models.mapped import rows_of
+from tangent_jax.models.ntk import SUMS, FeatureMap
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.train.targets import as_labels
 

@@ -44,7 +44,7 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
 class Additive(Method):
     """A method of ADDITIVE on the flags' data set; its features name its stores, which keep statistics.
 
-    `known`: features by their parts and split, shared by methods with the same parts, so that shards, all images and
+    `known`: features by their parts and title, shared by methods with the same parts, so that shards, all images and
     held-out images share one pass.
     """
 
@@ -55,9 +55,9 @@ class Additive(Method):
         self.map: Any = self.predict
         self.train, self.test = self.once(self.train, "train"), self.once(self.test, "test")
 
-    def once(self, data: tj.Features, split: str) -> MappedOnce:
+    def once(self, data: tj.Features, title: str) -> MappedOnce:
         """The features of a split, with rows that are computed once."""
-        return self.known.setdefault((self.map.parts, split), map_once(self.map, data))
+        return self.known.setdefault((self.map.parts, title), map_once(self.map, data))
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""

@@ -116,18 +116,13 @@ def run(
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
         given, name = argv[1:], Path(argv[0]).stem
-        expected = f"one command of {', '.join(commands)}" if commands else "flags only"
-        takes_url = bool(given) and given[0] in of_url
-        expected = f"{given[0]} URL" if takes_url else expected
         try:
-            good = len(given) == 1 + takes_url and given[0] in commands if commands else not given
-            good = good and (not takes_url or urls.is_url(given[1]))
-            require(good, name, expected, " ".join(given) or "none")
+            check_given(name, given, commands, of_url)
             check_effects()
             join(name, processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with speaking(name), jobs.asked_for(), out_at_url():
+            with speaking(name), out_at_url(), jobs.asked_for():
                 if "out" in flags.FLAGS:
                     check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
                 main(*given)
@@ -152,6 +147,18 @@ def run(
 
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
+
+
+def check_given(name: str, given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:
+    """Raises InputError for other arguments than `run` says, and for a store at a URL: before any work."""
+    takes_url = bool(given) and given[0] in of_url
+    expected = f"one command of {', '.join(commands)}" if commands else "flags only"
+    expected = f"{given[0]} URL" if takes_url else expected
+    good = len(given) == 1 + takes_url and given[0] in commands if commands else not given
+    good = good and (not takes_url or urls.is_url(given[1]))
+    require(good, name, expected, " ".join(given) or "none")
+    if "store" in flags.FLAGS and flags.FLAGS.store:
+        expand_path("flags, --store", flags.FLAGS.store)
 
 
 def of_device(error: Exception) -> str:

@@ -27,9 +27,9 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 def read_asked() -> list[str]:
     """The identifiers or names in the file of --examples."""
-    path = urls.local_copy("store remove", F.examples)
-    require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
-    asked = read_lines("store remove", path)
+    with urls.passing_copy("store remove", F.examples) as path:
+        require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
+        asked = read_lines("store remove", path)
     require(asked, "store remove", f"examples in {path}, one a line", "none")
     return asked
 

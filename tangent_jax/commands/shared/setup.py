@@ -8,8 +8,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core import identity, refusal, require
-from tangent_jax.core.checks import speaking
+from tangent_jax.core import identity, refusal, require, speaking
 from tangent_jax.data import Dataset, Examples
 
 CHOICES = ("held_out", "leave_one_out")
@@ -98,8 +97,11 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
 def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
     """Returns (train, test); to choose settings, the validation split or a fifth of train instead of test."""
     train = features(predict, dataset.train, "train inputs")
-    if on_test:
-        return train, features(predict, dataset.test, "test inputs")
+    return (train, features(predict, dataset.test, "test inputs")) if on_test else hold_out(predict, dataset, train)
+
+
+def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
+    """(features to train on, features that choose settings): the validation split, or a fifth of train."""
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     train, measured = train.hold_out()

@@ -50,7 +50,7 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
 SEEDS = (1 << 32) - 1
 TABLE: dict[str, partial] = {
     "weights": flag(
-        "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
+        "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file or URL."
     ),
     "architecture": flag(
         "string",
@@ -69,7 +69,7 @@ TABLE: dict[str, partial] = {
         "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
         f"{'|'.join(ARCHIVES)}:PATH.",
     ),
-    "cache_dir": flag("list", "Folder of cached features; A,B: several folders.", default=["~/.cache/tangent_jax"]),
+    "cache_dir": flag("list", "Folder or URL of cached features; A,B: several.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
     "skip_unreadable": flag("bool", "Skip unreadable images, and count them.", default=False),
@@ -159,7 +159,7 @@ TABLE: dict[str, partial] = {
         default=[],
     ),
     "worker": flag("string", "I/N: only train the components of worker I (from 0) of N; unset: compose.", default=None),
-    "out": flag("string", "Folder of result.json and pictures."),
+    "out": flag("string", "Folder or URL of result.json and pictures."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
     "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
     "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1, default=None),
@@ -175,7 +175,7 @@ TABLE: dict[str, partial] = {
     ),
     "source": flag(
         "string",
-        "add: folder with dw.safetensors (out/finetune); merge: the store that is added; data: an unpacked archive.",
+        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; data: an unpacked archive.",
         default=None,
     ),
     "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
@@ -203,7 +203,7 @@ TABLE: dict[str, partial] = {
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a folder that does not exist yet; data: a zip.", default=None),
+    "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
