@@ -146,7 +146,11 @@ def export_to_url(url: str, *what: Any) -> None:
 
 @public
 def is_export(url: str) -> bool:
-    """True where a URL holds a whole export: its last file is there."""
+    """True if a URL holds a whole export: its last file exists.
+
+    >>> tj.exports.is_export("memory://examples/nothing")
+    False
+    """
     return urls.info_of("export", f"{url.rstrip('/')}/{SAID}") is not None
 
 

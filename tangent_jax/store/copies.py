@@ -27,6 +27,10 @@ def push(store: Disk, url: str) -> dict[str, Any]:
 
     Raises: InputError if the URL holds another store, or a later state; for an altered file of the store; and if
             writing fails. The copy at the URL stays whole in each case.
+
+    >>> store = demo.store()
+    >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 3  # and marker, journal, HEAD
+    True
     """
     remote = Remote("store push", url)
     with store.using():
@@ -49,6 +53,12 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
 
     Raises: InputError if the folder holds another store, or lines that the URL lacks; if an object is missing or
             altered; and if the URL holds no store. The folder stays as before, or has the URL's state.
+
+    >>> _ = tj.store.push(demo.store(), "memory://examples/pulled")
+    >>> folder = demo.folder() / "copy"
+    >>> _ = tj.store.pull(folder, "memory://examples/pulled")
+    >>> [*tj.Store(folder)]
+    ['ann', 'bob']
     """
     root = expand_path("store pull", root).absolute()
     remote = Remote("store pull", url)

@@ -56,4 +56,4 @@ MEANINGS = (
         "yes, a few times",
     ),
 )
-"""What each code means; any other above 128 is a signal's. Two rows of one code are told apart by stderr."""
+"""The meaning of each code; any other above 128 is a signal's. If a code has two rows, stderr tells which applies."""

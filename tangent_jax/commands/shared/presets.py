@@ -1,4 +1,4 @@
-"""Presets: the values of --preset, each of which sets several flags."""
+"""Presets: a value of --preset sets several flags."""
 
 PRESETS: dict[str, dict[str, str]] = {
     "paper": {

@@ -69,17 +69,9 @@ TABLE: dict[str, partial] = {
         "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
         f"{'|'.join(ARCHIVES)}:PATH.",
     ),
-    "cache_dir": flag(
-        "list",
-        "Folder or URL of cached features; A,B spreads large ones over folders.",
-        default=["~/.cache/tangent_jax"],
-    ),
+    "cache_dir": flag("list", "Folder or URL of cached features; A,B: several.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
-    "cache_dtype": flag(
-        "enum",
-        "Dtype of cached features; unset: --dtype.",
-        ["float32", "float16", "bfloat16"],
-    ),
+    "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
     "skip_unreadable": flag("bool", "Skip unreadable images, and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
     "linearization": flag("enum", "How the tangent is computed.", LINEARIZATIONS),
@@ -89,9 +81,7 @@ TABLE: dict[str, partial] = {
         "Tangent (taft), non-linear (nlft) or the head alone (fc); comparisons list more methods in their text.",
         ["taft", "nlft", "fc"],
     ),
-    "subset": flag(
-        "enum", "Trained leaves: of the last --blocks (all of them, or one kind), the head alone, or everything.", KINDS
-    ),
+    "subset": flag("enum", "Trained leaves: those of the last --blocks, a kind of them, or others.", KINDS),
     "blocks": flag("integer", "Number of last blocks that train (0: the head alone).", low=0),
     "rank": flag("integer", "Rank with --subset=lora, or width with --subset=adapter.", low=1),
     "head_scale": flag("float", "Factor on the standard deviation of a new head, 0.01 in the paper."),
@@ -113,7 +103,7 @@ TABLE: dict[str, partial] = {
     "solver": flag("enum", "adam, or optimum: conjugate gradients, without learning rate or epochs.", SOLVERS),
     "certificate": flag(
         "float",
-        "With --solver=optimum: the largest allowed L2 distance from the optimum (needs a penalty > 0).",
+        "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.",
         low=0.0,
     ),
     "passes": flag("integer", "With --solver=optimum: the largest number of passes over the training set.", low=2),
@@ -123,7 +113,7 @@ TABLE: dict[str, partial] = {
     "delta": flag("float", "Delta of the privacy budget (epsilon, delta), below 1 / images.", low=0.0, default=1e-5),
     "public": flag(
         "string",
-        "Public images, in the form of --dataset; only the inputs of the train split are read. Unset: none.",
+        "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
         default=None,
     ),
     "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
@@ -133,9 +123,7 @@ TABLE: dict[str, partial] = {
         low=1,
         default=10,
     ),
-    "lr_nlft": flag(
-        "float", "Learning rate of the non-linear models (--lr: of tangents and heads).", low=0.0, default=3e-3
-    ),
+    "lr_nlft": flag("float", "Learning rate of non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
     "sharding": flag(
         "enum",
         "The division of examples: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
@@ -162,9 +150,7 @@ TABLE: dict[str, partial] = {
         "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
         default=None,
     ),
-    "farm": flag(
-        "enum", "Train the components with --workers, submitted through submitit.", ["slurm", "local"], default=None
-    ),
+    "farm": flag("enum", "Train components with --workers through submitit.", ["slurm", "local"], default=None),
     "workers": flag("integer", "Number of workers of --farm.", low=1, default=None),
     "farm_options": flag(
         "list",
@@ -199,20 +185,12 @@ TABLE: dict[str, partial] = {
         default=None,
     ),
     "retrain": flag("bool", "remove: retrain each affected component on its remaining data.", default=False),
-    "exact": flag(
-        "bool",
-        "remove: move each solved component to the optimum on its remaining data, with a certificate.",
-        default=False,
-    ),
+    "exact": flag("bool", "remove: move each solved component to its new optimum, certified.", default=False),
     "dry_run": flag("bool", "remove: print the plan and its cost, and stop.", default=False),
     "receipt": flag("string", "verify: also check this receipt.", default=None),
     "rehearse": flag("bool", "Measure each way of removal by training outside the store.", default=False),
     "rounds": flag("integer", "Number of rounds: each moves the anchor by the merged components.", low=1, default=1),
-    "anchor_images": flag(
-        "string",
-        "Public images that move the anchor first: a fraction of the training images, or a data set.",
-        default=None,
-    ),
+    "anchor_images": flag("string", "Public images that move the anchor: a fraction, or a data set.", default=None),
     "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
         "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or how that is chosen: held_out or leave_one_out."
@@ -224,10 +202,8 @@ TABLE: dict[str, partial] = {
         low=1e-12,
         default=1e-3,
     ),
-    "same_classes": flag(
-        "list", "export --head=union: class names that mean the same class in several data sets.", default=[]
-    ),
-    "to": flag("string", "export: a folder or URL that does not exist yet; data: a zip.", default=None),
+    "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
+    "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
@@ -262,17 +238,15 @@ TABLE: dict[str, partial] = {
     ),
     "noise_seed": flag(
         "integer",
-        "Seed for repeatable noise and samples: NOT private. Unset: the operating system's entropy.",
+        "Seed of repeatable noise and samples: NOT private. Unset: entropy.",
         low=0,
         high=SEEDS,
         default=None,
     ),
-    "part": flag(
-        "string", "I/K: only the images of part I (from 0) of K, by a hash of their content (or owner).", default=None
-    ),
+    "part": flag("string", "I/K: only images of part I (from 0) of K, by content (or owner) hash.", default=None),
     "canaries": flag(
         "integer",
-        "Number of canaries that audit the run; unset: none. They cost a little accuracy.",
+        "Canaries that audit the run; unset: none. They cost a little accuracy.",
         low=FEWEST,
         default=None,
     ),
@@ -283,13 +257,9 @@ TABLE: dict[str, partial] = {
     ),
     # measurements
     "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
-    "repeats": flag(
-        "integer", "Number of repetitions of a measurement: rounds (at most), random orders, or runs.", low=1
-    ),
+    "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
     "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
-    "only": flag(
-        "list", "Only these parts, by name: tables, sections, or features joined by +; unset: all.", default=[]
-    ),
+    "only": flag("list", "Only these parts: tables, sections, features joined by +; unset: all.", default=[]),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
     "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
     "size": flag(
