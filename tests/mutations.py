@@ -1624,7 +1624,7 @@ MUTATIONS = [
       f"{FEDERATION}::test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody[large]"),
     M(COLLECTION, "Collection.add", "kind.check_beside(dw, origin, self.zeros(), self.expected)", "pass",
       f"{FEDERATION}::test_a_file_of_other_shapes_or_an_altered_one_is_left_out"),
-    M(COLLECTION, "Collection.vouch", "is_own=False, ", "",
+    M(COLLECTION, "Collection.vouch", '"recipe": self.recipe.for_shard(name), ', "",
       f"{FEDERATION}::test_what_is_sent_names_no_image_no_folder_and_no_data"),
     M(COLLECTION, "remove_from", 'forget.setdefault(name, set()).update(asked)', "pass",
       f"{FEDERATION}::test_an_image_that_is_removed_is_removed_on_both_sides"),

@@ -91,7 +91,9 @@ def test_what_is_sent_names_no_image_no_folder_and_no_data(people, collection):
     assert str(people[0].home) not in text
     assert "seal" not in origin
     collection.take(NAMES[0], Contribution(sent))
-    assert not collection.store.provenance(NAMES[0]).is_own  # the server opens nothing because a file says so
+    kept = collection.store.provenance(NAMES[0])
+    assert not kept.is_own  # the server opens nothing because a file says so
+    assert kept.recipe == LDA.for_shard(NAMES[0])  # the server's own words
 
 
 def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people, collection, monkeypatch):

@@ -75,7 +75,8 @@ class Collection:
         most, size = self.request.most_bytes, max(map(len, sent))
         check(size <= most, f"a file of at most {most} bytes", size)
         dw, metadata = read_bytes(sent.component)
-        origin = self.vouch(name, Provenance.from_json(metadata.get("provenance", ""), name))
+        said = Provenance.from_json(metadata.get("provenance", ""), name)  # without a seal: nothing is opened for it
+        origin = self.vouch(name, said)
         kind = kind_of([origin])
         check_one_body("federation", self.expected, origin)
         kind.check(dw, origin)
@@ -87,7 +88,7 @@ class Collection:
         own = {"recipe": self.recipe.for_shard(name), "folders": (), "run": None, "public": (), "privacy": None}
         hidden = tuple((identifier, identifier) for identifier, _ in said.examples)
         owners = {identifier: name for identifier, _ in hidden}
-        return dataclasses.replace(said, examples=hidden, owners=owners, is_own=False, **own)
+        return dataclasses.replace(said, examples=hidden, owners=owners, **own)
 
     def zeros(self) -> Tree:
         """A component of the shapes that are expected."""

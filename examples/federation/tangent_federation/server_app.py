@@ -69,7 +69,7 @@ class Federation:
         if settings.test:
             test = predict.features(tj.open_dataset(settings.test).test, tj.Cache(settings.cache))
             self.result["accuracy"] = tj.evaluate(predict, dw, test)
-        self.result |= {"left_out": self.left_out, "seconds": time.perf_counter() - began}
+        self.result |= {"left_out": dict(sorted(self.left_out.items())), "seconds": time.perf_counter() - began}
         self.result |= {"fingerprint": trees.fingerprint(dw), "names": [*self.nodes]}
         self.result["settings"] = dataclasses.asdict(settings)
         path = Path(settings.out) / "result.json"
