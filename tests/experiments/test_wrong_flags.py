@@ -127,7 +127,7 @@ EARLY = [
     ("compose", ["--merge=ties", "--merge_penalty=1"], "curvature beside --merge_penalty; got ties"),
     ("compose", ["--merge=inputs", "--method=fc"], "expected --merge=mean without taft in --method; got inputs"),
     ("influence effects", ["--flip=0.1"], "flags: expected --by of kernel beside --flip; got component"),
-    ("influence effects", ["--by=kernel", "--images=9"], "flags: expected --by of solver, both beside --images; got kernel"),
+    ("influence effects", ["--by=kernel", "--images=9"], "expected --by of solver, both beside --images; got kernel"),
     ("influence effects", ["--by=solver", "--penalty=1,2"], "flags: expected one --penalty beside --by=component"),
     ("private", ["--plan", "--part=0/2"], "private: expected --plan without --part; got both"),
     ("store", ["compose", "--name=a"], "store compose: expected --name with add, remove; got --name"),
