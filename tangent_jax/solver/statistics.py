@@ -51,7 +51,7 @@ class System(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The settings of a head: one of WAYS, the shrinkage in mean diagonals of the covariance, the balance of the parts.
+    """The way to solve for a head: one of WAYS, the shrinkage in mean diagonals of the covariance, the parts' balance.
 
     >>> tj.solver.Settings("ridge", shrinkage=0.1)
     Settings(how='ridge', shrinkage=0.1, balance=1.0)
