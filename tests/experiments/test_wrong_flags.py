@@ -137,6 +137,7 @@ EARLY = [
     ("compose", ["--width=64", "--method=ridge"], "flags: expected --method of exact beside --width; got ridge"),
     ("compose", ["--method=exact", "--head_scale=10"], "beside --head_scale; got exact"),
     ("private", ["--method=exact", "--loss=rsl"], "flags: expected --method of taft, nlft beside --loss; got exact"),
+    ("compose", ["--method=exact,lda", "--epochs=5"], "beside --epochs; got exact,lda"),
     ("tasks", ["--directions=2"], "flags: expected --method of exact beside --directions; got taft,soup"),
     # what can be known before any image is read is said then
     (
