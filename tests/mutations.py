@@ -77,7 +77,8 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 ROUNDS, STORED_ROUNDS = "tests/solver/test_rounds.py", "tests/store/test_rounds.py"
-KINDS, STATISTICS, NTK = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py", "tangent_jax/models/ntk.py"
+KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
+NTK, MAPPED = "tangent_jax/models/ntk.py", "tangent_jax/models/mapped.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
@@ -1590,11 +1591,11 @@ MUTATIONS = [
       f"{OF_KINDS}::test_two_kinds_never_add"),
     M("tangent_jax/exports/folder.py", "export", "features is None or FORMATS[format].of_features", "True",
       f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
-    M(NTK, "SharedRows.read", "at[~self.is_known[at]]", "at",
+    M(MAPPED, "SharedRows.read", "at[~self.is_known[at]]", "at",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
-    M(NTK, "rows_of", "and data.rows.source == source_of(map_)", "",
+    M(MAPPED, "rows_of", "and data.rows.source == source_of(map_)", "",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
-    M(NTK, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
+    M(MAPPED, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
     M(NTK, "FeatureMap.sketch", "if waves else psi", "",
       f"{SOLVED_SUMS}::test_without_a_block_the_final_norm_alone_is_sketched"),

@@ -119,3 +119,10 @@ def test_every_new_name_of_the_upgrading_table_exists():
         for moved in re.findall(r"`(\w+)`", old[1]) if old else ():
             assert hasattr(value, moved), f"{name}: {moved}"
             assert not hasattr(tj, moved), moved
+
+
+def test_the_table_of_installation_has_every_extra():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    page = (ROOT / "docs/reference/commands.md").read_text().partition("## Install")[2].partition("\n## ")[0]
+    assert {*re.findall(r"`\[(\w+)\]`", page)} == {*settings["project"]["optional-dependencies"]}
+    assert f"tangent_jax-{tj.__version__}-py3" in page

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from pages import prose_of
+from pages import pages, prose_of
 
 import tangent_jax as tj
 from experiments.shared.names import public_names
@@ -138,6 +138,25 @@ def beginning(page):
 @pytest.mark.parametrize(("word", "page"), SEARCHED, ids=lambda value: value)
 def test_a_word_that_people_search_for_stands_at_the_beginning_of_the_page_that_answers_it(word, page):
     assert word.lower() in beginning(ROOT / "docs" / page).lower()
+
+
+def test_figures_stand_in_the_benchmarks_alone():
+    """Accuracies have three decimals. The table of libraries stands beside its own command."""
+    docs = ROOT / "docs"
+    every = [
+        docs / "index.md",
+        *(page for of in ("tutorials", "howto", "explanation", "reference") for page in pages(docs / of)),
+    ]
+    assert len(every) > 25
+    for page in every:
+        text = prose_of(page).partition("\n## Libraries that were measured\n")[0]
+        assert not re.findall(r"\b0\.\d{3}\b|\d ± ?\d", text), page
+
+
+def test_every_picture_says_what_it_shows():
+    for page in [ROOT / "README.md", *pages(ROOT / "docs")]:
+        for alt in re.findall(r"!\[(.*?)\]\(", prose_of(page), re.DOTALL):
+            assert len(alt.split()) > (1 if "paper" in page.parts else 6), f"{page}: {alt}"
 
 
 def test_the_table_of_exit_codes_has_a_row_for_each_meaning():

@@ -6,6 +6,24 @@ from pathlib import Path
 import reference
 
 DOCS = Path(__file__).resolve().parents[1]
+FIELD = """
+| the field says | here also |
+|---|---|
+| linearized model, NTK regime | tangent; TAFT in tables |
+| fine-tuning | non-linear; NLFT in tables |
+| linear probe | head alone; FC in tables |
+| machine unlearning | removal |
+| retraining from scratch (gold model) | paragon |
+| model merging | composition; `compose`, `merge` |
+| model soup | the mean of non-linear models |
+| RegMean | `--merge=inputs` |
+| sufficient statistics | statistics; `--method=exact`, `ridge`, `lda`, `ranpac` |
+| user-level privacy | `--unit=owner` |
+| DP-SGD | `private`, `tj.fit_private` |
+| influence of an example | effect |
+| class-incremental learning | heads joined over classes; `--head=named` |
+| federated averaging | rounds of `soup` |
+"""
 
 
 def words() -> dict[str, tuple[str, str]]:
@@ -17,7 +35,8 @@ def words() -> dict[str, tuple[str, str]]:
 
 def text() -> str:
     """The page, in Markdown."""
-    parts = ["# Glossary\n", "One word has one meaning, in these pages, in every docstring and in every message.\n"]
+    parts = ["# Glossary\n", "The field's terms, and the words of this library. Here a word has one meaning.\n", FIELD]
+    parts.append("## Words of this library\n")
     parts.append("```{glossary}")
     for word, (means, never) in sorted(words().items(), key=lambda item: item[0].lower()):
         parts += [

@@ -1,8 +1,8 @@
-"""Cached rows at a URL: fetched before rows are computed, and copied there once all of them are (core/snapshots.py).
+"""Cached rows at a URL: fetched before rows are computed, and copied there when all are complete (core/snapshots.py).
 
-    URL/TRUNK-IMAGES/    the files of a folder of cached rows but `complete`, which tells of one disk
+    URL/TRUNK-IMAGES/    the files of a folder of cached rows, without `complete`, which describes one disk
 
-Every chunk that was fetched is held against its checksum before it is read, as rows on a disk that changed are.
+Every fetched chunk is checked against its checksum before it is read, like rows on a disk that changed.
 """
 
 from pathlib import Path
@@ -15,10 +15,7 @@ JOURNAL = "journal.jsonl"
 
 
 def fetch_rows(url: str | None, folder: Path) -> None:
-    """Fetches the rows of a folder's name at a URL, to a folder that holds none; a kill leaves some, not counted.
-
-    Without a URL it does nothing.
-    """
+    """Fetches a URL's rows into a folder without rows; after a kill, the others count as missing."""
     if url is None or holds_rows(folder):
         return
     remote = Remote("Cache", f"{url}/{folder.name}")
