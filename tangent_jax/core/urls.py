@@ -78,7 +78,7 @@ def explain(function: str, url: str, error: Exception) -> InputError:
     """The InputError that explains an error of a file system."""
     chain = [error, *filter(None, [error.__cause__, error.__context__])]
     names = {type(each).__name__ for each in chain}
-    text = " ".join((str(error) or type(error).__name__).split())[:200]
+    text = " ".join((str(error) or type(error).__name__).split())[:200].rstrip(".")
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}:
         do = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads"
         return refusal(function, f"credentials for {url}", "none", do)
