@@ -22,7 +22,7 @@ from tangent_federation.contributor import Contributor, file_bytes, read_bytes
 from tangent_federation.settings import Request, Settings, check
 from tangent_jax.core import Tree, trees
 from tangent_jax.models import FeatureMap
-from tangent_jax.privacy import Contribution, contributions, on_sphere, release_statistics
+from tangent_jax.privacy import Contribution, check_public, contributions, on_sphere, release_statistics
 from tangent_jax.privacy.statistics import ADDED, OBJECTIVE
 from tangent_jax.solver import Statistics
 
@@ -35,9 +35,21 @@ def mechanism_of(settings: Settings) -> tj.privacy.Mechanism:
     return tj.make_mechanism(settings.epsilon, settings.delta, steps=1, unit=unit)
 
 
-def map_of(predict: FeatureMap) -> FeatureMap:
-    """The feature map whose rows have length 1."""
-    return on_sphere(predict, None, None)
+def map_of(predict: FeatureMap, public: str = "", cache: str = "") -> FeatureMap:
+    """The feature map whose rows have length 1, in coordinates whitened by public images of a data set, "" for none."""
+    if not public:
+        return on_sphere(predict, None, None)
+    dataset = tj.open_dataset(public)
+    split = dataset.splits.get("train", next(iter(dataset.splits.values())))
+    images = predict.features(split, tj.Cache(cache))
+    return on_sphere(predict, images, images.take(np.zeros(0, int)))
+
+
+def check_not_public(public: str, features: tj.Features) -> None:
+    """Raises InputError where an image of a contributor is public, too: noise would not hide it."""
+    if public:
+        known = {i for part in tj.open_dataset(public).splits.values() for i in part.identifiers()}
+        check_public("federation", known, {i for i, _ in features.examples})
 
 
 # Local: a contributor adds noise
@@ -45,8 +57,9 @@ def map_of(predict: FeatureMap) -> FeatureMap:
 
 def release(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism) -> bytes:
     """The file of a contributor's noised statistics; its ledger, in its home, pays once, and the file is kept."""
-    map_ = map_of(own.at_anchor(request))
+    map_ = map_of(own.at_anchor(request), request.public, own.cache)
     features = own.features(map_, request.classes)
+    check_not_public(request.public, features)
     folder = own.home / "private"
     noised, fitted = release_statistics(
         map_, features, request.classes, mechanism=mechanism, shares=SHARES, folder=folder
@@ -85,8 +98,9 @@ def empty(map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
 
 def clipped(own: Contributor, request: Request, clip_norm: float) -> bytes:
     """The file of a contributor's sum over its images, of length at most `clip_norm`."""
-    map_ = map_of(own.at_anchor(request))
+    map_ = map_of(own.at_anchor(request), request.public, own.cache)
     features = own.features(map_, request.classes)
+    check_not_public(request.public, features)
     probe = tj.make_mechanism(1.0, 1e-5, steps=1)  # of no release: its features alone are taken
     step, rows, _ = contributions(map_, features, request.classes, probe, SHARES)
     total = gradient_sum(step, jnp.asarray(rows.inputs), jnp.asarray(rows.targets))

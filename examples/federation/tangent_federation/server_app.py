@@ -58,7 +58,8 @@ class Federation:
         self.rounds = Path(settings.out) / "rounds"
         forget = self.remove() if settings.remove else {}
         classes = self.meet()
-        self.request = Request(settings.recipe(), classes, most_bytes=int(settings.most_mb * (1 << 20)))
+        most = int(settings.most_mb * (1 << 20))
+        self.request = Request(settings.recipe(), classes, public=settings.public, most_bytes=most)
         if settings.secure:
             predict, dw = self.sum_securely()
         elif settings.privacy != "none":
@@ -207,7 +208,7 @@ class Federation:
     def release(self) -> tuple[Any, Tree]:
         """(feature map, head) of private statistics."""
         settings, request = self.settings, self.request
-        map_ = map_of(request.recipe.first_predictor(request.classes))
+        map_ = map_of(request.recipe.first_predictor(request.classes), request.public, settings.cache)
         mechanism = mechanism_of(settings)
         step = Step(len(request.classes), sum(map_.sizes), (0.0, 1.0, 0.0))
         record, parts = RecordDict({"request": ConfigRecord({"json": request.to_json()})}), {}

@@ -18,15 +18,16 @@ class Settings:
 
     `out`: an absolute folder for the store and the results; `dataset`: what a simulated contributor has a shard of (a
     real one names its own in its node's configuration); `test`: the data set whose test images the server evaluates on,
-    "" for none; `least`: contributors that must be there before anybody is asked; `classes`:
-    divided by commas, "" for those of all contributors; `weights`: as `tj.load`; `method`:
-    lda or exact (statistics), or taft (tangent weights); `width`: of the tangent features of exact; `solver`: optimum
-    or adam, with `penalty`, `passes`, `epochs`, `learning_rate` as `tj.Recipe`; `rounds`: of taft at an anchor that
-    moves; `merge`: mean or inputs; `secure`: statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by
-    SecAgg+) of at most `limit`; `privacy`: none, local (each contributor adds noise) or central (the server does, and
-    protects each contributor as one user), with `epsilon` and `delta`; `remove`: a contributor's name, or an image's
-    content identifier, before anything is asked for; `most_mb`: the largest file that is taken; `wait`: seconds for
-    answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the contributors' folder of features.
+    "" for none; `least`: contributors that must be there before anybody is asked; `classes`: divided by commas, "" for
+    those of all contributors; `weights`: as `tj.load`; `method`: lda or exact (statistics), or taft (tangent weights);
+    `width`: of the tangent features of exact; `solver`: optimum or adam, with `penalty`, `passes`, `epochs`,
+    `learning_rate` as `tj.Recipe`; `rounds`: of taft at an anchor that moves; `merge`: mean or inputs; `secure`:
+    statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none,
+    local (each contributor adds noise) or central (the server does, and protects each contributor as one user), with
+    `epsilon` and `delta`, and `public`, a data set of images that everybody has and may know, "" for none; `remove`: a
+    contributor's name, or an image's content identifier, before anything is asked for; `most_mb`: the largest file that
+    is taken; `wait`: seconds for answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the
+    contributors' folder of features.
     """
 
     out: str
@@ -48,6 +49,7 @@ class Settings:
     privacy: str = "none"
     epsilon: float = 8.0
     delta: float = 1e-3
+    public: str = ""
     remove: str = ""
     most_mb: float = 64.0
     least: int = 1
@@ -91,7 +93,7 @@ class Request:
 
     `recipe`: of the component, at the first anchor; `classes`: of all contributors, sorted; `round`: from 1;
     `factors`: whether the merge needs the component's Kronecker factors; `forget`: content identifiers of images that
-    must go; `most_bytes`: of the file that is taken.
+    must go; `public`: a data set of public images; `most_bytes`: of the file that is taken.
     """
 
     recipe: tj.Recipe
@@ -99,6 +101,7 @@ class Request:
     round: int = 1
     factors: bool = False
     forget: tuple[str, ...] = ()
+    public: str = ""
     most_bytes: int = 1 << 26
 
     def to_json(self) -> str:
