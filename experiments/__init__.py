@@ -1,4 +1,4 @@
-"""absl binaries that prove the paper's claims, measure, and compare: `python -m experiments.NAME --help`."""
+"""absl binaries that test the paper's claims, measure, and compare: `python -m experiments.NAME --help`."""
 
 import sys
 

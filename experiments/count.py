@@ -1,7 +1,7 @@
-"""Counts what is there: lines, public names, binaries, flags, imports of modules that are not public, result types.
+"""Counts the lines, public names, binaries, flags, deep imports and result types of the code.
 
     python -m experiments.count
-    python -m experiments.count MODULE ...      what these libraries would cost, where they are installed
+    python -m experiments.count MODULE ...      the cost of these libraries, if they are installed
 
 Prints a table; the last line of stdout is the same as one JSON object. Lines are those of Python files, by folder.
 Deep imports: names that commands and experiments take from the library and no namespace holds (shared/names.py).
@@ -43,13 +43,13 @@ def lines() -> dict[str, int]:
 
 
 def names_in_all() -> int:
-    """The functions, classes and constants of the library's modules without commands that begin with no underscore."""
+    """The functions, classes and constants in the library's modules, without commands and private names."""
     modules = [path for path in LIBRARY.rglob("*.py") if FOLDER not in path.parents]
     return sum(not name.startswith("_") for path in modules for name in bound(ast.parse(path.read_text())))
 
 
 def bound(module: ast.Module) -> Iterator[str]:
-    """The names that a module binds at its top, but for those that it imports."""
+    """The names that a module defines at its top level, without imported ones."""
     for node in module.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
@@ -69,18 +69,18 @@ def is_for_commands(module: str) -> bool:
 
 
 def result_types() -> list[str]:
-    """The public named tuples: what runs, audits and tangents give back."""
+    """The public named tuples: the results of runs, audits and tangents."""
     return sorted(name for name, value in public_names().items() if inspect.isclass(value) and issubclass(value, tuple))
 
 
 def requirements(name: str, extra: str = "") -> set[str]:
-    """The installed distributions that one needs, with itself, and with those of an extra."""
+    """The installed distributions that a distribution needs, including itself and an extra's."""
     names, seen = [(name, extra)], set()
     while names:
         entry = names.pop()
         try:
             needed = [] if entry in seen else map(Requirement, metadata.requires(entry[0]) or ())
-        except metadata.PackageNotFoundError:  # what this platform does without
+        except metadata.PackageNotFoundError:  # requirements that this platform does not need
             continue
         seen.add(entry)
         for need in needed:

@@ -1,8 +1,8 @@
-"""Makes the data sets of the tables from their publishers' archives, or tells whether a zip is one of them.
+"""Makes the tables' data sets from their publishers' archives, or checks a zip of one.
 
 python -m experiments.data NAME --source=FOLDER --to=NAME.zip
 
-NAME and the folder, an archive that you have fetched and unpacked (docs/benchmarks.md says from where):
+NAME, and the folder of an archive that you fetched and unpacked (docs/benchmarks.md has the addresses):
 
 cub50               CUB_200_2011: images.txt, images/ ...: its first 50 classes
 textures10          dtd: images/banded/ ...: its first ten textures
@@ -11,9 +11,9 @@ mnist10             train-images-idx3-ubyte.gz and the three beside it: 120 of e
 clothing10          clothing-dataset-small, a checkout: train/, validation/, test/
 imagenet_sample1000 imagenet-sample-images, a checkout: one photograph of each class
 
-Without --source, the zip --to is checked. Nothing is fetched. What the zip shares with the one that the tables were
-measured on is the last line of stdout: {"same": "bytes" | "pixels" | "names"}; names are classes, splits and images in
-their order. Photographs are encoded again, so a zip made here shares names, and MNIST's pixels too.
+Without --source it checks the zip --to. It fetches nothing. The last line of stdout is the agreement with the zip that
+the tables were measured on: {"same": "bytes" | "pixels" | "names"}; names are classes, splits and images, in order.
+Photographs are encoded again, so a zip made here agrees in names, for MNIST also in pixels.
 """
 
 import json
@@ -35,7 +35,7 @@ WORDS = {
 
 
 def make_zip(name: str, folder: Path) -> bytes:
-    """The bytes of the zip of a recipe, with a bar."""
+    """The bytes of the zip of a recipe, with a progress bar."""
     images = []
     with tj.show_progress(name), progress_bar(None, "image") as bar:
         for image in RECIPES[name].make(folder, chosen_of(name)):

@@ -58,10 +58,10 @@ def main() -> None:
 
 
 def measure_of(scheme: schemes.Scheme, held: tj.Batches) -> tj.metrics.Measure:
-    """The measure of each epoch: the accuracy, or the error of masked patches."""
+    """The measure of each epoch: accuracy, or the error on masked patches."""
     if scheme.has_classes:
         return tj.metrics.Measure(scheme.predict, held)
-    fixed = jax.random.key(0)  # one mask of each image for all epochs
+    fixed = jax.random.key(0)  # one mask per image for all epochs
     masked = Partial(lambda predict, dw, x: predict(dw, x, fixed), scheme.predict)
     return tj.metrics.Measure(masked, held, {"test_error": schemes.masked_error})
 

@@ -1,4 +1,4 @@
-"""Everything in two minutes, offline: fine-tune three ways, train shards apart, add them, take one out."""
+"""The two-minute tour, offline: fine-tunes three ways, trains shards apart, composes them, removes one."""
 
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The calibration of probabilities: the linearised Laplace posterior against softmax, a temperature, an ensemble of
-five; on test images, and as a detector of images of another data set.
+"""Calibration of probabilities: the linearised Laplace posterior against softmax, temperature scaling, and an ensemble.
 
-The temperatures and the noise are chosen on the leave-one-out predictions of the training images, which are exact.
+It is measured on test images, and by the detection of another data set's images. The temperatures and the noise are
+chosen on the exact leave-one-out predictions of the training images. The ensemble has five models.
 The last line of stdout: {"penalty", "accuracy", "methods": {name: {"nll", "ece", "brier", "auroc"}}}.
 """
 
@@ -16,8 +16,8 @@ from tangent_jax.core import Tree
 define(*SINGLE, *OPTIMUM, "other", **SHARDED_DEFAULTS, penalty=["1e-2", "0.1", "1"], models=5, out="out/uncertainty")
 
 
-OTHER_IMAGES = 400  # of --other, at most
-SAMPLES = 200  # draws of the sampled probabilities
+OTHER_IMAGES = 400  # the most images of --other
+SAMPLES = 200  # draws for sampled probabilities
 MEASURES = {
     "nll": "mean -log p of the true class (low is good)",
     "ece": "expected calibration error (low is good)",
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
-    """Trains models to their optima, of heads that other seeds drew; returns (predictor, dw) of each."""
+    """Trains models to their optima, with heads from other seeds; returns (predictor, dw) of each."""
     members = []
     for seed in range(F.models):
         recipe = setup.recipe(seed=seed, solver="optimum", penalty=penalty)

@@ -1,4 +1,4 @@
-"""The public names of tangent_jax, which `tangent_jax` gives at their first use: about forty, and eight namespaces."""
+"""The public names of tangent_jax, imported at their first use: about forty, and eight namespaces."""
 
 from tangent_jax import audit, exports, losses, metrics, models, privacy, solver, store
 from tangent_jax._version import __version__

@@ -1,4 +1,4 @@
-"""The one place of the version."""
+"""The version, in one place."""
 
 __version__ = "0.4.0"
 """The version of this library."""

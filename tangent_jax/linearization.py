@@ -1,9 +1,9 @@
-"""The tangent of any function of a pytree, by automatic differentiation: the oracle of the closed forms.
+"""The tangent of any function of a pytree, by automatic differentiation: the reference for the closed forms.
 
     f_lin(dw, x) = ( f(w, x),  J_w f(w, x) . dw )
 
-Source: Liu et al. 2024: the first-order Taylor expansion of f around w. Only the leaves that
-`dw` holds are differentiated; the others are closed over, as a zero tangent would cost the full product.
+Source: Liu et al. 2024: the first-order Taylor expansion of f around w. Only the leaves in `dw` are differentiated; the
+others are closed over, as a zero tangent would cost the full product.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
 
     Args:       f: any function (w, *x) -> array: `model.apply`, a merged NNX module, a plain function;
                 w: the anchor, a pytree.
-    Returns:    f_lin, whose dw is a part of w (leaves left out are frozen and cost nothing).
+    Returns:    f_lin; its dw is a part of w (missing leaves are frozen and cost nothing).
     Guarantees: the tangent is linear in dw; `jax.grad`, `vmap`, `jit` and `linear_transpose` apply.
     Edge cases: an empty dw gives a tangent None.
-    Raises:     InputError if dw has a leaf that w has not, or of another shape.
+    Raises:     InputError if dw has a leaf that w lacks, or one of another shape.
 
     >>> f_lin = linearize(lambda w, x: w["a"] * x + w["b"], {"a": 2.0, "b": 1.0})
     >>> [float(part) for part in f_lin({"a": 10.0}, 3.0)]

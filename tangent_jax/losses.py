@@ -1,4 +1,4 @@
-"""Losses: objects that say how they are computed, and what a solver asks of them."""
+"""Losses: objects with a value, a root of the Hessian, and, for square losses, the quadratic."""
 
 from tangent_jax.train.losses import LOSSES, CrossEntropy, Loss, MeanSquared, RescaledSquare, SquareLoss
 from tangent_jax.train.objective import Keyed

@@ -1,4 +1,4 @@
-"""The programs that runs compile, each with the arguments of a call: to be lowered, weighed or timed.
+"""The programs that runs compile, with the arguments of a call: to lower, analyse or time them.
 
     trunk                          images to the inputs of the first trained stage
     train_steps, train_steps_many  the steps of `fit`, of `fit_many`
@@ -6,8 +6,8 @@
     solver_pass                    gradient, Hessian's product and factors of a batch of `solve`
     serving                        what an export serves
 
-With a mesh the arguments are shapes, placed on its devices as a run places its arrays; without one they are arrays. Of
-`data` it is the first chunk of steps, in the order of the examples. A namespace of its own: nothing above imports it.
+With a mesh the arguments are shapes, placed on its devices as a run places its arrays; without one they are arrays.
+They come from the first chunk of steps of `data`, in the order of the examples. Nothing else imports this namespace.
 """
 
 import inspect
@@ -54,9 +54,9 @@ __all__ = [
 
 
 class Program(NamedTuple):
-    """A function and the arguments of a call; `donates`: whether a result takes the memory of the first argument.
+    """A function and the arguments of a call; `donates`: True if a result reuses the memory of the first argument.
 
-    Of the steps of a run the first argument is its state, and the first result the state after them.
+    For the steps of a run the first argument is its state, and the first result the state after them.
     """
 
     run: Callable[..., Any]
@@ -69,7 +69,7 @@ class Program(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """The programs of one batch of a pass; how many `batches` a pass has; `held`: bytes that stay from pass to pass."""
+    """The programs of one batch of a pass; `batches`: their number in a pass; `held`: bytes kept between passes."""
 
     gradient: Program
     product: Program
@@ -79,7 +79,7 @@ class Pass(NamedTuple):
 
 
 def trunk(predict: Predictor, images: Any = None, *, mesh: Mesh | None = None) -> Program:
-    """The trunk on images "b y x 3"; None: on as many as it runs at once."""
+    """The trunk on images "b y x 3"; None: on as many as it processes at once."""
     model = predict.model
     if images is None:
         shape = (run_size(), *model.input_shape(0))
@@ -92,7 +92,7 @@ def train_steps(
     predict: Predict, data: Batches, objective: Objective | None = None, optimizer: Optimizer | None = None, *,
     metrics: tuple[Metric, ...] = (), start: Tree | None = None, mesh: Mesh | None = None,
 ) -> Program:  # fmt: skip
-    """The steps of `fit` on a chunk; arguments as `fit` has them. `start`: None for the predictor's zero."""
+    """The steps of `fit` on a chunk; arguments as for `fit`. `start`: None for the predictor's zero."""
     training = training_of(predict, objective, optimizer, metrics)
     state = shapes_of(lambda: training.start(zeros_of(predict, start)), mesh)
 
@@ -106,7 +106,7 @@ def train_steps_many(
     predict: Predict, data: Batches, count: int, objective: Objective | None = None,
     optimizer: Optimizer | None = None,
 ) -> Program:  # fmt: skip
-    """The steps of `fit_many` of `count` models at once, all on the same batches."""
+    """The steps of `fit_many` for `count` models at once, all on the same batches."""
     training, chunk = training_of(predict, objective, optimizer), chunk_of(data)
     order, present = (jnp.repeat(jnp.asarray(a)[:, None], count, 1) for a in (chunk.order, chunk.present))
 
@@ -122,7 +122,7 @@ def private_steps(
     predict: Predict, data: Batches, mechanism: Mechanism, objective: Objective | None = None,
     optimizer: Optimizer | None = None, *, mesh: Mesh,
 ) -> tuple[Program, Program]:  # fmt: skip
-    """The clipped sum of a chunk of micro-batches, and the step on it, of `fit_private`; arguments as it has them."""
+    """`fit_private`'s clipped sum of a chunk of micro-batches, and the step on it; arguments as there."""
     objective, optimizer = private_settings(objective, optimizer)
     state = shapes_of(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))), mesh)
     chunk = chunk_of(data, mesh)
@@ -137,9 +137,9 @@ def private_step(
     predict: Predict, data: Batches, mechanism: Mechanism, objective: Objective | None = None,
     optimizer: Optimizer | None = None, *, start: Tree | None = None, summed: Callable[..., Any] | None = None,
 ) -> Program:  # fmt: skip
-    """A step of `fit_private` with its clipped sum as one program, noise of a seed.
+    """A step of `fit_private` with its clipped sum as one program; the noise comes from a seed.
 
-    Args:   summed: another clipped sum of the one batch, (predict, dw, x, y) -> `ClippedSum`; None: the library's.
+    Args:   summed: another clipped sum of the batch, (predict, dw, x, y) -> `ClippedSum`; None: the library's.
     """
     objective, optimizer = private_settings(objective, optimizer)
     dw, chunk = zeros_of(predict, start), chunk_of(data)
@@ -157,10 +157,10 @@ def solver_pass(
     predict: Predictor, data: Batches | Data, objective: Objective | None = None, *, signals: int | None = None,
     mesh: Mesh | None = None,
 ) -> Pass:  # fmt: skip
-    """The programs of a pass of `solve` on a batch, at dw = 0; arguments as `solve` has them.
+    """The programs of a pass of `solve` on a batch, at dw = 0; arguments as for `solve`.
 
-    Args:   data: of Features the batch has as many examples as `solve` takes at once; signals: random cotangents of an
-            example, of which factors are made, 0 for those of all outputs, None for as many as `solve` takes.
+    Args:   data: Features give a batch of as many examples as `solve` takes at once; signals: the number of random
+            cotangents per example for the factors, 0 for those of all outputs, None for as many as `solve` takes.
     """
     objective, zero = objective or make_objective(), shapes_of(lambda: zeros_of(predict), mesh)
     batches = as_batches(data)
@@ -188,7 +188,7 @@ def solver_pass(
 
 
 def serving(predict: Predictor, dw: Tree, x: Any) -> Program:
-    """The program that `tj.export` serves, the outputs of inputs "b ..." of stage 0; the weights are an argument."""
+    """The program that `tj.export` exports: the outputs for inputs "b ..." of stage 0; weights are an argument."""
     return Program(partial(serve, predict), (flat(predict, dw), x))
 
 
@@ -203,13 +203,13 @@ def size_of(tree: Tree) -> int:
 def training_of(
     predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: tuple[Metric, ...] = ()
 ) -> Training:
-    """The computation of a run with the settings that `fit` has by default."""
+    """The computation of a run with the defaults of `fit`."""
     optimizer = as_data(adam() if optimizer is None else optimizer)
     return Training(predict, objective or make_objective(), optimizer, metrics)
 
 
 def private_settings(objective: Objective | None, optimizer: Optimizer | None) -> tuple[Objective, Optimizer]:
-    """The objective and the optimiser, those that `fit_private` has by default."""
+    """The objective and the optimiser, by default those of `fit_private`."""
     return objective or default_objective(), as_data(momentum() if optimizer is None else optimizer)
 
 
@@ -220,19 +220,19 @@ def step_with_norms(state: State, *arguments: Any) -> tuple[State, Any]:
 
 
 def zeros_of(predict: Any, start: Tree | None = None) -> Tree:
-    """`start`, None for the predictor's zero, of weights that may be shapes alone."""
+    """`start`, or for None the predictor's zero; weights may be shapes alone."""
     if start is not None:
         return start
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), predict.subset.part(predict.w))
 
 
 def shapes_of(make: Callable[[], Any], mesh: Mesh | None) -> Any:
-    """The arrays that a function makes, or with a mesh their shapes."""
+    """The arrays of a function, or with a mesh their shapes."""
     return make() if mesh is None else jax.eval_shape(make)
 
 
 def chunk_of(batches: Batches, mesh: Mesh | None = None) -> Chunk:
-    """The first chunk of the examples: of all inputs, or of those that are streamed."""
+    """The first chunk of the examples: of all inputs, or of streamed ones."""
     if mesh is None:
         return jax.tree.map(jnp.asarray, next(batches.chunks(*batches.in_order())))
     steps = min(batches.chunk_steps, batches.steps), batches.width
@@ -246,7 +246,7 @@ def chunk_of(batches: Batches, mesh: Mesh | None = None) -> Chunk:
 
 
 def part_of(predict: Predict, chunk: Chunk) -> passes.Part:
-    """The first batch of a chunk as a pass takes it."""
+    """The first batch of a chunk, in the form of a pass."""
     if chunk.order is None:
         x, y, present = map(first_of, (chunk.inputs, chunk.targets, chunk.present))
         return passes.Part(Fresh(predict, x, None), y, present)
@@ -267,14 +267,14 @@ def first_of(a: Any) -> Any:
 
 
 def divide(shape: tuple[int, ...], kind: Any, mesh: Mesh, axis: int = 0) -> jax.ShapeDtypeStruct:
-    """A shape whose `axis`, of examples, is divided over a mesh where it divides."""
+    """A shape with `axis`, of examples, divided over a mesh if it is divisible."""
     divides = shape[axis] % mesh.size == 0
     spec = PartitionSpec(*[None] * axis, "examples") if divides else PartitionSpec()
     return jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
 
 
 def place(tree: Tree, mesh: Mesh | None) -> Any:
-    """The shapes on a mesh, whole on every device but for those that are divided; without a mesh as they are."""
+    """The shapes on a mesh, whole on every device unless they are divided; unchanged without a mesh."""
     if mesh is None:
         return tree
 

@@ -44,6 +44,9 @@ RESNET, LORA, PAPER = (
     "tests/experiments/test_paper.py",
 )
 FUNCTIONS = "tests/models/test_functions.py"
+URLS, URL_DATA, URL_STORES = "tests/core/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
+DOOR, SNAPSHOTS, MIRRORS = (f"tangent_jax/core/{name}.py" for name in ("urls", "snapshots", "mirrors"))
+COPIES, URL_MODELS = "tangent_jax/store/copies.py", "tests/models/test_url_models.py"
 FOREIGN = "tests/store/test_foreign.py"
 SITE = "tests/test_site.py"
 REQUESTS, INSPECT = "tangent_jax/commands/report/requests.py", "tests/experiments/test_inspect.py"
@@ -74,7 +77,8 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 ROUNDS, STORED_ROUNDS = "tests/solver/test_rounds.py", "tests/store/test_rounds.py"
-KINDS, STATISTICS, NTK = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py", "tangent_jax/models/ntk.py"
+KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
+NTK, MAPPED = "tangent_jax/models/ntk.py", "tangent_jax/models/mapped.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars_and_csv.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
@@ -1015,7 +1019,7 @@ MUTATIONS = [
       f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper/report.py", "result_of", '["identity"] == own', '["identity"]',
       f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
-    M("tangent_jax/models/cache.py", "CachedRows.is_sized", '"""True where the', '"""Whether the',
+    M("tangent_jax/models/cache.py", "CachedRows.is_sized", '"""True if the', '"""Whether the',
       f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
     M("tangent_jax/train/log.py", "Csv.__init__", '(row["step"]) <= done', '(row["step"]) <= done + 1',
       f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
@@ -1587,11 +1591,11 @@ MUTATIONS = [
       f"{OF_KINDS}::test_two_kinds_never_add"),
     M("tangent_jax/exports/folder.py", "export", "features is None or FORMATS[format].of_features", "True",
       f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
-    M(NTK, "SharedRows.read", "at[~self.is_known[at]]", "at",
+    M(MAPPED, "SharedRows.read", "at[~self.is_known[at]]", "at",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
-    M(NTK, "rows_of", "and data.rows.source == source_of(map_)", "",
+    M(MAPPED, "rows_of", "and data.rows.source == source_of(map_)", "",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
-    M(NTK, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
+    M(MAPPED, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
     M(NTK, "FeatureMap.sketch", "if waves else psi", "",
       f"{SOLVED_SUMS}::test_without_a_block_the_final_norm_alone_is_sketched"),
@@ -1640,6 +1644,43 @@ MUTATIONS = [
       f"{ENGINES}::test_parts_have_the_same_bits_whoever_computed_them_and_however_often"),
     M(FOLD, "Totals.merge", "names <= other for other in within", "False for _ in within",
       f"{ENGINES}::test_totals_are_equal_to_rounding_and_count_a_repeated_shard_once"),
+    # URLs
+    M(SNAPSHOTS, "Remote.push", "urls.create(", "not urls.write(",
+      f"{URLS}::test_of_two_writers_one_is_refused_and_changes_nothing[memory]"),
+    M(SNAPSHOTS, "Remote.push", 'any(name > f"{number:012d}.json" for name in names)', "False",
+      f"{URLS}::test_of_two_writers_one_is_refused_and_changes_nothing[memory]"),
+    M(SNAPSHOTS, "Remote.push", "old + [self.object_url(whole) for whole in dead]", "old",
+      f"{URLS}::test_a_folder_comes_back_as_it_was_pushed_last[memory]"),
+    M(SNAPSHOTS, "Remote.read_index", "good = plain and HASH", "good = HASH",
+      f"{URLS}::test_altered_and_missing_objects_are_told_and_change_nothing[memory]"),
+    M(DOOR, "download", "same = wanted in (None, hashed.hexdigest())", "same = True",
+      f"{URLS}::test_altered_and_missing_objects_are_told_and_change_nothing[memory]"),
+    M(DOOR, "create", "return fs.cat_file(path) == content", "return False",
+      f"{URLS}::test_an_object_is_created_once[memory]"),
+    M(DOOR, "fetch", 'is_known and beside.read_text() == f"{state}\\n{file_fingerprint(file)}"', "is_known",
+      f"{URLS}::test_a_local_copy_is_fetched_where_it_changed[memory]"),
+    M(MIRRORS, "Mirror.written", "self.push()", "pass",
+      f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
+    M(MIRRORS, "Mirror.__init__", 'self.base.read_text() == f"{self.remote.number}"', "True",
+      f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
+    M("tangent_jax/core/journal.py", "Journal.append", "tell_written(self.path)", "",
+      f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
+    M("tangent_jax/core/url_paths.py", "UrlPath.check_size", "got == size", "True",
+      f"{URL_DATA}::test_what_changes_after_it_was_listed_is_told"),
+    M("tangent_jax/models/shared_rows.py", "fetch_rows", "url is None or holds_rows(folder)", "True",
+      f"{URL_MODELS}::test_features_are_computed_once_for_all_machines"),
+    M("tangent_jax/exports/folder.py", "export_to_url", "path.name == SAID", "path.name != SAID",
+      f"{URL_MODELS}::test_an_export_that_is_stopped_is_none_and_is_written_again"),
+    M("tangent_jax/store/erasure.py", "find_traces", "Path(place).name == CACHE", "False",
+      f"{URL_MODELS}::test_a_removal_says_which_urls_it_does_not_reach"),
+    M(COPIES, "push", "lines[: len(theirs)] == theirs", "True",
+      f"{URL_STORES}::test_copies_that_parted_and_other_stores_are_refused"),
+    M(COPIES, "go_on", "theirs[: len(lines)] == lines", "True",
+      f"{URL_STORES}::test_copies_that_parted_and_other_stores_are_refused"),
+    M(COPIES, "check_same", "identity.encode() in content_of(remote, \"store.json\", objects)", "True",
+      f"{URL_STORES}::test_copies_that_parted_and_other_stores_are_refused"),
+    M(COPIES, "go_on", "store.journal.append(entry)", "pass",
+      f"{URL_STORES}::test_a_store_comes_back_and_follows"),
 ]  # fmt: skip
 
 

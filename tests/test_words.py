@@ -11,6 +11,8 @@ from pathlib import Path
 import tangent_jax
 from experiments.shared.names import public_names
 from tangent_jax.commands.shared.dispatch import COMMANDS
+from tangent_jax.commands.shared.table import TABLE
+from tangent_jax.data import shards
 
 ROOT = Path(tangent_jax.__file__).parents[1]
 LATER = ("experiments", "tangent_jax/assets", "tangent_jax/commands")
@@ -162,3 +164,56 @@ def test_no_name_hides_a_module():
         parent, _, last = name.rpartition(".")
         assert not parent or getattr(MODULES[parent], last) is module, name
         assert sys.modules[name] is module
+
+
+OPENING = re.compile(r"(?:\A|\n\s*\n|[.!?]\s+)(Of|What|Where|Whoever|Whose)\b[^?\n]*")
+PHRASES = re.compile(
+    r"\b(of which|of whom|in the place of|anew|what is left|whoever|his|him|betrays?|[Hh]e(?! et al| 20))\b",
+    re.IGNORECASE,
+)
+
+
+def prose(text):
+    """A docstring or page without code, examples, equations, tables of what files hold, and citations of plain text."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ *(>>>|\.\.\.) .*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"`[^`]*`|^    .*$|\]\([^)]*\)|<[^>]*>", "", text, flags=re.MULTILINE)
+
+
+def violations(text):
+    """The openings and phrases in a text that plain English avoids."""
+    text = prose(text)
+    return [match.group(0).strip() for rule in (OPENING, PHRASES) for match in rule.finditer(text)]
+
+
+def test_docstrings_and_help_texts_are_plain_english():
+    """Subject first; no riddle: STYLE's rules that a machine can tell."""
+    assert violations("Of many, one.") == ["Of many, one."]
+    assert violations("He takes what is left anew.") == ["He", "what is left", "anew"]
+    assert not violations("Source: He et al. 2016. Copies are found.")
+    assert not violations("The rows of the other model, in place.")
+    texts = {}
+    for name, tree in FILES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+                texts[f"{name}: {getattr(node, 'name', '')}"] = ast.get_docstring(node)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                texts[f"{name}:{node.lineno}"] = str(node.value.value)
+    texts |= {f"--{flag}": entry.keywords["help"] for flag, entry in TABLE.items()}
+    assert len(texts) > 2000
+    assert not {name: violations(text) for name, text in texts.items() if violations(text)}
+
+
+NO_EXAMPLE = {"InputError"}
+"""Public functions and classes whose example would show nothing."""
+
+
+def test_every_public_function_and_class_has_an_example_that_runs():
+    """Pytest runs it (`--doctest-modules`), with the small model of tests/demo.py."""
+    values = {**public_names(), **{f"shards.{name}": value for name, value in vars(shards).items()}}
+    own = {
+        name: value for name, value in values.items() if callable(value) and value.__module__.startswith("tangent_jax.")
+    }
+    own = {name: v for name, v in own.items() if "shards." not in name or v.__module__ == shards.__name__}
+    assert len(own) > 150
+    assert {name for name, value in own.items() if ">>> " not in (value.__doc__ or "")} == NO_EXAMPLE

@@ -60,7 +60,7 @@ def converted(lines: Iterable[str], names: Iterable[str] = ()) -> list[str]:
             rest += [f":{section[1]}:", *(f"    {line}" for line in body)]
             continue
         if block[0].startswith(">>>"):
-            rest += ["", *block, ""]
+            rest += ["", ".. rubric:: Example", "", *block, ""]
         elif block[0].startswith(" "):
             rest += ["", ".. code-block:: text", "", *(f"    {line}" for line in block), ""]
         elif len(fields := re.split(FIELDS, " ".join(" ".join(block).split()))) > 3 and not fields[0]:

@@ -19,6 +19,16 @@ from tangent_jax import rules
 NAMESPACES = {name.partition(".")[0] for name in public_names() if "." in name}
 API = Path(__file__).resolve().parents[1] / "reference/api"
 
+DEMO = """The examples
+------------
+
+Every example runs as a test. It uses ``jax``, ``jnp``, ``np``, ``tj``, and ``demo``, a model of three dense layers with
+its data, which is made so:
+
+.. literalinclude:: /../tests/demo.py
+   :language: python
+"""
+
 
 def places() -> dict[str, dict[str, Any]]:
     """{package: {qualified name: value}}: every public name once, and the rules, of which a model's own are made."""
@@ -95,7 +105,8 @@ def generate(app) -> None:
         write(API / f"{package}.rst", page(package, values))
     listing = "".join(f"   {package}\n" for package in packages)
     about = "Every public name of ``import tangent_jax as tj``, package by package, from its docstring.\n"
-    write(API / "index.rst", f"{heading('API')}\n{about}\n.. toctree::\n   :maxdepth: 2\n\n{listing}")
+    tree = f".. toctree::\n   :maxdepth: 2\n\n{listing}"
+    write(API / "index.rst", f"{heading('API')}\n{about}\n{tree}\n{DEMO}")
 
 
 def skip(app, what: str, name: str, value: Any, skipped: bool, options) -> bool | None:

@@ -1,1 +1,1 @@
-"""Times and memory, measured: `python -m experiments.bench WHAT --flags`."""
+"""Measurements of time and memory: `python -m experiments.bench WHAT --flags`."""

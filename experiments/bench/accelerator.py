@@ -1,16 +1,16 @@
-"""The page of one device: what tangent_jax computes there, how fast, in how much memory, and whether it is right.
+"""The page of one device: the correctness, speed and memory of tangent_jax's computations on it.
 
     agreement   values against a CPU's: trunk, outputs, gradient, clipped sum, Hessian's product, factors
-    peak        of matrix products and copies, measured: what fractions below are of
+    peak        of matrix products and copies, measured: the reference of the fractions below
     steps       training and inference, TAFT and NLFT of 1 and 7 blocks, over the plain model
     private     a private step over an ordinary one, and by vmapped gradients
-    solver      what a pass computes, and the factors
+    solver      the computations of a pass, and the factors
     models      50 shards' models at once, over one
     trunk       images a second by size, dtype and batch, and the fraction of the peak
 
-Weights are random. Each section has its share of --seconds; what runs out of time or memory, or fails, is a line that
-says so. Results are written after every section, and the same command goes on from there. Needed besides JAX are Flax,
-optax, Orbax, NumPy, SciPy, absl, safetensors, Pillow, tqdm and threadpoolctl alone: `make accelerator`.
+Weights are random. Each section has its share of --seconds; a line reports each failure, also of time or memory.
+Results are written after every section, and the same command resumes from there. It needs only JAX, Flax, optax, Orbax,
+NumPy, SciPy, absl, safetensors, Pillow, tqdm and threadpoolctl: `make accelerator`.
 
 The last line of stdout: {"machine", "right", "failed", "page"}.
 """
@@ -41,7 +41,7 @@ from tangent_jax.core import check_stop, require, write_whole
 define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=480.0)
 
 SMALL = tj.models.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
-PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest relative error that is right)
+PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest accepted relative error)
     "float32, highest": (jnp.float32, "highest", 1e-5),
     "float32, as JAX has it": (jnp.float32, None, None),  # TF32 on a GPU, bfloat16 on a TPU
     "bfloat16": (jnp.bfloat16, None, 5e-2),
@@ -50,7 +50,7 @@ EACH = {False: 2.0, True: 0.02}  # seconds that an operation is timed for, at mo
 
 
 class Section(NamedTuple):
-    """A table of the page: its share of the time, its columns after the name, and its rows, made until a deadline."""
+    """A table of the page: its share of the time, its columns after the name, and its rows, up to a deadline."""
 
     share: float
     columns: tuple[str, ...]
@@ -61,7 +61,7 @@ class Section(NamedTuple):
 
 
 def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
-    """Relative errors, in L2, of what the device computes against what the machine's CPU does in float32."""
+    """Relative L2 errors of the device's results against those of the machine's CPU in float32."""
     cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.quick else 2)
     key, shape = jax.random.key(5), (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
@@ -150,7 +150,7 @@ SECTIONS = {
 
 
 def vit(size: str, depth: int | None = None) -> tj.Pretrained:
-    """A ViT of random weights; depth: of its last blocks alone, where no others are run."""
+    """A ViT with random weights; depth: only its last blocks, if no others run."""
     config = SMALL if F.quick else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
     return operations.random_vit(config if depth is None or F.quick else config.replace(depth=depth))
 
@@ -181,7 +181,7 @@ def run_section(section: Section, name: str, deadline: float, done: dict[str, An
 
 
 def machine() -> dict[str, str]:
-    """The device, the versions, and the flags that decide the figures."""
+    """The device, the versions, and the flags that affect the figures."""
     versions = {"jax": jax.__version__, "tangent_jax": tj.__version__, "python": platform.python_version()}
     for package in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"):
         try:
@@ -211,7 +211,7 @@ def as_page(about: dict[str, str], date: str, done: dict[str, Any]) -> str:
 
 
 def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
-    """The sections of this machine and setting that a file holds whole."""
+    """The complete sections of this machine and setting in a file."""
     if not path.exists():
         return {}
     try:
@@ -225,7 +225,7 @@ def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
 
 
 def batch() -> int:
-    """The examples of a step, in all sections but the trunk's, which --batch_size gives."""
+    """The examples of a step, in all sections except the trunk's, which uses --batch_size."""
     return 2 if F.quick else 32
 
 

@@ -1,4 +1,4 @@
-"""A store's composition as a program: bytes, seconds to export and to load, and milliseconds an image, beside ours.
+"""Exports of a store's composition as a program: bytes, seconds to export and load, milliseconds per image.
 
 The last line of stdout: {"classes", "flops_over_plain": FLOPs of one image over those of the plain network, "ours" and
 each of --format: {"bytes", "export_seconds", "load_seconds", "first_seconds": the first call, which compiles,
@@ -69,7 +69,7 @@ def images_of(origin: tj.store.Provenance, count: int, predict: tj.Predictor) ->
 
 
 def exported(folder: Path, predict: tj.Predictor, dw: Tree, format: str) -> tuple[dict[str, Any], Callable]:
-    """The sizes and times of an export, and the function that its own run.py loads."""
+    """The sizes and times of an export, and the function that its run.py loads."""
     shutil.rmtree(folder, ignore_errors=True)
     began = time.perf_counter()
     tj.export(folder, predict, dw, {}, format)
@@ -81,7 +81,7 @@ def exported(folder: Path, predict: tj.Predictor, dw: Tree, format: str) -> tupl
 
 
 def flops_over_plain(predict: tj.Predictor, dw: Tree) -> float:
-    """The FLOPs of the program that is served over those of the plain network, as XLA counts them, for one image."""
+    """The exported program's FLOPs relative to the plain network's, by XLA's count, for one image."""
     x = np.zeros((1, *predict.model.input_shape(0)), np.float32)
     plain = jax.jit(predict.model.apply).lower(predict.w, x).compile()
     counts: list[Any] = [program.cost_analysis() for program in (serving(predict, dw, x).lower().compile(), plain)]

@@ -1,8 +1,8 @@
-"""Exact composition by the parts, width, blocks and directions of its features: accuracy on training images held out.
+"""Exact composition for each choice of features (parts, width, blocks, directions): held-out training accuracy.
 
-Five folds of the training images, every fifth of each class; no test image is read. Shrinkage and the parts' balance of
-each setting are those of the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in its dual
-form, by the Gram matrices of the parts, so that a setting of many numbers costs no more than the images are.
+Five folds of the training images, every fifth of each class; no test image is read. Each setting takes the shrinkage
+and balance with the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in its dual form, by
+the Gram matrices of the parts, so the cost depends on the number of images, not of features.
 
 The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "balance"}}}, "mean":
 {SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many}; a setting is named "h+ntk 1x4 4096": parts,
@@ -51,7 +51,7 @@ def name(setting: Setting) -> str:
 
 
 def spoken(key: str) -> str:
-    """The name of a setting in the picture: what decides its features, in words."""
+    """The name of a setting in the picture, in words."""
     parts, shape, width = key.split()
     blocks, directions = shape.split("x")
     each, of_blocks = parts.replace("ntk", "psi").replace("+", " + "), f"{blocks} block{'s' * (blocks != '1')}"
@@ -60,7 +60,7 @@ def spoken(key: str) -> str:
 
 
 def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
-    """The accuracy of a setting on held-out training images, and what of its shrinkages and balances is likeliest."""
+    """The accuracy of a setting on held-out training images, and its likeliest shrinkage and balance."""
     parts, blocks, directions, width = setting
     options: Any = {"blocks": blocks, "directions": directions, "width": width, "seed": F.seed}
     map_ = feature_map(setup.pretrained(F.weights), tuple(parts.split("+")), **options)
@@ -87,7 +87,7 @@ def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
 
 
 def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
-    """Draws the accuracy of every setting: the mean over data sets, and on the one where settings differ most."""
+    """Draws the accuracy of every setting: the mean over data sets, and the data set with the largest differences."""
     tried = {dataset: {spoken(key): value for key, value in row.items()} for dataset, row in tried.items()}
     mean = {spoken(key): value for key, value in mean.items()}
     widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))

@@ -1,4 +1,4 @@
-"""The memory that --plan foretells against the memory that the run then takes, on random inputs, in a fresh process.
+"""Compares the memory that --plan predicts with that of the run, on random inputs, in a new process.
 
 The last line of stdout: {"planned_bytes", "measured_bytes": the process's peak above what it took once JAX had
 started, "ratio", "process_bytes": that start, "plan": the plan's line}.
@@ -20,17 +20,17 @@ from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING,
 NAMES = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, "method", "subset", "blocks", "rank", "lr", "seed", "topology")
 define(*NAMES, weights="random:L/16", batch_size=128, epochs=1, out="out/bench_plan")
 define(steps=4)
-CLASSES = 10  # of the random targets
+CLASSES = 10  # classes of the random targets
 
 
 def resident() -> int:
-    """The bytes of this process that are in memory now."""
+    """The bytes of this process in memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def run_once(recipe: tj.Recipe, classes: int, count: int) -> tuple[int, int]:
-    """Trains on random inputs; the bytes that the process held at its start, and at most."""
+    """Trains on random inputs; returns the process's bytes at the start and at the peak."""
     jax.block_until_ready(jax.numpy.zeros(()))
     start, rng = resident(), np.random.default_rng(0)
     predict = recipe.predictor(classes)

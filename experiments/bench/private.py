@@ -1,8 +1,8 @@
 """The cost of privacy: one step of the last block, private and not, ours and others', in one process, alternating.
 
-All steps train the last block, final norm and head of a ViT on the same inputs, noise and momentum included. Rows of
-jax_privacy and Opacus appear where they are installed (pip install .[parity]). Opacus trains the same layers without
-the tangent, which it does not have. Memory is the compiled program's own; PyTorch's is not comparable and left out.
+All steps train the last block, final norm and head of a ViT on the same inputs, with noise and momentum. Rows of
+jax_privacy and Opacus appear if these are installed (pip install .[parity]). Opacus trains the same layers without the
+tangent, which it does not support. Memory is the compiled program's; PyTorch's is not comparable and left out.
 
 The last line of stdout: {"private_over_ordinary", "memory_private_over_ordinary", "vmapped_over_private",
 "discrete_over_private", "jax_privacy_over_private", "jax_privacy_class_query_over_private", "opacus_over_private",
@@ -30,7 +30,7 @@ from tangent_jax.core import Tree
 define(batch_size=32, out="out/bench_private")
 define(size=("L", "Ti", "S", "B"), repeats=5, seconds=150.0)
 
-RATIOS = {  # name: a word of the row that is compared with the private step
+RATIOS = {  # name: a word of the row to compare with the private step
     "vmapped_over_private": "our vmapped",
     "discrete_over_private": "discrete",
     "jax_privacy_over_private": "full linearised",
@@ -40,7 +40,7 @@ RATIOS = {  # name: a word of the row that is compared with the private step
 
 
 def operations() -> Iterator[Operation]:
-    config = tj.models.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block is run
+    config = tj.models.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block runs
     pretrained, n = random_vit(config), F.batch_size
     for make in private_steps(pretrained, n).values():
         yield make()

@@ -1,7 +1,7 @@
-"""Bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, eight devices.
+"""The bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, eight devices.
 
-Measured here: decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping
-of many tiny rows. FLOPs are the traced programs'. What this machine cannot measure are constants below, and
+It measures decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping of
+many tiny rows. FLOPs come from traced programs. Values that this machine cannot measure are constants below, and
 assumptions. The last line of stdout: {"measured", "cost", "phases"}.
 """
 
@@ -35,15 +35,15 @@ JOB_DEVICES = 8
 DEVICE_FLOPS, FRACTION = (
     989e12,
     0.4,
-)  # of a device as its vendor publishes them (H100 SXM, dense bf16); what the trunk reaches
-DISK = 5e9  # bytes a second that its disks read, and write
-CORES, DOLLARS = 96, 24.0  # the price is of an hour
-IMAGE_BYTES = 110_000  # of an encoded image of the job
+)  # a device's FLOP/s as published (H100 SXM, dense bf16); the trunk's share
+DISK = 5e9  # bytes per second that its disks read and write
+CORES, DOLLARS = 96, 24.0  # the price of an hour
+IMAGE_BYTES = 110_000  # bytes of an encoded image of the job
 ROWS, LARGE_ROWS = 100_000, 512  # tiny rows, for the cost of each; rows of the model's size, for bytes a second
-LOCK_SHARE = 0.09  # of decoding time that holds the interpreter's lock
+LOCK_SHARE = 0.09  # share of decoding time that holds the interpreter's lock
 
 EPOCHS, PASSES, PRIVATE_STEPS = 30, 15, 50
-"""Of training; of the solver, which are products J and J^T; full-batch private steps, the paper's."""
+"""Epochs of training; passes of the solver; full-batch private steps, the paper's."""
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
@@ -54,7 +54,7 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def medians(calls: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """The median of what each call returns over --repeats alternating rounds."""
+    """The median of each call's values over --repeats alternating rounds."""
     values: dict[str, list[float]] = {name: [] for name in calls}
     with tj.show_progress(", ".join(calls)), progress_bar(F.repeats, "round") as bar:
         for _ in range(F.repeats):
@@ -80,7 +80,7 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
 
 
 def measure_decoding() -> dict[str, float]:
-    """Images a second of one core, of threads and processes on all (their start apart); bytes hashed a second."""
+    """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
     images, cores = [photograph(i) for i in range(32)], os.cpu_count() or 1
     chunks = [range(i, i + CachedRows.CHUNK) for i in range(0, (4 * cores + 8) * CachedRows.CHUNK, CachedRows.CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
@@ -115,7 +115,7 @@ def measure_decoding() -> dict[str, float]:
 def filled(
     folder: Path, count: int, shape: tuple[int, ...], dtype: Any, file_bytes: int | None = None
 ) -> tuple[CachedRows, float]:
-    """Cached rows of random numbers, in files of so many bytes, and the seconds that writing them took."""
+    """Cached rows of random numbers, in files of this size, and the seconds of writing them."""
     rows = CachedRows(folder, [f"{i:064x}" for i in range(count)], shape, np.dtype(dtype))
     folder.mkdir(parents=True)
     rows.make(file_bytes)
@@ -126,12 +126,12 @@ def filled(
 
 
 def again(rows: CachedRows) -> float:
-    """The seconds in which a next run sees what is missing."""
+    """The seconds that the next run takes to see which rows are missing."""
     return seconds_of(CachedRows(rows.folder, rows.identifiers, rows.shape[1:], rows.dtype).missing)
 
 
 def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
-    """Bytes a second of writing, checking and reading rows of a shape in random order, from one file and from eight."""
+    """Bytes per second of writing, checking and randomly reading rows of a shape, from one file and from eight."""
     few = CachedRows.CHUNK if F.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
         whole, written = filled(Path(folder) / "one", few, shape, np.float32)
@@ -154,7 +154,7 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
 
 
 def measure_rows() -> dict[str, float]:
-    """Microseconds and bytes that a row costs besides its numbers, from rows of four numbers."""
+    """Microseconds and bytes of overhead per row, from rows of four numbers."""
     many = 1000 if F.quick else ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
         rows, written = filled(Path(folder) / "tiny", many, (4,), np.float32)
@@ -174,7 +174,7 @@ def measure_rows() -> dict[str, float]:
 
 
 def trace_costs() -> dict[str, Any]:
-    """FLOPs an image of the trunk and of a TAFT-1 step, and the shape of a row, of ViT-L/16; no number is computed."""
+    """FLOPs per image of ViT-L/16's trunk and TAFT-1 step, and the shape of a row, by tracing alone."""
     batch, model = 32, tj.models.VisionTransformer(tj.models.vit_config("L/16", classes=1000))
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
@@ -189,7 +189,7 @@ def trace_costs() -> dict[str, Any]:
 
 
 def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, Any]]:
-    """Bytes and seconds of each phase, by the rate that bounds it."""
+    """Bytes and seconds of each phase, by its limiting rate."""
     n, flops = F.images, JOB_DEVICES * DEVICE_FLOPS * FRACTION
     images, rows = n * IMAGE_BYTES, n * int(np.prod(cost["shape"])) * 4
     decoded = n / measured["images_a_core"]  # seconds of cores

@@ -1,6 +1,6 @@
-"""The optimum against Adam on one task, in one process: passes and time to Adam's accuracy, and a pass over an epoch.
+"""Compares the optimum with Adam on one task, in one process: passes and time to Adam's accuracy, pass against epoch.
 
-Both are run once for their compilation first. The last line of stdout: {"adam": {"accuracy", "seconds": without what
+Both run once before, for their compilation. The last line of stdout: {"adam": {"accuracy", "seconds": without what
 was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam", "pass_seconds", "factor_seconds",
 "certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch",
 "statistics": {"exact", "lda": {"accuracy", "seconds": of one pass and one solve, "faster": Adam's seconds over them}}}.
@@ -45,7 +45,7 @@ def main() -> None:
         dataclasses.replace(recipe, passes=3).solve(predict, train)
     with tj.show_progress("optimum"):
         solved = recipe.solve(predict, train, on_step=lambda _, dw: {"test_accuracy": accuracy(dw)})
-    factor_seconds = [seconds_of_factors(predict, train, recipe) for _ in range(2)][1]  # the first compiles
+    factor_seconds = [seconds_of_factors(predict, train, recipe) for _ in range(2)][1]  # the first one compiles
     wanted, seconds = accuracy(fitted.dw), [row["seconds"] for row in solved.history]
     accuracies = [row["test_accuracy"] for row in solved.history]
     reached = next((i for i, value in enumerate(accuracies) if value >= wanted), None)
@@ -66,7 +66,7 @@ def main() -> None:
 def of_statistics(
     name: str, predict: tj.Predictor, classes: tuple[str, ...], train: tj.Features, test: tj.Features, adam: float
 ) -> dict[str, float]:
-    """The accuracy of a head of statistics at its default settings, and the median seconds of three, after one."""
+    """The accuracy of a head of statistics at default settings, and the median seconds of three runs, after one."""
     parts, how = ADDITIVE[name]
     options = {"blocks": F.blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
     map_, seconds, head = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options), [], None
@@ -81,7 +81,7 @@ def of_statistics(
 
 
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:
-    """Returns the seconds of the factors, of one random signal an image, as `solve` makes them."""
+    """Returns the seconds for the factors, from one random signal per image, as in `solve`."""
     began = time.perf_counter()
     jax.block_until_ready(tj.solver.make_curvature(predict, train, recipe.objective(), key=jax.random.key(0)))
     return time.perf_counter() - began

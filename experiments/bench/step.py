@@ -1,8 +1,8 @@
 """Speed, memory and FLOPs of the plain and the tangent ViT, forward and training step, in one process.
 
-Operations alternate, round by round, so that a noisy machine slows all alike; figures are medians with the
-quartiles' distance. FLOPs, bytes and memory are the compiled program's own. The machine's peak is measured in
-the same run: a large matrix product and a large copy. Weights are random: speed does not depend on them.
+Operations alternate round by round, so that a noisy machine slows all of them alike; figures are medians with the
+interquartile range. FLOPs, bytes and memory are the compiled program's. The same run measures the machine's peak, by a
+large matrix product and a large copy. Weights are random, as speed does not depend on them.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from tangent_jax.commands.shared.flags import F, define, numbers
 define("dtype", out="out/bench")
 define(size=["Ti", "S"], batch_size=["1", "8", "32"], blocks=["1", "7"], repeats=7, seconds=120.0)
 
-MODELS = 10  # trained at once, against one after another
+MODELS = 10  # models trained at once, compared with one after another
 RATIOS = {  # name: (above, below)
     "tangent_inference_over_plain": ("TAFT-1 forward", "plain forward, full last block"),
     "full_block_step_over_class_query_step": ("TAFT-1 step, full block by jvp", "TAFT-1 step"),

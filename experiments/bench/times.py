@@ -1,7 +1,7 @@
-"""Seconds for one example, batch 1, as the paper times training and inference of NLFT and TAFT: its wall-clock table.
+"""The paper's wall-clock table: seconds for training and inference of NLFT and TAFT on one example (batch 1).
 
-Each with the frozen trunk run every time, as the paper has it, and from cached features; training is one step of Adam.
-Medians of alternating rounds in one process.
+Each is timed with the frozen trunk, as in the paper, and from cached features; training is one step of Adam. Figures
+are medians of alternating rounds in one process.
 
 The last line of stdout: {"from_images" and "from_features": {"nlft_train", "taft_train", "nlft_inference",
 "taft_inference": seconds}, "spread": the same, quartiles' distance, "device"}.
@@ -22,7 +22,7 @@ from tangent_jax.core import Tree
 define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
 define(repeats=60, seconds=60.0)
 
-CLASSES = 67  # of the new head, as the paper's data set has
+CLASSES = 67  # classes of the new head, as in the paper's data set
 SOURCES = ("from_images", "from_features")
 COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
 

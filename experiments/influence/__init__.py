@@ -1,1 +1,1 @@
-"""The influence of images, measured: `python -m experiments.influence WHAT --flags`."""
+"""Measurements of the influence of images: `python -m experiments.influence WHAT --flags`."""

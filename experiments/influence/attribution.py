@@ -1,10 +1,10 @@
-"""Attribution by the field's protocol: how well estimates predict models that were trained without half of the images.
+"""Data attribution by the linear datamodeling score: how well estimates predict models trained on half of the images.
 
-The linear datamodeling score (Park et al. 2023), as dattri has it (Deng et al. 2024): --models random halves of the
-training images leave, and what an estimate predicts for each test image, summed over what left, is ranked against what
-models of the other halves give (Spearman, mean over test images; the output of the label less the mean of the others).
-The models: the optimum solved again, the same trained by Adam, the non-linear network trained by Adam. The row "exact"
-is the optimum without the half: the ceiling of every estimate of the optimum's. --network: the tangent of the
+The score (Park et al. 2023; as in dattri, Deng et al. 2024) removes --models random halves of the training images. For
+each test image the estimated effects, summed over the removed images, are compared with the models of the other halves
+(Spearman correlation, mean over test images; of the label's output minus the mean of the others). The models are the
+optimum solved again, the same trained by Adam, and the non-linear network trained by Adam. The row "exact" is the
+optimum without the half, the upper limit for every estimate of the optimum. --network: the tangent of the
 pre-trained weights, logistic regression on pixels, or the tangent of an MLP (784, 128, 64) at random weights. The
 penalty is chosen among --penalty by leave-one-out accuracy, before any half leaves.
 
@@ -33,12 +33,12 @@ define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1,
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
 define(network=("pretrained", *networks.WIDTHS))
 
-PASSES = 400  # rounding ends most solves before
-CHUNK = 10  # halves that one file holds
+PASSES = 400  # rounding ends most solves earlier
+CHUNK = 10  # halves in one file
 
 
 class Setting:
-    """Predictors of --network, and their features of the training and test images."""
+    """The predictors of --network, and their features of the training and test images."""
 
     def __init__(self) -> None:
         self.penalties = sorted(positive("penalty"), reverse=True)
@@ -57,11 +57,11 @@ class Setting:
         self.directions = margin_directions(self.test.targets, len(dataset.classes))
 
     def objective(self, penalty: float) -> tj.Objective:
-        """The loss of the flags with a penalty."""
+        """The flags' loss with a penalty."""
         return tj.make_objective(F.loss, penalty)
 
     def solve(self, penalty: float, start: tj.Fitted | None = None, left: np.ndarray | None = None) -> tj.Fitted:
-        """The optimum, or that without the images that are not `left`."""
+        """The optimum on all images, or on those in `left`."""
         present = None if left is None else np.isin(np.arange(self.n), left).astype(float)
         options: Any = {"start": start, "example_weights": present, "certificate": None, "passes": PASSES}
         with tj.show_progress(None):
@@ -72,7 +72,7 @@ class Setting:
         return np.sum(self.directions * tj.outputs(predict or self.predict, dw, self.test.inputs), 1)
 
     def trained(self, predict: tj.Predictor, rate: float, halves: Sequence[np.ndarray], penalty: float) -> np.ndarray:
-        """The margins of models that Adam trains on each half, "s m"; Lambda is that of all, as of the optimum."""
+        """The margins of models that Adam trains on each half, "s m"; Lambda is that of all images."""
         keys = jax.random.split(jax.random.key(F.seed), len(halves))
         runs = [
             self.train.batches(key, rows=rows, batch_size=F.batch_size) for key, rows in zip(keys, halves, strict=True)
@@ -107,12 +107,12 @@ def main() -> None:
 
 
 def leaving(effect: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """The sum of effects "m n" over the images that are not left, "m"."""
+    """The sum of effects "m n" over the removed images, "m"."""
     return effect.sum(1) - effect[:, left].sum(1)
 
 
 def choose(setting: Setting, rows: Any, k: np.ndarray) -> tuple[tj.Fitted, tj.solver.Expansion, list[dict[str, float]]]:
-    """The optimum and its expansion for the penalty of the best leave-one-out accuracy, the larger of equals."""
+    """The optimum and its expansion for the penalty with the best leave-one-out accuracy, the larger on ties."""
     best, tried, labels = None, [], setting.train.targets
     with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(setting.penalties), "penalty") as bar:
         for penalty in setting.penalties:
@@ -130,7 +130,7 @@ def choose(setting: Setting, rows: Any, k: np.ndarray) -> tuple[tj.Fitted, tj.so
 
 
 def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.ndarray]:
-    """The effects of each training image's leaving on each test image's margin by each estimate, "m n"."""
+    """The estimated effects of removing each training image on each test image's margin, "m n", by each estimate."""
     others = tj.solver.jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
     with tj.show_progress("estimates"):
         reach = expansion.reach(others)
@@ -143,7 +143,7 @@ def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.n
 
 
 def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion) -> float | None:
-    """The largest difference of Newton's leave-one-out outputs from optima solved again, over the largest change."""
+    """The largest difference of Newton's leave-one-out outputs from new solves, relative to the largest change."""
     chosen = np.random.default_rng([F.seed, 5]).permutation(setting.n)[: F.resolved]
     left_out, errors = expansion.left_out(), []
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
@@ -156,7 +156,7 @@ def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion)
 
 
 def retrained(setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
-    """The test margins of models without each half, "s m": optima, trained by Adam, non-linear and trained by Adam."""
+    """The test margins of models without each half, "s m": optima, Adam's, and non-linear ones by Adam."""
     predict, folder = setting.predict, command.out_folder() / "parts"
 
     def part(title: str, compute: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The influence of each component (--by=component), or each training image (--by=kernel, solver or both, report.html).
+"""The influence of each component (--by=component) or training image (--by=kernel, solver or both; report.html).
 
 The last line of stdout, by example: {"accuracy", "penalty": chosen by leave-one-out, "leave_one_out_accuracy",
 "residual", "loo_max_error", "flipped_auc"}; by --by=solver and both {"accuracy", "leave_one_out_accuracy", "penalty",
@@ -40,20 +40,20 @@ def main() -> None:
 
 
 def own_penalty() -> float:
-    """The one penalty of --penalty; the Recipe's where it is not given."""
+    """The single penalty of --penalty; by default the Recipe's."""
     values = positive("penalty") if F["penalty"].present else [tj.Recipe().penalty]
     require(len(values) == 1, "flags", "one --penalty beside --by=component or solver", ",".join(F.penalty))
     return values[0]
 
 
 def by_component() -> None:
-    """Measures the accuracy without each component, and the distance by which the last to come moves the mean."""
+    """Measures the accuracy without each component, and how far the last component moves the mean."""
     method = Method("taft", penalty=own_penalty())
     store = method.store(method.divide(F.shards), f"{F.shards}")
     outputs, labels = method.outputs(store), method.test.targets
     total = outputs.sum(0)
     whole = float(np.mean(total.argmax(-1) == labels))
-    # the mean of the others' outputs is the output of the others' mean: the model is linear in dw
+    # the model is linear in dw, so the mean of outputs is the output of the mean
     without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
     components = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
     moved, relative = movements(components @ components.T)
@@ -72,7 +72,7 @@ def by_component() -> None:
 
 
 def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """|mean of k - mean of k - 1| for k = 2, 3, ..., "orders k", and the same over |mean of k|.
+    """|mean of k - mean of k - 1| for k = 2, 3, ..., "orders k", and the same relative to |mean of k|.
 
     mean_k - mean_{k-1} = (dw_k - mean_{k-1}) / k, whose norm the inner products `gram` give.
     """
@@ -114,14 +114,14 @@ def by_kernel() -> None:
 def of_kernel(
     solution: tj.solver.KernelSolution, cross: np.ndarray, logits: np.ndarray, measure: "Measure"
 ) -> dict[str, np.ndarray]:
-    """The change of each measure of the test images' logits "m c" as each training image leaves."""
+    """The changes of each measure of the test images' logits "m c" when each training image is removed."""
     moved = solution.changes(cross).transpose(2, 0, 1)  # n m c
     before, after = measure(logits), [measure(logits + change) for change in moved]
     return {name: np.stack([values[name] - before[name] for values in after]) for name in before}
 
 
 def by_solver() -> None:
-    """Measures the influence of every training image, or of --images, by solving again without it, from the optimum."""
+    """Measures the influence of training images (all, or --images) by solving without each, from the optimum."""
     reuse_freed()
     began, method = time.perf_counter(), Method("taft", penalty=own_penalty())
     objective, classes = method.recipe.objective(), len(method.dataset.classes)
@@ -150,8 +150,11 @@ def by_solver() -> None:
 def against_kernel(
     method: Method, rows: np.ndarray, arrays: dict[str, np.ndarray], whole: np.ndarray
 ) -> dict[str, float]:
-    """The largest differences from the kernel's, relative to the largest change: of the images' own outputs without
-    them, and of the changes of the test images' margins; whole: the own outputs with them."""
+    """The largest differences from the kernel's results, relative to the largest change.
+
+    They are of the images' own outputs without them, and of the changes of the test images' margins; whole: the own
+    outputs with them.
+    """
     with tj.show_progress("kernel"):
         solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
         jacobian = tj.solver.jacobian_rows(method.predict, method.test.inputs)
@@ -183,13 +186,13 @@ def report(
 
 
 def seen(examples: Examples, features: tj.Features) -> Examples:
-    """The images of the features, in their order."""
+    """The images of the features, in order."""
     at = {name: i for i, name in enumerate(examples.names)}
     return examples.take(np.array([at[name] for _, name in features.examples]))
 
 
 def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The label's logit less the largest of the others, "n", of logits "n c": below 0 where the prediction is wrong."""
+    """The label's logit minus the largest other one, "n", from logits "n c"; below 0 for wrong predictions."""
     rows = np.arange(len(labels))
     others = logits.copy()
     others[rows, labels] = -np.inf
@@ -209,7 +212,7 @@ class Measure:
 
 
 def resolved(solution: tj.solver.KernelSolution) -> float | None:
-    """The largest difference of leave-one-out logits from those of a fit that is solved again without the image."""
+    """The largest difference of leave-one-out logits from those of a new solve without the image."""
     kernel, (n, c) = solution.kernel, solution.a.shape
     chosen, errors = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved], []
     left_out = solution.left_out()
@@ -223,7 +226,7 @@ def resolved(solution: tj.solver.KernelSolution) -> float | None:
 
 
 def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
-    """The AUC of flipped labels against true ones by their leave-one-out margin."""
+    """The AUC of detecting flipped labels by their leave-one-out margin."""
     rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.centers.shape
     gone = rng.permutation(n)[: round(F.flip * n)]
     labels = kernel.targets.copy()

@@ -1,4 +1,4 @@
-"""`python -m experiments.paper --help` lists what there is."""
+"""`python -m experiments.paper --help` lists the experiments."""
 
 from tangent_jax.commands.shared.dispatch import dispatch
 

@@ -1,11 +1,11 @@
 """The effect of each setting of a tangent model (the paper's Figure 2 and its table of projected descent).
 
     loss     rescaled square (RSL), cross entropy (CE), mean squared error (MSE)
-    pt       linearised at the pre-trained weights (PT=T), or with the last block drawn afresh (PT=F)
+    pt       linearised at the pre-trained weights (PT=T), or with the last block re-initialised (PT=F)
     cls      with the pre-trained class token (CLS=F), or a new one that is linearised too (CLS=T)
     radius   projected descent onto |dw| <= R without a penalty, CE and RSL of kappa 5
 
-Learning rates are searched on held-out images, for each column of its own.
+Learning rates are searched on held-out images, separately for each column.
 
 The last line of stdout: {"loss" ...: {DATASET: {COLUMN: {"mean", "spread", "accuracies", "chosen", "step_norm": the
 largest |dw| over the seeds}}}}.
@@ -32,7 +32,7 @@ TITLES = {
 
 
 def columns(which: str) -> dict[str, list[tj.Recipe]]:
-    """For each column that is compared, the recipes that are searched."""
+    """The recipes to search, for each compared column."""
     variants: dict[str, dict[str, Any]] = {
         "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
         "pt": {"PT=T": {"reset": False}, "PT=F": {"reset": True}},

@@ -1,7 +1,7 @@
 """TAFT from several pre-trained models, alone and composed over shards (the paper's tables of ResNets and of schemes).
 
 The last line of stdout: {DATASET: {ANCHOR: {"alone" or "10 shards": {"mean", "spread", "accuracies", "chosen"},
-"parameters": of the model, "trained": numbers}}}; an anchor is known by its architecture's or its file's name.
+"parameters": of the model, "trained": numbers}}}; an anchor is named by its architecture or its file.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def main() -> None:
     names = [Path(file).stem for file in files]
     anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
     for file in files:
-        setup.pretrained(file)  # refused before any long work
+        setup.pretrained(file)  # raises before any long work
     runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
     most = min(len(dataset.train) for dataset in sets.values())
@@ -31,7 +31,7 @@ def main() -> None:
     result: dict[str, Any] = {}
     for spec, dataset in sets.items():
         for name, weights in anchors.items():
-            # of a random head f_w(x) would count once, however many are added: so a sum's outputs are the tangent alone
+            # f_w(x) of a random head would count once in any sum: so a sum's outputs are the tangent alone
             rates = numbers("lr", float)
             alone = [setup.recipe(weights=weights, learning_rate=rate) for rate in rates]
             added = [setup.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]

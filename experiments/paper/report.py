@@ -1,12 +1,12 @@
-"""The whole paper in one report: every table and figure beside ours, with its command and a verdict by a stated rule.
+"""The report on the whole paper: every table and figure beside our results, with commands and verdicts by one rule.
 
-Runs the other binaries, each in a folder of its own under --out; a finished result is read, not computed again, and an
-interrupted report goes on where it stopped. --quick: digits, the embedded models and small budgets, under ten minutes.
+It runs the other binaries, each in its own folder under --out. Finished results are read, not computed again, so an
+interrupted report resumes. --quick: digits, the embedded models and small budgets, under ten minutes.
 
-Of two --weights the second, a ResNet's, is compared in Table 7; of five the last three (MAE, supervised, contrastive)
-in Table 9. Without them embedded models are, and three that are trained here, on digits.
+With two --weights, Table 7 compares the second, a ResNet's; with five, Table 9 compares the last three (MAE,
+supervised, contrastive). Without them these tables use embedded models, and three that are trained here, on digits.
 
-In --out: report.md with its pictures, report.html that needs no other file, and a folder for each command.
+--out receives report.md with its pictures, a self-contained report.html, and a folder for each command.
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
 """
 
@@ -61,7 +61,7 @@ METHODS = PRESETS["paper"]["method"]
 
 
 class Job(NamedTuple):
-    """One command: its folder under --out, the binary, its flags, and the data sets that it reads."""
+    """One command: its folder under --out, the binary, its flags, and its data sets."""
 
     name: str
     binary: str
@@ -80,7 +80,7 @@ class Job(NamedTuple):
 
 
 def jobs(names: dict[str, str]) -> list[Job]:
-    """All commands, in the order of their runs; names: of the data sets, by their specifications."""
+    """All commands, in the order of their runs; names: of the data sets, by specification."""
     budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
     model = given("weights", "architecture", "image_size")
     data, sets = (*model, *given("cache_dir")), f"--dataset={','.join(names)}"
@@ -104,7 +104,7 @@ def jobs(names: dict[str, str]) -> list[Job]:
 
 
 def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tuple[str, ...]) -> list[Job]:
-    """The commands of Tables 7 and 9: on the data sets with weights from flags, else on digits with embedded ones."""
+    """The commands of Tables 7 and 9: with weights from flags on the data sets, else embedded ones on digits."""
     pair = [*F.weights[:2]] if len(F.weights) > 1 else ["builtin", "builtin-resnet"]
     schemes, commands = [*F.weights[2:]], []
     if not schemes:
@@ -122,7 +122,7 @@ def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tup
 
 
 def given(*names: str) -> tuple[str, ...]:
-    """The flags among `names` that were given, as arguments of a command; of --weights the first."""
+    """The flags among `names` that were given, as arguments of a command; only the first of --weights."""
     flags = (F[name].serialize() for name in names if F[name].present and name != "weights")
     return (*([f"--weights={F.weights[0]}"] if "weights" in names else ()), *flags)
 
@@ -139,9 +139,9 @@ def finished() -> dict[str, Path]:
 
 
 def result_of(job: Job) -> dict[str, Any]:
-    """The job's result: read where the same command has finished on the same data, else computed now.
+    """The job's result: read if the same command has finished on the same data, else computed now.
 
-    Raises: InputError with the command's own last line where it fails.
+    Raises: InputError with the command's last line if it fails.
     """
     stamp, result = job.folder / "command.json", job.folder / "result.json"
     if job.name not in finished():
@@ -158,7 +158,7 @@ def result_of(job: Job) -> dict[str, Any]:
 
 
 def identity_of(job: Job) -> str:
-    """The identity of a job's result: of its command, images, labels, weights, and our version."""
+    """The identity of a job's result: its command, images, labels, weights, and our version."""
     named = [Path(value) for flag in job.flags for value in flag.partition("=")[2].split(",")]
     paths = [path for path in named if path.suffix in (".safetensors", ".npz") and path.exists()]
     files = [fingerprint(path.read_bytes()) for path in paths]
@@ -167,7 +167,7 @@ def identity_of(job: Job) -> str:
 
 
 def run(job: Job) -> None:
-    """Runs the command, its progress on our stderr; all commands share their compiled programs."""
+    """Runs the command, with progress on our stderr; all commands share compiled programs."""
     compiled = {"JAX_COMPILATION_CACHE_DIR": str(command.out_folder() / "compiled")}
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     arguments, tail = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
@@ -185,7 +185,7 @@ def run(job: Job) -> None:
 
 
 def seconds(job: Job) -> int:
-    """The seconds that a job of ours took; 0 where they were not saved."""
+    """The seconds of a job; 0 if they were not saved."""
     return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
 
 

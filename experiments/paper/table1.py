@@ -1,8 +1,8 @@
 """The paper's Table 1: FC, NLFT-n and TAFT-n on given data sets, settings chosen on a validation split.
 
-For each method, learning rate, reset (PT) and class token (CLS) are searched on images held out of train,
-with --search_epochs; the best is trained on all of train, over the seeds of --seed, and measured on test. Every run is
-saved in runs.jsonl under --out, and the same command does not repeat it.
+For each method, learning rate, reset (PT) and class token (CLS) are searched on held-out training images, with
+--search_epochs. The best setting is trained on all of train, over the seeds of --seed, and measured on test. Every run
+is saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
 import itertools
@@ -23,7 +23,7 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 
 def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
-    """The recipes searched for one column of the table: of learning rates, or for the optimum of penalties."""
+    """The recipes to search for one column of the table: learning rates, or penalties of the optimum."""
     tokens = (False, True) if setup.has_class_token() else (False,)
     searched = F.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
@@ -54,7 +54,7 @@ def main() -> None:
     require(columns, "table1", f"--blocks of at most {depth}, the model's", ",".join(F.blocks))
     table: dict[str, dict[str, dict]] = {}
     for spec, dataset in sets.items():
-        # The longest tail first: a shorter one's inputs are computed from its cache, not from the images.
+        # The longest tail first: the inputs of shorter ones are computed from its cache, not from the images.
         row = {
             name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)
         }
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean accuracies: Adam's less the optimum's (optimisation), the optimum's less the non-linear (linearisation)."""
+    """Mean accuracies: Adam's minus the optimum's (optimisation), the optimum's minus non-linear (linearisation)."""
     differences: dict[str, dict[str, dict[str, float]]] = {}
     for name, row in table.items():
         for column in [c for c in row if c.startswith("OPTIMUM-")]:

@@ -3,12 +3,11 @@
 Full-batch steps of cross entropy, the paper's 50 or others; our outputs are the tangent alone. For every cell, steps,
 learning rate and clip norm are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then
 PT=F at the best; the winner is trained on all of train, over --seed, and measured on test. The method `public` is TAFT
-in coordinates whitened by the images of --public. Models of one cell and number of steps are trained as one program.
-Noise comes from seeds, so that the table can be made again: nothing here is private. Finished runs are saved in
-runs.jsonl.
+in coordinates whitened by the images of --public. Models of one cell and number of steps train in one program. Noise
+comes from seeds, for reproducible tables, so nothing here is private. Finished runs are saved in runs.jsonl.
 
-The epsilons are the final runs' own. "with_search" is the epsilon with the search, were its runs released too; the
-held-out images choose without noise, and are not protected from that choice.
+The epsilons are those of the final runs. "with_search" is the epsilon if the runs of the search were released too; the
+choice by held-out images is not private.
 
 The last line of stdout: {DATASET: {EPSILON: {SUBSET: {METHOD: {"mean", "spread", "accuracies", "chosen"}}}},
 "with_search": {EPSILON: epsilon}}.
@@ -34,7 +33,7 @@ define("delta", "public", dataset=["digits"], epsilon=["1", "3", "8"], subset=[*
 define(steps=["50"], lr=["0.006", "0.02", "0.06", "0.2"], clip_norm=["1", "30"], seed=["0", "1", "2"], out="out/table3")
 
 METHODS = ("nlft", "taft", "public")
-FINALISTS = 2  # searched settings that are tried with two more seeds: one seed's choice is mostly noise at epsilon 1
+FINALISTS = 2  # settings tried with two more seeds: one seed's choice is mostly noise at epsilon 1
 AT_ONCE = 24  # models trained as one program
 
 
@@ -53,7 +52,7 @@ class Run(NamedTuple):
 
 
 class Cell:
-    """One data set, subset and method: its runs, saved and trained together."""
+    """One data set, subset and method: its runs, saved, and trained together."""
 
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
@@ -74,7 +73,7 @@ class Cell:
         return {run: self.runs.done[key] for run, key in keys.items()}
 
     def train(self, together: list[Run], on_test: bool) -> list[float]:
-        """Trains the runs as one program and returns their accuracies."""
+        """Trains the runs in one program and returns their accuracies."""
         anchors = sorted({(run.seed, run.reset) for run in together})
         recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
         predicts = {a: setup.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
@@ -101,7 +100,7 @@ class Cell:
 
         best = {e: max(runs[:FINALISTS], key=score) for e, runs in ranked.items()}
         scores = {e: score(run) for e, run in best.items()}
-        if self.recipe.kind != "head":  # PT=F draws the head alone anew, and the head is always new
+        if self.recipe.kind != "head":  # PT=F re-initialises the head alone, which is new in any case
             held |= self.measure([run._replace(reset=True) for run in best.values()], on_test=False)
             best = {e: max((run, run._replace(reset=True)), key=held.__getitem__) for e, run in best.items()}
         final = [run._replace(seed=s) for run in best.values() for s in numbers("seed", int)]
@@ -144,7 +143,7 @@ def main() -> None:
     print(text)
     searched = len(steps) * len(clips) * len(rates) + 2 * FINALISTS + 1
     with_search = {}
-    for epsilon in epsilons:  # runs of more steps have more noise, and cost the same
+    for epsilon in epsilons:  # more steps have more noise each, at the same cost
         sigma = float(mechanisms[epsilon, steps[0]].noise_multiplier)
         with_search[f"{epsilon:g}"] = tj.privacy.epsilon_of(sigma, steps[0] * (1 + searched), F.delta)
     command.finish({**result, "with_search": with_search})

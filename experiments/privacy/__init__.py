@@ -1,1 +1,1 @@
-"""Private training, measured: `python -m experiments.privacy WHAT --flags`."""
+"""Measurements of private training: `python -m experiments.privacy WHAT --flags`."""

@@ -1,13 +1,13 @@
 """Audits private training: the epsilon that an attacker who sees every step can prove, against the claimed one.
 
-Trains many times with and without one mislabelled image (the canary) among a few others, by `fit_private` itself; the
-attacker knows all images and every step. The proved epsilon must lie under the claimed one, and comes near it
-for a Gaussian mechanism. --broken trains by another mechanism than the claimed one. Exit code 1 where the proof exceeds
-the claim.
+It trains many times with and without one mislabelled image (the canary) among a few others, by `fit_private` itself;
+the attacker knows all images and every step. The proved epsilon must be below the claimed one, and is close to it for a
+Gaussian mechanism. --broken trains with another mechanism than the claimed one. Exit code 1 if the proof exceeds the
+claim.
 
-With --canaries=M each of --repeats trainings is on all images and audited alone, as `private --canaries=M` does:
-epsilon_lower and gaussian_epsilon_lower are lists, and "caught" counts the runs in which each exceeds the claim. A
-sound run is caught with a chance of 1 - confidence at most. The runs lie in --out; the same command goes on.
+With --canaries=M each of --repeats trainings uses all images and is audited alone, as by `private --canaries=M`:
+epsilon_lower and gaussian_epsilon_lower are lists, and "caught" counts the runs with a bound above the claim. A correct
+run is caught with a probability of at most 1 - confidence. The runs are in --out; the same command resumes.
 
 The last line of stdout: {"epsilon": claimed, "delta", "epsilon_lower": proved, "gaussian_epsilon_lower": proved were
 the mechanism Gaussian, "noise_scale": the interval of the noise over the claimed one, "confidence", "repeats",
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def with_canary(train: tj.Features, classes: int) -> tj.Batches:
-    """--images of the training images, of which the last has a wrong label."""
+    """--images training images, the last with a wrong label."""
     most = len(train)
     require(2 <= F.images <= most, "audit", f"--images in 2..{most}, of which the last is the canary", F.images)
     rows = np.linspace(0, most - 1, F.images).astype(int)
@@ -78,7 +78,7 @@ def with_canary(train: tj.Features, classes: int) -> tj.Batches:
 def audit_runs(
     claimed: tj.privacy.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective
 ) -> None:
-    """Audits --repeats runs, each by its own canaries alone."""
+    """Audits --repeats runs, each by its own canaries."""
     canaries, runs = tj.audit.make_canaries(train, predict.model.classes, F.canaries), []
     trained, out = break_mechanism(claimed, F.broken, len(train)), command.out_folder()
     for i in range(F.repeats):
@@ -101,7 +101,7 @@ def audit_runs(
 
 
 def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.privacy.Mechanism, proofs: tuple[float, float]) -> None:
-    """Plots the attack's ROC, up to half of false positives, beside the largest that the claim allows."""
+    """Plots the attack's ROC, up to a false-positive rate of a half, beside the largest that the claim allows."""
     from scipy.stats import norm
 
     rates = np.linspace(0.0, 0.5, 101)

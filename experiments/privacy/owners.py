@@ -1,11 +1,11 @@
-"""Accuracy where every image is protected, and where every contributor is: all their images as one.
+"""Accuracy of image-level and of user-level (contributor-level) privacy.
 
-The training images are divided among so many owners: each has one, and the rest go to owners in proportions that a
-seeded Dirichlet(--concentration) draws. The division is written to --out as CSV, which `private --unit=owner` reads.
-For every unit and epsilon, learning rate, clip norm and number of steps are chosen on images held out of train, by the
-mean over --seed; the choice is trained on all of train and measured on test. Delta is the same for every unit. Noise
-comes from seeds, so that the table can be made again: nothing here is private, and the search is not accounted.
-Finished runs are saved in runs.jsonl.
+The training images are divided among this many owners: each gets one, the rest are assigned in proportions from a
+seeded Dirichlet(--concentration). --out receives the division as CSV, for `private --unit=owner`. For every unit and
+epsilon, held-out training images choose learning rate, clip norm and number of steps, by the mean over --seed; the
+chosen setting is trained on all of train and measured on test. Delta is the same for every unit. Noise comes from
+seeds, for reproducible tables, so nothing here is private, and the search is not accounted. Finished runs are saved in
+runs.jsonl.
 
 The last line of stdout: {"dataset", "sizes": {OWNERS: {"smallest", "median", "largest"}}, "searched": settings,
 "table": {"example" or OWNERS: {EPSILON: {"mean", "spread", "accuracies", "chosen", "held_out"}}}}.
@@ -38,7 +38,7 @@ AT_ONCE = 36  # models trained as one program
 
 
 class Run(NamedTuple):
-    """One training; `owners`: how many there are, 0 where each image is protected by itself."""
+    """One training; `owners`: their number, 0 for image-level privacy."""
 
     owners: int
     steps: int
@@ -61,7 +61,7 @@ def divide(count: int, owners: int) -> np.ndarray:
 
 
 class Table:
-    """Its runs, saved and trained together."""
+    """The table's runs, saved, and trained together."""
 
     def __init__(self, dataset: Dataset, runs: Runs) -> None:
         self.dataset, self.runs = dataset, runs
@@ -80,7 +80,7 @@ class Table:
         return {run: self.runs.done[key] for run, key in keys.items()}
 
     def train(self, together: list[Run], on_test: bool) -> list[float]:
-        """Trains the runs as one program and returns their accuracies."""
+        """Trains the runs in one program and returns their accuracies."""
         recipes = {run.seed: dataclasses.replace(self.recipe, seed=run.seed) for run in together}
         predicts = {seed: setup.predictor(r, len(self.dataset.classes)) for seed, r in recipes.items()}
         owners, chosen = together[0].owners, [predicts[run.seed] for run in together]
@@ -115,7 +115,7 @@ class Table:
 
 
 def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) -> None:
-    """Plots accuracy by epsilon for each unit that is protected; `cells`: {owners or "example": {epsilon: cell}}."""
+    """Plots accuracy by epsilon for each unit of protection; `cells`: {owners or "example": {epsilon: cell}}."""
     lines = {
         "images" if unit == "example" else f"{unit} owners": [
             [cell[k] for cell in row.values()] for k in ("mean", "spread")

@@ -1,8 +1,8 @@
-"""Accuracy of one private release of statistics, by epsilon, with public images to whiten features and without them.
+"""Accuracy of one private release of statistics, by epsilon, with and without whitening by public images.
 
 Noise comes from --seed, so that the table can be made again: nothing here is private. The settings of the release are
 those of the library. --held_out tests on a fifth of the training images, with as much less noise as there are fewer
-images: so may settings be chosen.
+images: so settings may be chosen.
 
 The last line of stdout: {DATASET: {"plain" or "whitened": {EPSILON: {"mean", "spread", "accuracies"}}}}.
 """

@@ -1,1 +1,1 @@
-"""Removals, measured: `python -m experiments.removal WHAT --flags`."""
+"""Measurements of removals: `python -m experiments.removal WHAT --flags`."""

@@ -21,7 +21,7 @@ from tangent_jax.commands.shared.shards import Method, steady
 from tangent_jax.core import require, trees
 
 define(*SHARDED, "shards", "shadows", **SHARDED_DEFAULTS, store="out/stores", repeats=20, out="out/forget")
-FRACTION = 0.5  # of the images, over all shards, that are removed for retraining and membership
+FRACTION = 0.5  # share of the images, over all shards, removed for retraining and membership
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dict[str, float]]) -> None:
-    """Plots the accuracy as shards leave, and how well attacks tell removed images."""
+    """Plots the accuracy as shards are dropped, and the attacks' success on removed images."""
     removed, names = curve["removed"], ("taft", "sisa_mean", "sisa_vote")
     axes = {"xlabel": f"shards removed, of {count} (mean and spread of {F.repeats} orders)", "ylabel": "test accuracy"}
     lines = {name: (curve[name], spread[name]) for name in names}
@@ -62,7 +62,7 @@ def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, d
     for order in range(F.repeats):
         ranked = np.random.default_rng([F.seed, order]).permutation(count)
         for name, values, tie in (("taft", tangent, 0.0), ("sisa_mean", sisa, 0.0), ("sisa_vote", votes, 1e-6)):
-            # the composed model's outputs are the mean of its components' outputs: it is linear in dw
+            # linear in dw: the composed model's outputs are the mean of its components'
             means = [values[ranked[k:]].mean(0) + (tie * sisa[ranked[k:]].mean(0) if tie else 0) for k in removed]
             runs[name].append([float(np.mean(m.argmax(-1) == labels)) for m in means])
     means = {name: np.mean(accuracies, 0).tolist() for name, accuracies in runs.items()}
@@ -70,9 +70,9 @@ def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, d
 
 
 def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
-    """Removes half of the shards from a copy of the store, with a receipt, and compares the rest bit for bit.
+    """Removes half of the shards from a copy of the store, with a receipt, and compares the others bit for bit.
 
-    The copy does not know of the caches: their rows stay, for the original.
+    The copy does not know the caches, so their rows stay for the original.
     """
     copy, gone = tj.Store(where), [*source][1::2]
     for name in source:
@@ -89,7 +89,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
 def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> tuple[dict, dict, np.ndarray]:
     """Retrains every shard on its remaining images, against one model from scratch on the same images.
 
-    Returns the costs and accuracies, the models by name, and the rows that were removed.
+    Returns costs and accuracies, the models by name, and the removed rows.
     """
     n, rng = len(method.train), np.random.default_rng([F.seed, 2])
     gone = np.sort(rng.permutation(n)[: round(FRACTION * n)])
@@ -97,7 +97,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     left = {name: rows for name, rows in left.items() if len(rows)}
     retrained = method.fit(left, "shards, on their remaining images")
     (paragon,) = method.fit({"all": np.setdiff1d(np.arange(n), gone)}, "paragon")
-    # the time of one request: the first shard again, now compiled, against the paragon, its compilation taken off
+    # the time of one request: the first shard again, compiled, against the paragon without compilation
     first = dict([next(iter(left.items()))])
     seconds = float(np.median([steady(method.fit(first, None)[0]) for _ in range(3)]))
     after = tj.compose({name: fitted.dw for name, fitted in zip(left, retrained, strict=True)})

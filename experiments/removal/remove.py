@@ -1,9 +1,9 @@
-"""Exact removal of single images: a model at its optimum forgets them by a warm start, to a certificate.
+"""Exact removal of single images: warm-started solves from the optimum, to a certificate.
 
 For each of --removed (a count, or a fraction of the images below 1): the passes from the old optimum to that of the
 remaining images, Lambda unchanged; the distance to an independent cold solve; accuracies; a membership attack on the
-removed images, on the warm model against the cold. Beside it Adam's model, trained anew without one image. The
-operator's tool for the same is `store remove --exact`.
+removed images, on the warm model against the cold. For comparison Adam's model is retrained without one image. The
+operator's command is `store remove --exact`.
 
 The last line of stdout: {"cold": {"passes", "certificate", "accuracy", "seconds"}, "removed": {"1": {"passes",
 "certificate_before", "certificate", "gap", "bound", "accuracy", "accuracy_cold", "passes_cold", "seconds"}, ...},
@@ -69,7 +69,7 @@ def draw(dataset: str, count: int, table: dict[str, dict[str, Any]]) -> None:
 
 
 def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[str, Any], tj.Fitted, tj.Fitted]:
-    """Returns (the row of the removal of the rows `gone`, the warm solution, the cold one)."""
+    """Returns (the row for removing the rows `gone`, the warm solution, the cold one)."""
     example_weights = np.ones(len(method.train))
     example_weights[gone] = 0
     with tj.show_progress(f"warm, without {len(gone)}"):

@@ -1,14 +1,14 @@
-"""Membership attacks, example by example, on models after each way of removal: are the removed images gone?
+"""Membership inference attacks on models after each way of removal, example by example.
 
-Every model trains on a random half of all images, so membership is a coin. Each request is removed from the first
+Every model trains on a random half of all images, so membership is a coin flip. Each request is removed from the first
 --attacked models in each way (experiments/shared/removals.py). An attack scores every pair of such a model and an image
-of the request: members that were removed against images that were never in, with all other models as shadows; "U-"
-before an attack: shadows of which the same was removed the same way, as Hayes et al. 2024 have it. "stay": images that
-are not requested, after the vulnerable ones were removed.
+of the request: removed members against images that were never in, with all other models as shadows. "U-" marks attacks
+whose shadows had the same removal (Hayes et al. 2024). "stay": images that were not requested, after the removal of the
+vulnerable ones.
 
 The last line of stdout: {"ways": {WAY: {REQUEST: {"auc", "tpr_0.1%", "tpr_1%"}}}} of U-LiRA online. result.json has
-every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], and `certified`: what an
-attacker who knows all other images can still tell of an exact removal, by its certificate.
+every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], and `certified`: the
+success of an attacker who knows all other images, after an exact removal, by its certificate.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="
 define("attacked", "known", "certificates")
 
 MAIN = "U-LiRA online"
-MOST = 0.1  # false positives that are drawn
+MOST = 0.1  # false-positive rates in the picture
 KNOWN = ("random", "canaries")
-"""The requests that --certificates are tried on."""
+"""The requests for --certificates."""
 
 
 def requested() -> int:
-    """The number of images in each request: random ones, the most vulnerable, wrongly labelled ones."""
+    """The number of images in each request: random, most vulnerable, and wrongly labelled ones."""
     require(F.removed >= 10, "flags", "--removed of at least 10 images", F.removed)
     return round(F.removed)
 
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """({way: {request: {attack: points}}}, {request: {way: curve of MAIN}}), of the ways that leave a model."""
+    """({way: {request: {attack: points}}}, {request: {way: curve of MAIN}}), for the ways that keep a model."""
     n = member.shape[1]
     rest = np.setdiff1d(np.arange(n), np.concatenate([*asked.values()]))
     stay = np.random.default_rng([F.seed, 15]).choice(rest, min(len(rest), 4 * requested()), replace=False)
@@ -93,7 +93,7 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
             for name, (request, rows) in judged.items():
                 after = signals.get(way, signals.get(f"{way}/{request}"))
                 assert after is not None
-                if np.isfinite(after[: F.attacked, 0]).sum() > 4:  # each has four others as its shadows
+                if np.isfinite(after[: F.attacked, 0]).sum() > 4:  # each has four others as shadows
                     at = "" if way in signals else request
                     known[at] = known.get(at) or scores(after[: F.attacked], untouched, member)
                     ranked = {attack: ranking(values, member, rows) for attack, values in known[at].items()}
@@ -104,9 +104,9 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
 
 
 def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict[str, np.ndarray]:
-    """The scores of each attack, "k n", of the models' signals after a removal, NaN where a model has none.
+    """The scores of each attack, "k n", from the models' signals after a removal; NaN where a model has none.
 
-    untouched: signals before any removal, of these models and of more; "U-" has those of `after` for every way.
+    untouched: signals before any removal, of these and more models; "U-" attacks use those of `after` instead.
     """
     result = {"confidence": after}
     for prefix, shadows in (("", untouched), ("U-", after)):
@@ -119,7 +119,7 @@ def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict
 
 
 def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> tj.audit.Ranking:
-    """The pairs of a model, of the first ones, and an image at `rows`, by their scores "k n"; NaN is no pair."""
+    """The pairs of one of the first models and an image at `rows`, by scores "k n"; NaN is no pair."""
     pairs, own = values[:, rows], member[: len(values), rows]
     scored = np.isfinite(pairs)
     return tj.audit.Ranking(pairs[scored], own[scored], np.broadcast_to(rows, pairs.shape)[scored])

@@ -1,1 +1,1 @@
-"""Reports: the paper's claims and published figures, our findings beside them, and the page of influence."""
+"""Reports: the paper's claims and published figures beside our findings, and the page of influence."""

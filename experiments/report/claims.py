@@ -1,4 +1,4 @@
-"""The paper's claims, table by table: each reads our figures from the results of our commands and compares them."""
+"""The paper's claims, table by table: each compares our commands' results with the claim."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -146,7 +146,7 @@ def radius(results: Results, tests: Tests) -> Finding:
 
 
 def chosen(names: Callable[[list[str]], list[str]], fields: Mapping[str, Any]) -> Read:
-    """The settings chosen for columns of our Table 1, compared for tangents with the paper's usual choice."""
+    """The chosen settings of columns of our Table 1; for tangents, compared with the paper's usual choice."""
 
     def read(results: Results, tests: Tests) -> Finding | None:
         table, checks = results["table1"], []
@@ -176,7 +176,7 @@ def chosen_shards(results: Results, tests: Tests) -> Finding:
 
 
 def anchors(job: str, order: Callable[[list[str]], list[tuple[str, str]]]) -> Callable[..., Finding]:
-    """Tangents of several pre-trained models; `order` gives pairs of which the first is claimed to be better."""
+    """Tangents of several pre-trained models; `order` gives pairs, the claimed better one first."""
 
     def read(results: Results, tests: Tests) -> Finding:
         rows, checks, names = [], [], []
@@ -238,7 +238,7 @@ def dtd(results: Results, tests: Tests) -> Finding | None:
 
 
 def schemes(names: list[str]) -> list[tuple[str, str]]:
-    """(better, worse) by the paper's order: anchors are given as MAE, supervised, contrastive."""
+    """(better, worse) in the paper's order: anchors are MAE, supervised, contrastive."""
     masked, supervised, contrastive = names
     return [(supervised, masked), (contrastive, supervised)]
 

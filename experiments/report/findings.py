@@ -1,4 +1,4 @@
-"""Claims of the paper, comparisons of figures, and the verdict that RULE gives them."""
+"""The paper's claims, comparisons of figures, and verdicts by RULE."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ RULE = (
 
 @dataclasses.dataclass
 class Finding:
-    """Our figures as a table, and the comparisons: (its words, True where it holds)."""
+    """Our figures as a table, and the comparisons: (in words, True if it holds)."""
 
     columns: list[str]
     rows: Rows
@@ -37,8 +37,11 @@ Read = Callable[[Results, Tests], Finding | None]
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One table or figure of the paper: its name and title, the claim in words, the beginnings of the names of the jobs
-    whose results it reads, the function that reads them, the jobs' pictures, and the flags that it needs."""
+    """One table or figure of the paper.
+
+    Its name and title, the claim in words, the prefixes of the jobs' names whose results it reads, the function that
+    reads them, the jobs' pictures, and the flags that it needs.
+    """
 
     name: str
     title: str
@@ -53,7 +56,7 @@ class Claim:
 
 
 def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:
-    """Returns (the comparison in words, True where accuracy a is above b); cells or numbers; n: test images."""
+    """Returns (the comparison in words, True if accuracy a is above b); cells or numbers; n: test images."""
     (ma, sa), (mb, sb) = (value(x) for x in (a, b))
     noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
     holds = ma - mb > noise if strictly else ma - mb >= -noise
@@ -70,13 +73,13 @@ def value(cell: Any) -> tuple[float, float]:
 
 
 def percent(cell: Any) -> str:
-    """An accuracy in percent, with its spread over seeds where there are any."""
+    """An accuracy in percent, with its spread over seeds if there is one."""
     mean, spread = value(cell)
     return f"{100 * mean:.1f} ± {100 * spread:.1f}" if isinstance(cell, dict) else f"{100 * mean:.1f}"
 
 
 def settings(cell: Mapping[str, Any]) -> str:
-    """The settings that held-out images chose, in words."""
+    """The settings chosen on held-out images, in words."""
     chosen = cell["chosen"]
     words = [f"LR {chosen['learning_rate']:g}"] if "learning_rate" in chosen else ["as given"]
     words += [f"PT={'F' if chosen['reset'] else 'T'}"] if "reset" in chosen else []
@@ -86,5 +89,5 @@ def settings(cell: Mapping[str, Any]) -> str:
 
 
 def by_set(results: Results, job: str) -> dict[str, Result]:
-    """The results of a job that is run once for each data set: JOB-DATASET."""
+    """The results of a job that runs once per data set: JOB-DATASET."""
     return {name.partition("-")[2]: result for name, result in results.items() if name.partition("-")[0] == job}

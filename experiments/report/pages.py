@@ -1,4 +1,4 @@
-"""report.html: the influence of images on a model, with thumbnails, in one file that needs nothing else."""
+"""report.html: the influence of images on a model, with thumbnails, in one self-contained file."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -36,8 +36,10 @@ PAIRS = (
 
 
 class Findings(NamedTuple):
-    """`margins`: of each training image by the fit without it, "n"; `loss`: the change of the test loss when it leaves,
-    "n"; `effect`: the change of each test image's margin, "n m"; `test_margins`, "m".
+    """The influence of training images, for the page.
+
+    `margins`: of each training image by the fit without it, "n"; `loss`: the change of the test loss when it is
+    removed, "n"; `effect`: the change of each test image's margin, "n m"; `test_margins`, "m".
     """
 
     classes: Sequence[str]

@@ -1,4 +1,4 @@
-"""The figures that the paper prints, table by table (Liu, Golatkar, Soatto, ICLR 2024): accuracy in percent."""
+"""The figures printed in the paper, table by table (Liu, Golatkar, Soatto, ICLR 2024): accuracy in percent."""
 
 TABLES: dict[str, tuple[list[str], list[list[object]]]] = {
     "Table 1": (

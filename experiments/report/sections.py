@@ -1,4 +1,4 @@
-"""The report of the paper: a section for each claim, as Markdown, and as one HTML page that holds its pictures."""
+"""The report on the paper: a section for each claim, as Markdown, and as one HTML page with its pictures."""
 
 import base64
 import html
@@ -21,7 +21,7 @@ COLOURS = {"holds": "#2a7d2e", "holds in part": "#a36a00", "does not hold": "#b3
 
 
 class Section(NamedTuple):
-    """A claim with our finding, None where nothing was run; the commands and pictures of its jobs."""
+    """A claim with our finding (None: not run), and the commands and pictures of its jobs."""
 
     claim: Claim
     finding: Finding | None
@@ -61,7 +61,7 @@ def anchor(title: str) -> str:
 
 
 def as_html(report: str, out: Path) -> str:
-    """The text of report.html: the Markdown report of the folder `out` as one page that holds its pictures."""
+    """The text of report.html: the Markdown report in the folder `out` as one page with its pictures."""
     page = MarkdownIt("commonmark", {"html": False}).enable("table").render(report)
     page = re.sub("<h2>(.*?)</h2>", lambda m: f'<h2 id="{anchor(html.unescape(m[1]))}">{m[1]}</h2>', page)
     for verdict, colour in COLOURS.items():

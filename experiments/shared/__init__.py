@@ -1,1 +1,1 @@
-"""Code that experiments share beyond that of commands: searches, pools of models, ways of removal, timing."""
+"""Code that experiments share, besides that of commands: searches, pools of models, ways of removal, timing."""

@@ -16,7 +16,7 @@ from tangent_jax.programs import Program, solver_pass, trunk
 def values(
     predict: tj.Predictor, dw: Tree, images: jax.Array, data: tuple[jax.Array, jax.Array], device: Any = None
 ) -> dict[str, Any]:
-    """Each of the library's computations once, on the same inputs: the values that are compared."""
+    """Runs each of the library's computations once on the same inputs, and returns the values to compare."""
     objective = tj.make_objective("ce", penalty=1e-2)
     x, y = data
     own = solver_pass(predict, tj.Batches(x, y, batch_size=len(y)), objective, signals=0)

@@ -1,4 +1,4 @@
-"""Mechanisms that are wrong on purpose, for audits to catch."""
+"""Mechanisms that are wrong on purpose, which audits must detect."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ BREAKS = ("nothing", "no_noise", "half_noise", "no_clipping", "noise_over_batch"
 
 
 def break_mechanism(mechanism: tj.privacy.Mechanism, broken: str, examples: int) -> tj.privacy.Mechanism:
-    """The mechanism that trains in the place of the claimed one."""
+    """The broken mechanism that trains instead of the claimed one."""
     sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
     changes = {
         "nothing": {},

@@ -1,8 +1,8 @@
 """Letters rendered from the fonts that matplotlib ships: the upstream task of the built-in ViT.
 
-A glyph is warped (affine and elastic), its stroke thickened or thinned, crossed by stray strokes,
-reduced to 8 x 8 as scikit-learn's digits are (4 x 4 block counts of a 32 x 32 bitmap), and given noise.
-Letters only: handwritten digits, the downstream task, are new classes to it.
+A glyph is warped (affine and elastic), its stroke thickened or thinned, crossed by stray strokes, reduced to 8 x 8 like
+scikit-learn's digits (4 x 4 block counts of a 32 x 32 bitmap), and given noise. It contains only letters, so that
+handwritten digits, the downstream task, are new classes.
 """
 
 import string

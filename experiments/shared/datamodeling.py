@@ -1,4 +1,4 @@
-"""The score of what predicts the influence of training examples (Park et al. 2023), and the outputs that it is of."""
+"""The score of estimates of training examples' influence (Park et al. 2023), and the outputs that it uses."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tangent_jax.core import require
 
 
 def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
-    """u, "n c", with u . f the output of the label less the mean of the others."""
+    """u, "n c", with u . f the label's output minus the mean of the others."""
     truth = np.eye(classes)[targets]
     return truth - (1 - truth) / (classes - 1)
 

@@ -1,4 +1,4 @@
-"""The binaries, and the flags that each defines as it starts, read off the binaries; nothing of them runs."""
+"""The binaries, and the flags that each defines, read without running them."""
 
 import runpy
 import sys
@@ -26,7 +26,7 @@ def binaries() -> dict[str, str]:
 
 @contextmanager
 def definitions(binary: str) -> Iterator[tuple[str, dict[str, flags.Flag]]]:
-    """Inside the `with` flags are those of a binary: (its docstring, its flags by name)."""
+    """Within the `with` block flags are those of a binary: (its docstring, its flags by name)."""
     with flagsaver.flagsaver(), mock.patch.dict(EFFECTS), mock.patch("absl.app.run"):
         module = runpy.run_module(binaries()[binary], run_name="__main__", alter_sys=True)
         files = (module["__file__"], sys.argv[0])

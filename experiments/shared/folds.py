@@ -1,4 +1,4 @@
-"""Held-out accuracy of LDA from Gram matrices: a setting of many numbers costs no more than the images are."""
+"""Held-out accuracy of LDA from Gram matrices: the cost depends on the number of images, not of features."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,8 @@ def dual_lda(
         S = Z^T Z + lambda I,  Z "n k" around class means:   z S^-1 m = (z m - z Z^T (Z Z^T + lambda I)^-1 Z m) / lambda
 
     Args:       grams: of each part of all examples, "n n"; size: k; held: a mask, "n".
-    Edge cases: a class without examples has the mean 0; scores are n times too small, which no comparison sees.
+    Edge cases: a class without examples has the mean 0; scores are n times too small, which does not affect
+                comparisons.
     """
     hot = np.eye(labels.max() + 1)[labels[~held]]
     of_mean = hot / np.maximum(hot.sum(0), 1)  # class means are of_mean^T z

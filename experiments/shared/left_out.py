@@ -1,4 +1,4 @@
-"""Every training image left out in turn, solved from the optimum on all; saved in chunks, so a stopped run goes on."""
+"""Leave-one-out solves: every training image left out in turn, from the optimum on all; saved in resumable chunks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -15,15 +15,15 @@ from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import Tree, identity, progress_bar, require, trees
 
 Measure = Callable[[np.ndarray], dict[str, np.ndarray]]
-"""Outputs of the test images, "m c", -> what is measured of them, by name."""
+"""Outputs of the test images, "m c", -> measured values, by name."""
 
-CHUNK = 32  # images that one file holds
-PROBED, PROBE_PASSES = 63, 15  # images that tell how large a change is, before all are solved
-OF_BASE = 0.05  # of what a certificate may take: that of the optimum on all
+CHUNK = 32  # images in one file
+PROBED, PROBE_PASSES = 63, 15  # images whose solves show the size of changes, before all are solved
+OF_BASE = 0.05  # the optimum's share of the allowed certificate
 
 
 class Without:
-    """Rows of example weights, "k n", each without some of the n examples: `gone`, what leaves in each."""
+    """Rows of example weights, "k n", each without some of the n examples; `gone`: those left out in each row."""
 
     def __init__(self, n: int, gone: Sequence[Any]) -> None:
         self.n, self.gone = n, gone
@@ -39,8 +39,10 @@ class Without:
 
 
 class LeftOut(NamedTuple):
-    """`base`, the optimum on all images; `target`, the certificate asked for; `largest`, a lower bound of the largest
-    |dw_i - dw|; `rows`: the images that left, and by name their arrays: what `Leaving.arrays` returns of a chunk.
+    """The results of leave-one-out solves.
+
+    `base`: the optimum on all images; `target`: the requested certificate; `largest`: a lower bound of the largest
+    |dw_i - dw|; `rows`: the images left out, and by name their arrays, as by `Leaving.arrays`.
     """
 
     base: tj.Fitted
@@ -51,7 +53,7 @@ class LeftOut(NamedTuple):
 
 
 class Leaving:
-    """A method's problem, and what is measured as an image leaves."""
+    """A method's problem, and the values to measure when an image is left out."""
 
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
@@ -64,7 +66,7 @@ class Leaving:
         return tj.solver.solve_many(self.predict, self.train, self.objective, **settings)
 
     def each(self, folder: Path, fraction: float, rows: np.ndarray) -> LeftOut:
-        """Each of these images left out, certified to a fraction of the largest change."""
+        """Leaves out each of these images, certified to a fraction of the largest change."""
         with tj.show_progress("the optimum"):
             rough = tj.solve(self.predict, self.train, self.objective, folder=folder / "optimum")
         with tj.show_progress("how large a change is"):
@@ -94,8 +96,10 @@ class Leaving:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def arrays(self, base: tj.Fitted, rows: np.ndarray, solved: list[tj.Fitted]) -> dict[str, np.ndarray]:
-        """Of images and the optima without them: `own`, their outputs without them, "k c"; the change of each measure;
-        |dw_i - dw| as `change`; `certificate` and `passes`.
+        """The arrays of images and the optima without them.
+
+        `own`: their outputs without them, "k c"; the change of each measure; |dw_i - dw| as `change`; `certificate`,
+        `passes`.
         """
         steps = stacked([trees.along(each.dw, -1.0, base.dw) for each in solved])
         changes = self.test_changes(steps)
@@ -113,8 +117,10 @@ class Leaving:
         }
 
     def again(self, left_out: LeftOut, count: int) -> float | None:
-        """The largest difference of the own outputs of the first `count` images from those of a cold `solve` without
-        each, relative to the largest change of such outputs; None for no images."""
+        """The largest difference of the own outputs of the first `count` images from those of a cold `solve` each.
+
+        It is relative to the largest change of such outputs; None for no images.
+        """
         own, rows = left_out.arrays["own"], left_out.rows
         changed, errors = own - tj.outputs(self.predict, left_out.base.dw, self.train.inputs[rows]), []
         with tj.show_progress("solved again, cold"), progress_bar(min(count, len(rows)), "image") as bar:
@@ -139,7 +145,7 @@ def distance(a: Tree, b: Tree) -> float:
 
 
 def bound_of(a: tj.Fitted, b: tj.Fitted) -> float:
-    """A bound of the error of |a.dw - b.dw|."""
+    """A bound on the error of |a.dw - b.dw|."""
     assert a.certificate is not None
     assert b.certificate is not None
     return a.certificate + b.certificate

@@ -1,13 +1,14 @@
-"""Memory that is freed, as the C library keeps it."""
+"""The C library's treatment of freed memory."""
 
 import ctypes
 
-TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's mallopt
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # options of glibc's mallopt
 
 
 def reuse_freed() -> None:
-    """Keeps freed memory for the next arrays: a fresh page costs more than what is written to it, and glibc maps every
-    array of more than 32 MB anew. Where the C library is another, nothing changes.
+    """Keeps freed memory for the next arrays, as fresh pages cost more than writing to them.
+
+    By default glibc maps every array of more than 32 MB again. With another C library this changes nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

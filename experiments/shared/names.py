@@ -1,4 +1,4 @@
-"""The public names of the library, and what commands and experiments take from below them."""
+"""The public names of the library, and the deeper imports of commands and experiments."""
 
 import ast
 import functools
@@ -28,7 +28,7 @@ def public_names() -> dict[str, Any]:
 def namespaces() -> dict[str, frozenset[str]]:
     """The names that the top and each module or package directly below it hold in `__all__`, by module.
 
-    Besides those of `tj` there are core, data, linear and programs, for whoever writes commands, and rules, for models.
+    Besides those of `tj` there are core, data, linear and programs, for authors of commands, and rules, for models.
     """
     below = [path for path in LIBRARY.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     modules = [f"tangent_jax.{path.stem}" for path in sorted(below) if not path.stem.startswith("_")]
@@ -38,7 +38,7 @@ def namespaces() -> dict[str, frozenset[str]]:
 
 
 def deep_imports(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of all that a file of commands or experiments takes and no namespace holds.
+    """(module, name) of every import in a file of commands or experiments that no namespace holds.
 
     Commands may take what commands hold, experiments what `tangent_jax.commands.shared` does.
     """
@@ -57,5 +57,5 @@ def deep_imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def holds(module: str, name: str) -> bool:
-    """True where a namespace holds a name, or any module has it."""
+    """True if a namespace holds a name, or every module has it."""
     return name.startswith("__") or name in namespaces().get(module, ())

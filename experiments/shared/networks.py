@@ -1,4 +1,4 @@
-"""Two small networks of images, as attribution's benchmarks have them (dattri, Deng et al. 2024), with closed forms."""
+"""Two small image networks from attribution benchmarks (dattri, Deng et al. 2024), with closed forms."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from tangent_jax.core import Dual, Tree
 from tangent_jax.rules import dense, relu
 
 WIDTHS = {"logistic": (), "mlp": (128, 64)}
-"""The hidden layers: none is logistic regression on pixels."""
+"""The widths of the hidden layers; without any it is logistic regression on pixels."""
 
 
 def network(name: str, side: int, classes: int, seed: int) -> tj.Pretrained:
@@ -27,7 +27,7 @@ def network(name: str, side: int, classes: int, seed: int) -> tj.Pretrained:
     w = {name: layer(*pair) for name, *pair in zip(names, sizes[:-1], sizes[1:], strict=True)}
     stages = [grey, *(partial(hidden_layer, name) for name in names[:-1])]
     images = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
-    scale = tj.models.Preprocessing(crop=1.0, mean=(0.1307,) * 3, std=(0.3081,) * 3)  # MNIST's, as there
+    scale = tj.models.Preprocessing(crop=1.0, mean=(0.1307,) * 3, std=(0.3081,) * 3)  # MNIST's values, as in dattri
     return tj.model_of(stages, w, images, head=head, preprocessing=scale, dual=partial(dual, names[:-1]))
 
 

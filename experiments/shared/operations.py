@@ -1,7 +1,7 @@
-"""The programs that benches time: forward passes and training steps, private steps, passes of the solver.
+"""The programs that the benchmarks time: forward passes, training steps, private steps, solver passes.
 
-Each function returns {name: a function that compiles it}, so that one that fails leaves the others. Weights are random:
-speed does not depend on them, though some processors take zeros faster than other numbers.
+Each function returns {name: a function that compiles it}, so that one failure does not affect the others. Weights are
+random: speed does not depend on them, except that some processors are faster with zeros.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array
 
 
 def steps_of(name: str, program: Program, models: int = 1) -> Operation:
-    """Compiles a program of a step: of each of `models` models, called for one after another."""
+    """Compiles the program of a step for `models` models, called one after another."""
     state, *others = program.arguments
     return compiled_step(name, lambda *arguments: program.run(*arguments)[0], [state] * models, *others)
 
@@ -153,7 +153,7 @@ def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operatio
     own = solver_pass(predict, tj.Batches(x, y, batch_size=batch), tj.make_objective("rsl", penalty=0.1), signals=4)
     total, _, *others = own.gradient.arguments
     programs = {
-        "gradient": own.gradient._replace(arguments=(total, own.curvature.arguments[0], *others)),  # linearised afresh
+        "gradient": own.gradient._replace(arguments=(total, own.curvature.arguments[0], *others)),  # linearised again
         "product with kept values": own.product,
         "factors, 4 signals an example": own.curvature,
     }
@@ -169,7 +169,7 @@ def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
 
 
 def trunk_flops(config: tj.models.ViTConfig) -> float:
-    """FLOPs of the trunk's products for one image, by hand: a compiled program does not know its custom calls'."""
+    """FLOPs of the trunk's products for one image, counted by hand, as XLA does not count custom calls."""
     n, d, f = config.tokens, config.width, config.mlp_width
     block = 2 * n * (4 * d * d + 2 * d * f) + 4 * n * n * d
     return 2.0 * (n - 1) * 3 * config.patch_size**2 * d + (config.depth - 1) * block

@@ -1,4 +1,4 @@
-"""Parts of a long run, each saved when it is finished: a run that was stopped reads them and goes on."""
+"""Parts of a long run, saved when finished, so that a stopped run resumes."""
 
 import io
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def saved(folder: Path, key: str, title: str, compute: Callable[..., Arrays], *arguments: Any) -> Arrays:
-    """The arrays that `compute` gives for the arguments, or that a run before left in the folder under this key."""
+    """The arrays of `compute` for the arguments, or those that an earlier run saved in the folder under this key."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{key[:24]}.npz"
     if not is_saved(folder, key):
@@ -28,5 +28,5 @@ def saved(folder: Path, key: str, title: str, compute: Callable[..., Arrays], *a
 
 
 def is_saved(folder: Path, key: str) -> bool:
-    """True where `saved` would read."""
+    """True if `saved` would read them."""
     return (folder / f"{key[:24]}.npz").exists()

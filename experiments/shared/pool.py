@@ -1,7 +1,7 @@
-"""A pool of images of which every model trains on its own random half: membership is a coin, and nothing else tells it.
+"""A pool of images; every model trains on its own random half, so that membership is an independent coin flip.
 
-Images of the training and the test split differ by more than membership. Here members and others are of one kind, every
-image is a member of some models and not of others, and each model can be attacked with all others as shadows.
+Images of the training and test splits differ by more than membership. In the pool, members and others are of one kind,
+every image is a member of some models, and each model can be attacked with all others as shadows.
 """
 
 import dataclasses
@@ -16,17 +16,20 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import Parts, require
 
-OWNERS = 30  # that are drawn where no table names them
+OWNERS = 30  # owners drawn without a table
 FEWEST = 10  # images of a request
 LEAVING = 4  # passes without one image: 95 % of its change on digits, whose ranks correlate by 0.996 with the optimum's
 EXACTLY = 1e-9  # a certificate that no pass meets
-PAIRS = 8  # of models of a half and of the other half, which find candidates for the vulnerable
+PAIRS = 8  # pairs of models of complementary halves, which find candidates for the vulnerable images
 
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """`data`: each image of the data set once, those at the rows `canaries` with a wrong label; `penalty` of the whole
-    pool: Lambda is the recipe's for half of it; `certificate` and `passes` of each optimum, and how many `at_once`.
+    """The pool and the settings of its models.
+
+    `data`: each image of the data set once; those at the rows `canaries` have a wrong label; `penalty`: of the whole
+    pool (Lambda is the recipe's for half of it); `certificate`, `passes`: of each optimum; `at_once`: concurrent
+    solves.
     """
 
     predict: Any
@@ -47,7 +50,7 @@ class Pool:
         return tj.make_objective("rsl", penalty=self.penalty)
 
     def first(self, present: np.ndarray, start: Any = None, certificate: float | None = None) -> tj.Fitted:
-        """The optimum of example weights "n", whose factors serve others; from zero where there is no start."""
+        """The optimum of example weights "n", whose factors serve the others; from zero without a start."""
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
         weighed = {"example_weights": np.asarray(present, float)}
         return tj.solve(self.predict, self.data, self.objective, start=start, **weighed, **settings)
@@ -55,9 +58,9 @@ class Pool:
     def solve(
         self, start: Any, present: np.ndarray, certificate: float | None = None, rows: np.ndarray | None = None
     ) -> Iterator[tj.Fitted]:
-        """Yields the optimum of each row of example weights "k n", all from one start or each from its own.
+        """Yields the optimum of each row of example weights "k n", from one start or each from its own.
 
-        rows: the images that count, of which `present` then has one weight each; Lambda is then that of their number.
+        rows: the images that count, with one weight each in `present`; Lambda is that of their number.
         """
         data = self.data if rows is None else self.data.take(rows)
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
@@ -71,14 +74,14 @@ class Pool:
 
 
 def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
-    """The pool of all splits of --dataset; so many of its labels are made wrong, by --seed."""
+    """The pool of all splits of --dataset; --seed chooses this many labels to make wrong."""
     dataset = setup.open_dataset(F.dataset)
     predict = setup.predictor(recipe, dataset.classes)
     read = [setup.features(predict, part, f"{name} inputs") for name, part in dataset.splits.items()]
     examples = tuple(example for part in read for example in part.examples)
     targets = np.concatenate([part.targets for part in read])
     joined = tj.Features(Parts([part.inputs for part in read]), targets, examples)
-    # a copy would stay where its twin leaves
+    # a duplicate would stay when its twin is removed
     first = np.sort(np.unique([identifier for identifier, _ in examples], return_index=True)[1])
     n, rng = len(first), np.random.default_rng([F.seed, 11])
     most = n // 10
@@ -111,7 +114,7 @@ def of_class(pool: Pool, classes: Sequence[str]) -> np.ndarray:
 
 
 def of_owner(pool: Pool) -> np.ndarray:
-    """The rows of the owner of most images: of --owners, or of OWNERS drawn by Dirichlet(--concentration)."""
+    """The rows of the owner with most images: from --owners, or of OWNERS drawn by Dirichlet(--concentration)."""
     if F.owners:
         whose = tj.shards.owners_of([name for _, name in pool.data.examples], tj.shards.read_owners(F.owners))
         named = sorted({owner for owner in whose if owner is not None})
@@ -126,10 +129,10 @@ def of_owner(pool: Pool) -> np.ndarray:
 
 
 def vulnerable(pool: Pool, base: tj.Fitted, count: int) -> dict[str, np.ndarray]:
-    """{"vulnerable": the rows of the images whose own outputs change most as they leave the whole pool's optimum}.
+    """{"vulnerable": the rows of the images whose own outputs change most when they leave the whole pool's optimum}.
 
-    Candidates are twice as many: those whose confidence differs most between PAIRS models that have them and as many
-    that do not, of other coins than the attacked models'. Each of them is then left out, in LEAVING passes.
+    The candidates are twice as many: those whose confidence differs most between PAIRS models with them and as many
+    without them, with other coins than the attacked models'. Each is then left out, in LEAVING passes.
     """
     coins = np.random.default_rng([F.seed, 13]).random((PAIRS, len(pool))) < 0.5
     signals = pool.signals(pool.solve(base, np.concatenate([coins, ~coins])))
@@ -149,10 +152,10 @@ def vulnerable(pool: Pool, base: tj.Fitted, count: int) -> dict[str, np.ndarray]
 
 
 def coins(count: int, images: int) -> np.ndarray:
-    """Coins, "k n", that say whether each of `count` models trains on each image; by --seed."""
+    """Coins, "k n", which decide whether each of `count` models trains on each image; by --seed."""
     return np.random.default_rng([F.seed, 14]).random((count, images)) < 0.5
 
 
 def at_zero(start: tj.Fitted) -> tj.Fitted:
-    """The start at dw = 0, without factors: they are of the images that are solved for."""
+    """The start at dw = 0, without factors, which depend on the solved images."""
     return start._replace(dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), optimum=None)

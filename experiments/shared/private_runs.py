@@ -1,4 +1,4 @@
-"""Private runs that differ in numbers alone, trained as one program and measured."""
+"""Private runs that differ only in numbers, trained in one program and evaluated."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ import tangent_jax as tj
 
 
 class PrivateRun(Protocol):
-    """One run of a table, as far as it differs from the others."""
+    """One run of a table: the settings in which it differs from others."""
 
     @property
     def seed(self) -> int: ...

@@ -1,12 +1,12 @@
-"""Recipes of the data sets of the tables: which images of a publisher's archive, in which split, how they are stored.
+"""Recipes of the tables' data sets: the images of a publisher's archive, their splits, and how they are stored.
 
-selections.json names the images that no rule gives, in the order in which they stand in the zip: of textures10 the
-numbers of DTD's files, of gtsrb43 TRACK_FRAME, of mnist10 the row (60,000 and above: of the t10k files), of clothing10
-the beginnings of the names of training images.
+selections.json lists images that follow no rule, in the order of the zip: for textures10 the numbers of DTD's files,
+for gtsrb43 TRACK_FRAME, for mnist10 the row (60,000 and above: in the t10k files), for clothing10 the beginnings of the
+names of training images.
 
-What a zip is known by (`Prints`): its classes and, by split and in order, the names of its images; and its bytes, by
-content identifiers. An image that was resized and encoded as JPEG has the bytes of the Pillow and of the filter that
-made it, which nobody noted: then names agree, and bytes do not. MNIST's PNGs hold the pixels as they were published.
+A zip is identified (`Prints`) by its classes and, by split and in order, its images' names; and by its bytes, through
+content identifiers. The bytes of a resized JPEG depend on unknown versions of Pillow and its filter: then names agree
+and bytes differ. MNIST's PNGs hold the published pixels.
 """
 
 import gzip
@@ -25,8 +25,8 @@ from tangent_jax.core import fingerprint, records, refusal, require
 from tangent_jax.data import SUFFIXES, content_identifier, locate
 
 SELECTIONS = Path(__file__).with_name("selections.json")
-Chosen = dict[str, dict[str, str]]  # the images of a class and a split, in one string
-TRAINING = 60_000  # of MNIST's rows: those of the train files
+Chosen = dict[str, dict[str, str]]  # the images of a class and a split, as one string
+TRAINING = 60_000  # the number of MNIST's train rows
 
 
 class Stored(NamedTuple):
@@ -49,8 +49,8 @@ class Prints(NamedTuple):
 class Recipe(NamedTuple):
     """The recipe of one data set.
 
-    archive: what is unpacked, and where it is published; make: its images, given the folder and what is chosen of it;
-    prints: of the zip that the tables were measured on.
+    archive: the files to unpack, and their publisher; make: its images, from the folder and the selection; prints: of
+    the zip that the tables were measured on.
     """
 
     archive: str
@@ -73,13 +73,13 @@ def resized(content: bytes, name: str, side: int, quality: int, square: bool = F
     return out.getvalue()
 
 
-def read(path: Path) -> bytes:
+def read(path: Any) -> bytes:
     require(path.is_file(), "data", f"the file {path.name} of the archive", f"none at {path}", "Unpack it whole")
     return path.read_bytes()
 
 
 def listed(chosen: Chosen) -> Iterator[tuple[str, str, str]]:
-    """(class, split, entry) of all that is chosen, in order."""
+    """(class, split, entry) of the whole selection, in order."""
     for label, splits in chosen.items():
         for split, entries in splits.items():
             yield from ((label, split, entry) for entry in entries.split())
@@ -108,7 +108,7 @@ def textures(folder: Path, chosen: Chosen) -> Iterator[Stored]:
 
 
 def signs(folder: Path, chosen: Chosen) -> Iterator[Stored]:
-    """Traffic signs of GTSRB's Final_Training; a track, which is one sign seen many times, is in one split."""
+    """Traffic signs of GTSRB's Final_Training; all images of a track, one sign seen many times, are in one split."""
     root = locate(folder, "Images") / "Images"
     for label, split, entry in listed(chosen):
         name = "_".join(f"{int(part):05}" for part in entry.split("_"))
@@ -152,12 +152,12 @@ def clothes(folder: Path, chosen: Chosen) -> Iterator[Stored]:
             paths = sorted(p for p in (root / split / label).glob("*") if p.suffix.lower() in SUFFIXES)
             wanted = splits[split].split() if split in splits else [path.name for path in paths]
             for entry in wanted:
-                found = [path for path in paths if path.name.startswith(entry)]
+                matches = [path for path in paths if path.name.startswith(entry)]
                 require(
-                    len(found) == 1, "data", f"one image {entry}* in {split}/{label}", len(found), "Unpack it whole"
+                    len(matches) == 1, "data", f"one image {entry}* in {split}/{label}", len(matches), "Unpack it whole"
                 )
-                content = resized(read(found[0]), found[0].name, 256, 80)
-                yield Stored(f"{split}/{label}/{found[0].name}", split, label, content)
+                content = resized(read(matches[0]), matches[0].name, 256, 80)
+                yield Stored(f"{split}/{label}/{matches[0].name}", split, label, content)
 
 
 def sample(folder: Path, _: Chosen) -> Iterator[Stored]:
@@ -195,7 +195,7 @@ RECIPES = {
 }  # fmt: skip
 
 
-# What a zip is known by
+# How a zip is identified
 
 
 def as_zip(images: Sequence[Stored]) -> bytes:
@@ -242,9 +242,9 @@ def of_contents(items: Iterable[Sequence[Any]], identifiers: Iterable[str]) -> s
 
 
 def agreement(recipe: Recipe, content: bytes, path: Path) -> tuple[str, dict[str, int]]:
-    """The agreement of a zip with that of the tables, "bytes", "pixels" or "names", and its number of images by split.
+    """The agreement of a zip with that of the tables, "bytes", "pixels" or "names", and its images by split.
 
-    Raises: InputError where not even the names agree.
+    Raises: InputError if even the names differ.
     """
     got, counts = prints_of(content, path, bool(recipe.prints.pixels))
     good = got.names == recipe.prints.names
@@ -255,5 +255,5 @@ def agreement(recipe: Recipe, content: bytes, path: Path) -> tuple[str, dict[str
 
 
 def chosen_of(name: str) -> Chosen:
-    """What selections.json names of a data set; nothing where a rule gives all."""
+    """The selection of a data set in selections.json; empty if a rule gives all its images."""
     return json.loads(SELECTIONS.read_text()).get(name, {})

@@ -1,11 +1,11 @@
-"""Models of random halves of a pool before and after a removal, each way, as the signals that an attacker sees.
+"""Models of random halves of a pool before and after a removal in each way, as an attacker's signals.
 
     nothing       the model as it was                     composed     the mean of models of shards, as it was
     subtracted    less a model of the removed images      dropped      the mean of the shards that held none of them
     exact         its optimum without them, warm          retrained    the mean, those shards trained without them
     never         an optimum that never saw them
 
-A composed model that never saw them is what retraining leaves: the same shards, trained from zero on the same images.
+Retraining gives a composed model that never saw them: the same shards, trained from zero on the same images.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ from experiments.shared.pool import Pool, at_zero
 from tangent_jax.core import Tree, identity, trees
 
 Signals = Arrays
-"""By "way" or "way/request": signals "k n", NaN where no shard is left."""
+"""By "way" or "way/request": signals "k n", NaN without a remaining shard."""
 
 WAYS = ("nothing", "subtracted", "exact", "never", "composed", "dropped", "retrained")
 
 
 @dataclasses.dataclass(frozen=True)
 class Removals:
-    """The models: `member`, "k n"; the first `attacked` are made to forget each of `requests`, rows by name.
+    """The models: `member`, "k n"; each of `requests`, rows by name, is removed from the first `attacked` ones.
 
-    Parts that are finished are kept in `folder`, named by `key`, the identity of all that decides them.
+    Finished parts are saved in `folder`, named by `key`, the identity of all that decides them.
     """
 
     pool: Pool
@@ -54,7 +54,7 @@ class Removals:
         return signals
 
     def parts(self, title: str, compute: Callable[[np.ndarray], Signals], models: np.ndarray) -> Signals:
-        """The signals of the models, computed some at once."""
+        """The signals of the models, computed in batches."""
         parts = [
             self.part(f"{title} {first}", compute, models[first : first + self.pool.at_once])
             for first in range(0, len(models), self.pool.at_once)
@@ -62,11 +62,11 @@ class Removals:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def part(self, title: str, compute: Callable[..., Signals], *arguments: object) -> Signals:
-        """The signals that `compute` gives for the arguments, or an earlier run's."""
+        """The signals of `compute` for the arguments, or an earlier run's."""
         return saved(self.folder, identity(self.key, title, *arguments), title, compute, *arguments)
 
     def shadows(self, models: np.ndarray) -> Signals:
-        """Signals of models that nothing is removed from."""
+        """Signals of models without a removal."""
         return {"nothing": self.pool.signals(self.pool.solve(at_zero(self.base), self.member[models]))}
 
     def whole(self, models: np.ndarray) -> Signals:
@@ -85,7 +85,7 @@ class Removals:
         return signals
 
     def never(self, request: str, attacked: int) -> Signals:
-        """Signals of the attacked models' optima as if the request's images had never been."""
+        """Signals of the attacked models' optima that never saw the request's images."""
         left = without(self.member[:attacked], self.requests[request])
         return {"never": self.pool.signals(self.pool.solve(self.unseen(request), left))}
 
@@ -97,14 +97,14 @@ class Removals:
     def sharded(self, models: np.ndarray) -> Signals:
         """Signals of composed models, and of the attacked ones after each request by dropping and by retraining.
 
-        A shard holds the same images of the pool in every model, so one call solves that shard of all of them. Each is
-        solved to sqrt(shards) times the certificate: in their mean errors of different images do not add up.
+        A shard holds the same images of the pool in every model, so one call solves that shard for all models, to
+        sqrt(shards) times the certificate, as errors of different images average out in the mean.
         """
         pool, sums, size = self.pool, Sums(), -(-len(self.pool) // self.shards)
         requests = self.requests if models[0] < self.attacked else {}
         start, certificate = at_zero(self.base), self.shards**0.5 * pool.certificate
         for rows in tj.shards.uniform(len(pool), self.shards, seed=0):
-            rows = np.resize(rows, size)  # one shape for all: a row that comes again has no weight
+            rows = np.resize(rows, size)  # one shape for all: repeated rows have no weight
             again = np.arange(size) >= len(np.unique(rows))
             uses: dict[bytes, list[tuple[str, int]]] = defaultdict(list)
             for k, present in zip(models, self.member[np.ix_(models, rows)] & ~again, strict=True):
@@ -123,14 +123,14 @@ class Removals:
         return {way: np.stack([self.of_mean(sums.mean((way, k))) for k in models]) for way in ways}
 
     def of_mean(self, dw: Tree | None) -> np.ndarray:
-        """The signals of a composed model, "n", NaN of none."""
+        """The signals of a composed model, "n", NaN without one."""
         return np.full(len(self.pool), np.nan) if dw is None else self.pool.signals([self.base._replace(dw=dw)])[0]
 
     def certified(self, request: str, attacked: int, certificates: tuple[float, ...]) -> Signals:
-        """The signals after an exact removal less those of the optimum that never saw the images, by certificate.
+        """The signals after an exact removal minus those of the optimum that never saw the images, by certificate.
 
-        So sees who knows every image but the removed ones, and solves for the optimum of the rest, to a tenth of the
-        finest certificate. The removal goes on from one certificate to the next.
+        This is the view of an attacker who knows all other images, and solves for their optimum to a tenth of the
+        finest certificate. The removal continues from one certificate to the next.
         """
         pool, member = self.pool, self.member[:attacked]
         left = without(member, self.requests[request])
@@ -143,7 +143,7 @@ class Removals:
 
 
 class Sums:
-    """Sums of dw by what they are for, and how many each holds."""
+    """Sums of dw by their use, with the number of terms."""
 
     def __init__(self) -> None:
         self.sums: dict[tuple[str, int], tuple[Tree, int]] = {}
@@ -154,7 +154,7 @@ class Sums:
         self.sums[use] = dw if total is None else trees.plus(total, dw), count + 1
 
     def mean(self, use: tuple[str, int]) -> Tree | None:
-        """The mean, None of none."""
+        """The mean, or None without terms."""
         total, count = self.sums.get(use, (None, 0))
         return None if total is None else trees.scale(1 / count, total)
 

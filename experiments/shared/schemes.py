@@ -36,7 +36,7 @@ SCHEMES = ("classes", "mae", "contrastive")
 
 
 class Scheme(NamedTuple):
-    """A predictor of uint8 images to train, its start dw, its objective, and the model that the trained dw gives."""
+    """A predictor of uint8 images to train, its start dw, its objective, and the model of the trained dw."""
 
     predict: Callable[[Tree, Array], Array]
     dw: Tree
@@ -46,7 +46,7 @@ class Scheme(NamedTuple):
 
 
 def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rendered letters as the models read them, "n 16 16 3" uint8, and their classes, "n"."""
+    """Rendered letters in the models' input format, "n 16 16 3" uint8, and their classes, "n"."""
     images, labels = characters.render(count, seed)
     return resized(images), labels
 
@@ -56,7 +56,7 @@ def resized(images: np.ndarray) -> np.ndarray:
 
 
 def make_scheme(scheme: str, kind: str, key: Array, images: np.ndarray) -> Scheme:
-    """The scheme of a name for a model of MODELS; images: of which a ResNet's statistics are at the end."""
+    """The scheme of a name for a model of MODELS; images: for a ResNet's final statistics."""
     if kind == "resnet":
         return of_resnet(key, images)
     return {"classes": of_classes, "mae": of_masks, "contrastive": of_names}[scheme](key)
@@ -126,7 +126,7 @@ def of_masks(key: Array) -> Scheme:
 
 
 def masked_error(errors: Array, labels: Array) -> Array:
-    """The loss "b": the error that `reconstructed` computed, "b 1"; letters have no labels here."""
+    """The loss "b": the error from `reconstructed`, "b 1"; letters have no labels here."""
     return errors[:, 0] + 0.0 * labels
 
 
@@ -134,7 +134,7 @@ def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
     """The mean squared error of each image's masked patches, "b 1"; the key draws the masks."""
     w, x = trees.add(w, dw), PREPROCESSING.normalize(x)
     encoder, depth = w["encoder"], VIT.config.depth
-    every = VIT.replace(pool="avg", depth=depth + 1)  # whose blocks before the last run on all tokens
+    every = VIT.replace(pool="avg", depth=depth + 1)  # its blocks before the last run on all tokens
     order = jnp.argsort(jax.random.uniform(key, (len(x), 16)), -1)
     unmasked = order[:, : round(16 * (1 - MASKED))]
     tokens = every.apply(encoder, x, 0, 1)

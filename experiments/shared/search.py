@@ -1,4 +1,4 @@
-"""One cell of a table: settings searched on held-out images, the best trained on all of train and measured on test.
+"""One cell of a table: searches settings on held-out images, trains the best on all of train, measures on test.
 
 Every run is saved in runs.jsonl under --out, and the same command does not repeat it.
 """
@@ -23,7 +23,7 @@ def measure(
 ) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of a table.
 
-    shards: the number of models trained apart, on as many parts of the images, and added; 1 for one model.
+    shards: the number of models trained apart, on parts of the images, and composed; 1 for one model.
     """
     recipes = [dataclasses.replace(recipe, dataset=spec) for recipe in searched]
     several = len(recipes) > 1

@@ -1,4 +1,4 @@
-"""Compiled operations, timed in alternating rounds in one process; the benches share them."""
+"""Compiled operations, timed in alternating rounds in one process."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 class Operation(NamedTuple):
     """A program, a function that calls it (and may replace its arguments), and the number of runs in one call.
 
-    `program` is None where it is not ours (PyTorch's).
+    `program` is None for other libraries' operations (PyTorch's).
     """
 
     name: str
@@ -26,11 +26,11 @@ class Operation(NamedTuple):
 
     @property
     def mebibytes(self) -> float | None:
-        """The memory that the program needs, where it is known: arguments, results and temporaries."""
+        """The memory of the program, if known: arguments, results and temporaries."""
         if self.program is None:
             return None
         memory = self.program.memory_analysis()
-        if memory is None:  # a device that does not say
+        if memory is None:  # a device without this information
             return None
         sizes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
         return (sizes - memory.alias_size_in_bytes) / 2**20
@@ -43,7 +43,7 @@ def compiled(name: str, f: Callable, *arguments: Any) -> Operation:
 
 
 def compiled_step(name: str, f: Callable, states: list[Any], *arguments: Any) -> Operation:
-    """Compiles f(state, *arguments) -> state, called for each state, whose memory the next takes."""
+    """Compiles f(state, *arguments) -> state, called for each state, whose memory the next one reuses."""
     program = jax.jit(f, donate_argnums=0).lower(states[0], *arguments).compile()
     current = [jax.tree.map(jax.numpy.array, state) for state in states]
 
@@ -86,9 +86,9 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
 
 
 def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: float) -> list[Row]:
-    """A row for each operation: its time and memory, or in one line why it has none.
+    """A row for each operation: its time and memory, or a line with the reason why there is none.
 
-    deadline: of `time.monotonic`, after which no operation is begun; each: seconds that one is timed for, at most.
+    deadline: by `time.monotonic`, after which no operation starts; each: the most seconds to time one.
     """
     ready, rows = [], {}
     for name, make in makes.items():
@@ -100,7 +100,7 @@ def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: f
             operation = make()
             jax.block_until_ready(operation.call())
             ready.append(operation._replace(name=name))
-        except Exception as error:  # of a compiler or device that nobody here has tried: the row says which
+        except Exception as error:  # any error of an untried compiler or device: the row names it
             rows[name] = failed(name, error)
     left = min(max(deadline - time.monotonic(), 0.0), each * len(ready))
     for row in rounds(ready, "measuring", 20, left) if ready else []:
@@ -111,7 +111,7 @@ def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: f
 
 
 def failed(name: str, error: Exception) -> Row:
-    """The row of what has no figure."""
+    """The row of an operation without a figure."""
     first = (str(error).splitlines() or [""])[0][:160]
     is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
     return {"name": name, "failed": "out of memory" if is_memory else f"{type(error).__name__}: {first}"}

@@ -1,4 +1,4 @@
-"""Audits of private training: canaries, attacks, and the epsilon that they prove; membership inference."""
+"""Audits of private training (canaries and lower bounds of epsilon) and membership inference attacks."""
 
 from tangent_jax.audit.attacks import ATTACKS, Ranking
 from tangent_jax.audit.audit import canary_scores, epsilon_lower_bound, noise_scale

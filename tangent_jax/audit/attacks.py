@@ -1,4 +1,4 @@
-"""Membership attacks example by example: how much likelier a model's signal is with the example than without it.
+"""Membership inference attacks: how much likelier a model's signal is with an example than without it.
 
     s_i   the attacked model's signal on example i, as `membership.confidence` gives it, "n"
     S     the same of k shadow models, "k n"; H, "k n": whether shadow k was trained on example i
@@ -8,10 +8,10 @@
     RMIA             the share of examples z whose p(z) / mean p(z) is at most p(x) / mean p(x)
     Student's t      log t(s; IN) - log t(s; OUT)     the predictive density of a normal-inverse-gamma posterior
 
-All scores are larger for likelier members. Shadows that underwent what the attacked model did (trained, then made to
-forget) make LiRA the U-LiRA of Hayes et al. 2024. Sources: Carlini et al. 2022 (LiRA); Zarifzadeh et al. 2024 (RMIA);
-Brännvall 2026 (BaVarIA-t: Student's t here has its conjugate prior and predictive density; the prior's numbers are
-fitted by moments, as Smyth 2004 does for few samples, and need not be that paper's).
+All scores are larger for likelier members. With shadow models that were trained and then unlearned like the attacked
+model, LiRA is the U-LiRA of Hayes et al. 2024. Sources: Carlini et al. 2022 (LiRA); Zarifzadeh et al. 2024 (RMIA);
+Brännvall 2026 (BaVarIA-t, for the conjugate prior and predictive density of Student's t; here the prior is fitted by
+moments, as in Smyth 2004 for few samples, and may differ from that paper's).
 """
 
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ Score = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(signals "n", shadows "k n", held "k n") -> scores "n"."""
 
 RATES = (0.001, 0.01)
-"""The false-positive rates at which attacks are judged."""
+"""The false-positive rates at which attacks are compared."""
 
 
 class Side(NamedTuple):
-    """The shadows on one side of each example, "n" each: how many, their mean, the sum of squares around it."""
+    """The shadows on one side of each example, "n" each: their number, mean, and sum of squares around it."""
 
     size: np.ndarray
     mean: np.ndarray
@@ -41,13 +41,13 @@ class Side(NamedTuple):
 
     @property
     def variance(self) -> np.ndarray:
-        """The unbiased variance, and where fewer than two shadows are, the mean of the others'."""
+        """The unbiased variance; with fewer than two shadows, the mean of the other examples'."""
         several = self.size > 1
         own = self.squares / np.maximum(self.size - 1, 1)
         return np.where(several, own, own[several].mean() if several.any() else 1.0)
 
     def fill_from(self, other: "Side") -> "Side":
-        """The side with the other's mean where it has no shadow."""
+        """The side, with the other's mean where it has no shadow."""
         return self._replace(mean=np.where(self.size > 0, self.mean, other.mean))
 
 
@@ -59,19 +59,19 @@ def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
 
 
 def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:
-    """The side of the shadows "k n" where `member`, "k n"; of none its mean is 0."""
+    """The side of the shadows "k n" with `member`, "k n"; its mean is 0 without any."""
     size = member.sum(0)
     mean = np.sum(shadows * member, 0) / np.maximum(size, 1)
     return Side(size, mean, np.sum((shadows - mean) ** 2 * member, 0))
 
 
 def calibrate(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """The target's signal less the mean of the shadow models that never saw the example, "n"; of none, less 0."""
+    """The target's signal minus the mean of the shadow models that never saw the example (0 if none), "n"."""
     return target - one_side(shadows, ~held).mean
 
 
 def lira_online(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """LiRA's log-likelihood ratio of IN and OUT, Gaussian each, "n".
+    """LiRA's log-likelihood ratio of Gaussians for IN and OUT, "n".
 
     Edge cases: an example in all shadows or in none has one mean for both; spreads of 0 count as 1e-15.
     """
@@ -82,7 +82,7 @@ def lira_online(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np
 def lira_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
     """The target's signal in standard deviations above the mean of OUT, "n".
 
-    Edge cases: an example in all shadows is held against them; spreads of 0 count as 1e-15.
+    Edge cases: an example in all shadows is compared with all of them; spreads of 0 count as 1e-15.
     """
     out = sides(shadows, held)[1]
     return (target - out.mean) / spread(out)
@@ -101,10 +101,9 @@ def log_normal(signals: np.ndarray, side: Side) -> np.ndarray:
 def rmia(target: np.ndarray, shadows: np.ndarray, held: np.ndarray, *, a: float | None = None) -> np.ndarray:
     """RMIA's share of a population z that x dominates, "n": p(x) / mean p(x) >= p(z) / mean p(z).
 
-    p is the probability of the label, 1 / (1 + e^-s); the population are all the examples, x among them; mean p is half
-    that of IN and half that of OUT, or offline, for `a` in 0..1, (1 + a) / 2 times that of OUT plus (1 - a) / 2. The
-    paper has a factor gamma = 2 before p(z); here there is none: where outputs were fitted to kappa = 15 no probability
-    doubles.
+    p is the probability of the label, 1 / (1 + e^-s); the population is all examples, including x; mean p is the
+    average of IN's and OUT's, or offline, for `a` in 0..1, (1 + a) / 2 times OUT's plus (1 - a) / 2. The paper has a
+    factor gamma = 2 before p(z). Here it is 1, because no probability doubles for outputs fitted to kappa = 15.
     """
     inside, outside = (side.mean for side in sides(expit(shadows), held))
     mean = (inside + outside) / 2 if a is None else ((1 + a) * outside + (1 - a)) / 2
@@ -119,20 +118,20 @@ def student_ratio(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> 
 
         variance ~ IG(a, b),   mean ~ N(m, variance / kappa)
 
-    so few shadows, which alone give a noisy variance, are drawn to what other examples have.
-    Edge cases: an example without a shadow on a side has the prior there.
+    so the noisy variance of few shadows is shrunk towards that of other examples.
+    Edge cases: an example without a shadow on a side gets the prior there.
     """
     inside, outside = (log_predictive(target, side) for side in sides(shadows, held))
     return inside - outside
 
 
 def log_predictive(signals: np.ndarray, side: Side) -> np.ndarray:
-    """log p(s) after the shadows of a side, "n"; the prior's m, kappa, a, b by the moments over examples."""
+    """log p(s) given the shadows of a side, "n"; the prior's m, kappa, a, b are fitted by moments over examples."""
     several, k = side.size > 1, side.size
     require(several.any(), "student_ratio", "two shadows at least on each side of an example", "fewer")
     v, free = side.variance[several], k[several] - 1
     level = v.mean() + 1e-30
-    fourth = np.mean(v**2 * free / (free + 2))  # of a Gaussian E s^4 = sigma^4 (1 + 2 / free)
+    fourth = np.mean(v**2 * free / (free + 2))  # for a Gaussian, E s^4 = sigma^4 (1 + 2 / free)
     a = 2 + level**2 / np.maximum(fourth - level**2, 1e-6 * level**2)
     b, m = (a - 1) * level, side.mean[several].mean()
     kappa = level / max(side.mean[several].var() - np.mean(v / k[several]), 1e-6 * level)
@@ -160,10 +159,15 @@ ATTACKS: Mapping[str, Score] = {
 
 @public_class
 class Ranking:
-    """Scored pairs of an example and a model: which scores members have, and which others.
+    """Scored pairs of an example and a model, for ROC curves: `member` pairs and other pairs.
 
-    `scores`, "p"; `member`, "p": whether the pair's model was trained on its example; `examples`, "p": which example
-    it is, None for as many as pairs. A threshold takes all scores above it or none of a tie.
+    `scores`, "p"; `member`, "p": True if the pair's model was trained on its example; `examples`, "p": the pair's
+    example, None if each pair has its own. A threshold accepts all scores above it; ties are accepted together or not
+    at all.
+
+    >>> ranking = tj.audit.Ranking(np.array([3.0, 2.0, 1.0, 0.0]), np.array([True, True, False, False]))
+    >>> ranking.points(draws=10)["auc"][0]
+    1.0
     """
 
     def __init__(self, scores: np.ndarray, member: np.ndarray, examples: np.ndarray | None = None) -> None:
@@ -175,7 +179,7 @@ class Ranking:
         self.examples = np.unique(np.arange(len(scores)) if examples is None else examples, return_inverse=True)[1]
 
     def counts(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(members, others) at each distinct score, ascending; times: how often each pair counts, "p"."""
+        """(members, others) at each distinct score, ascending; times: the weight of each pair, "p"."""
         return np.bincount(self.place, times * self.member), np.bincount(self.place, times * ~self.member)
 
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
@@ -187,10 +191,10 @@ class Ranking:
     def points(self, draws: int = 200, seed: int = 0) -> dict[str, list[float]]:
         """[value, low, high] of "auc", and of "tpr_0.1%" and "tpr_1%", the true-positive rate at so many false ones.
 
-        The threshold is the lowest with at most that rate of false positives: of a tie that would pass it, nothing
-        counts. The interval, of 95 %, is of a bootstrap over examples, each with all its pairs; that of a rate is at
-        least Clopper and Pearson's for its number of members. With fewer others than 1 / rate, none may be above: the
-        rate is then 1 / (others + 1) by chance. What models share over their examples, the interval leaves out.
+        The threshold is the lowest one with at most that false-positive rate; a tie beyond it is not accepted. The 95 %
+        interval is a bootstrap over examples, each with all its pairs; for a rate it is at least Clopper and Pearson's
+        for its number of members. With fewer others than 1 / rate, none may be above the threshold: chance then gives a
+        rate of 1 / (others + 1). The interval does not cover the models' dependence through shared examples.
         """
         whole_number("draws", draws, 1, by="points")
         rng, count = np.random.default_rng(seed), self.examples.max() + 1
@@ -207,7 +211,7 @@ class Ranking:
 
 
 def operating(members: np.ndarray, others: np.ndarray) -> tuple[float, ...]:
-    """(AUC, the true-positive rate at each of RATES) of the members and others at each score; NaN of none."""
+    """(AUC, true-positive rate at each of RATES) from the members and others at each score; NaN if there are none."""
     if not (members.sum() and others.sum()):
         return (float("nan"),) * (1 + len(RATES))
     area = np.sum(members * (np.cumsum(others) - others / 2)) / (members.sum() * others.sum())

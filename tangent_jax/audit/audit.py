@@ -1,13 +1,13 @@
-"""Auditing a private trainer: what an attacker who sees every step can prove about its epsilon.
+"""Audits a private trainer: lower bounds on its epsilon by an attacker who sees every step.
 
-The worst case that the guarantee allows: the attacker knows the model, all other examples and the canary, sees every
-step dw_t, and so every noisy gradient G_t, and asks whether the canary was there. What is left when the others are
-taken out, against what the canary would add, is the likelihood ratio of a Gaussian mechanism:
+This is the worst case of the guarantee: the attacker knows the model, all other examples and the canary, and sees every
+step dw_t, and so every noisy gradient G_t. They must decide whether the canary was present. The likelihood ratio of a
+Gaussian mechanism is the gradient without the others' part, times the canary's:
 
     score = sum_t < B G_t - S_t(others), c_t >        c_t the canary's clipped gradient
 
-Its errors over many trainings with and without the canary bound epsilon from below (Jagielski et al. 2020), and, were
-the mechanism Gaussian, its mu (Nasr et al. 2023). What trains here is `fit_private` itself, from outside.
+Its errors over many trainings with and without the canary bound epsilon from below (Jagielski et al. 2020), and, for a
+Gaussian mechanism, its mu (Nasr et al. 2023). The audit calls `fit_private` itself, from outside.
 """
 
 import dataclasses
@@ -29,15 +29,15 @@ from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
 
-RATE = 0.01  # of plain descent, in units of 1 / clip norm: dw stays where the canary is clipped
+RATE = 0.01  # rate of plain descent, in units of 1 / clip norm: so small that the canary stays clipped
 DESCENT = optax.sgd(RATE)
 
 
 class Bound(NamedTuple):
     """Lower bounds on epsilon, each with the given confidence.
 
-    `epsilon`: from the errors alone, whatever the mechanism; `gaussian_epsilon`: were it Gaussian; `false_positives`
-    and `false_negatives`: the attack's error rates at the threshold of `epsilon`.
+    `epsilon`: from the errors alone, for any mechanism; `gaussian_epsilon`: for a Gaussian mechanism;
+    `false_positives`, `false_negatives`: the attack's error rates at the threshold of `epsilon`.
     """
 
     epsilon: float
@@ -48,14 +48,19 @@ class Bound(NamedTuple):
 
 @public
 def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, confidence: float = 0.95) -> Bound:
-    """The lower bounds of epsilon at `delta` that scores of trainings without and with the canary prove.
+    """Lower bounds of epsilon at `delta`, from scores of trainings without and with the canary.
 
         epsilon >= log((1 - delta - FNR) / FPR), and the same with the two exchanged
 
-    at Clopper and Pearson's upper bounds of both rates. The threshold is chosen on the first half of the scores, the
-    rates are counted on the second.
+    at Clopper and Pearson's upper bounds of both rates. The first half of the scores chooses the threshold, the second
+    half gives the rates.
 
     Raises: InputError for fewer than 4 scores of a kind.
+
+    >>> rng = np.random.default_rng(0)
+    >>> bound = tj.audit.epsilon_lower_bound(rng.normal(size=400), 3 + rng.normal(size=400), delta=1e-5)
+    >>> bound.epsilon > 1, bound.gaussian_epsilon > bound.epsilon
+    (True, True)
     """
     from dp_accounting import get_epsilon_gaussian
     from scipy.stats import beta, norm
@@ -81,7 +86,7 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 
 
 def finite_scores(scores: Any, least: int) -> np.ndarray:
-    """The scores as an array "n"; InputError for fewer than `least`, or one that is no finite number."""
+    """The scores as an array "n"; InputError for fewer than `least`, or numbers that are not finite."""
     array = np.asarray(scores)
     good = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
     got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
@@ -91,9 +96,14 @@ def finite_scores(scores: Any, least: int) -> np.ndarray:
 
 @public
 def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of the noise's scale over the claimed one, from scores of trainings without the canary.
+    """The confidence interval of the actual noise relative to the claimed noise, from scores without the canary.
 
-    They are N(0, 1) where the claim is true; their variance is chi-squared. An upper end below 1 is too little noise.
+    The scores are N(0, 1) if the claim is true, so their variance is chi-squared. An upper end below 1 means too little
+    noise.
+
+    >>> low, high = tj.audit.noise_scale(np.random.default_rng(0).normal(size=400))
+    >>> low < 1 < high
+    True
     """
     from scipy.stats import chi2
 
@@ -106,9 +116,9 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
 def run_openly(
     predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, seed: int | None = None
 ) -> list[Tree]:
-    """The trainer's own run, every step released: dw_0, ..., dw_T on the host, by plain descent.
+    """The trainer's own run with every step released: dw_0, ..., dw_T on the host, by plain descent.
 
-    The guarantee holds for every optimiser and every step, so an auditor may choose the one that shows most.
+    The guarantee holds for every optimiser and every step, so an auditor may choose the most revealing one.
     """
     steps: list[Tree] = [jax.tree.map(np.asarray, dw)]
     options: Any = {"mechanism": mechanism, "start": dw, "optimizer": DESCENT, "seed": seed}
@@ -117,7 +127,7 @@ def run_openly(
 
 
 def private_gradients(steps: Sequence[Tree], mechanism: Mechanism, objective: Objective) -> list[Tree]:
-    """The noisy gradients G_1, ..., G_T of a run of `run_openly`, which are in its steps:
+    """The noisy gradients G_1, ..., G_T of a run of `run_openly`, computed from its steps.
 
     dw_t = dw_(t-1) - RATE (G_t + penalty dw_(t-1)) / C
     """
@@ -130,7 +140,7 @@ def private_gradients(steps: Sequence[Tree], mechanism: Mechanism, objective: Ob
 
 
 def before_rounding(mechanism: Mechanism) -> Mechanism:
-    """The mechanism whose sums lie on no grid: an auditor's own are compared with what is released, rounded or not."""
+    """The mechanism without a grid, for the auditor's own sums, which are compared with released ones."""
     return dataclasses.replace(mechanism, noise="gaussian")
 
 
@@ -150,14 +160,21 @@ def canary_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The attack's scores over `trials` full-batch trainings without the canary, and as many with it.
 
-    Args:       batches: the canary last; mechanism: what trains, by `fit_private` itself; objective: as there;
-                claimed: the mechanism that the attacker assumes (None: the one that trains).
-    Returns:    (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism, mu at most
-                sqrt(steps) / sigma and equal to it where the canary is always clipped.
+    Args:       batches: the canary last; mechanism: of training, by `fit_private` itself; objective: as there; claimed:
+                the mechanism that the attacker assumes (None: the same).
+    Returns:    (absent, present), "trials" each: N(0, 1) and N(mu, 1) for a correct mechanism; mu is at most
+                sqrt(steps) / sigma, with equality if the canary is always clipped.
+
+    >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 2), np.float32)}
+    >>> batches = tj.Batches(np.eye(4, 2, dtype=np.float32), np.arange(4) % 2)
+    >>> mechanism = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=2)
+    >>> absent, present = tj.audit.canary_scores(linear, dw, batches, mechanism, trials=4)
+    >>> absent.shape, present.shape
+    ((4,), (4,))
     """
     predict, claimed = trees.as_pytree(predict), before_rounding(claimed or mechanism)
     objective = objective or default_objective()
-    # without the canary it is replaced by nothing: an example whose gradient is zero, as padding is
+    # an absent canary is an example with a zero gradient, like padding
     absent = Batches(batches.inputs, batches.targets, rows=batches.rows[:-1], batch_size=batches.batch_size)
     data, scores = (*batches.resident(), batches.rows[None]), []
     with progress_bar(2 * trials, "training") as bar:
@@ -170,7 +187,7 @@ def canary_scores(
                         runs.append(run_openly(predict, dw, part, mechanism, objective))
                     bar.update()
                 gradients = [private_gradients(run, mechanism, objective) for run in runs]
-                runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape
+                runs += [runs[-1]] * (TOGETHER - len(runs))  # one shape for all
                 gradients += [gradients[-1]] * (TOGETHER - len(gradients))
                 before, noisy = (stack_runs([run[: mechanism.steps] for run in group]) for group in (runs, gradients))
                 attacked = _attack(predict, before, noisy, data, len(part), objective, claimed)

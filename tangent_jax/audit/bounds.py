@@ -1,10 +1,10 @@
-"""Lower bounds on epsilon from the scores of one run's canaries, each in it or out by a fair coin.
+"""Lower bounds on epsilon from one run's canary scores; a fair coin decides whether a canary is in.
 
-    guesses     of the coins, right too often for (epsilon, delta): for any mechanism
-    Gaussian    mu, from the gap between the scores over their spread: were the mechanism Gaussian, with the same normal
-                noise in every score, independent of the others'
+    guesses     the coins are guessed right too often for (epsilon, delta): for any mechanism
+    Gaussian    mu, from the gap between the scores relative to their spread: for a Gaussian mechanism with equal,
+                independent normal noise in every score
 
-What a bound counts is fixed before any score is seen.
+The bounds' choices are fixed before any score is seen.
 """
 
 from typing import NamedTuple
@@ -15,15 +15,18 @@ from tangent_jax.core import expect
 from tangent_jax.core.boundary import public
 from tangent_jax.privacy.mechanism import Mechanism
 
-PARTS = (1, 2, 4, 8)  # of the canaries one in so many is guessed
-LARGEST_T = 1000.0  # beyond it scipy's noncentral t loses digits; a smaller t proves less
+PARTS = (1, 2, 4, 8)  # the divisors of the number of canaries that are guessed
+LARGEST_T = 1000.0  # beyond it scipy's noncentral t loses digits; a smaller t is conservative
 
 
 class OneRunBound(NamedTuple):
     """Lower bounds on epsilon that hold together with the given confidence.
 
-    `epsilon`: by guesses, for any mechanism; `gaussian_epsilon`: were it Gaussian, None for Poisson samples; `guesses`,
-    `right`: the guesses that prove `epsilon`, and how many of them were right.
+    `epsilon`: by guesses, for any mechanism; `gaussian_epsilon`: for a Gaussian mechanism, None for Poisson samples;
+    `guesses`, `right`: the guesses behind `epsilon`, and the number of right ones.
+
+    >>> tj.audit.OneRunBound(epsilon=1.2, gaussian_epsilon=2.0, guesses=20, right=19).epsilon
+    1.2
     """
 
     epsilon: float
@@ -34,12 +37,18 @@ class OneRunBound(NamedTuple):
 
 @public
 def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, confidence: float = 0.95) -> OneRunBound:
-    """The lower bounds of epsilon, at the mechanism's delta, that the scores of one run prove.
+    """Lower bounds of epsilon, at the mechanism's delta, from the scores of one run.
 
-    The error 1 - confidence is halved between the two bounds, and of the first divided among the numbers of guesses:
-    all canaries, a half, a quarter, an eighth of them, the highest scores guessed in and as many lowest guessed out.
+    The error 1 - confidence is split between the two bounds, and that of the first bound between the numbers of
+    guesses: all canaries, a half, a quarter, an eighth; the highest scores are guessed in, as many lowest ones out.
 
     Raises: InputError for coins that are not True or False, another number of scores, or scores that are not finite.
+
+    >>> coins = np.arange(100) % 2 == 0
+    >>> scores = np.where(coins, 3.0, -3.0) + np.random.default_rng(0).normal(size=100)
+    >>> bound = tj.audit.one_run_bound(scores, coins, tj.make_mechanism(epsilon=8.0, delta=1e-5))
+    >>> bound.epsilon > 1, bound.right == bound.guesses
+    (True, True)
     """
     scores, coins = np.asarray(scores), np.asarray(coins)
     good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
@@ -58,7 +67,7 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
 
 
 def guess_p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """The most likely that (epsilon, delta) lets `right` or more of the guesses of fair coins be right.
+    """The largest probability under (epsilon, delta) of `right` or more right guesses of fair coins.
 
         P[right >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,    W ~ Binomial(r, 1 / (1 + exp(-epsilon)))
 
@@ -74,7 +83,7 @@ def guess_p_value(right: int, guesses: int, canaries: int, epsilon: float, delta
 
 
 def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
-    """The largest epsilon, or up to 1e-4 less, under which so many right guesses are less likely than `error`."""
+    """The largest epsilon (up to 1e-4 less) for which this many right guesses have a probability below `error`."""
     low, high = 0.0, 1.0
     while guess_p_value(right, guesses, canaries, high, delta) < error:
         low, high = high, 2 * high
@@ -86,7 +95,7 @@ def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, er
 
 
 def gaussian_epsilon(scores: np.ndarray, coins: np.ndarray, delta: float, error: float) -> float:
-    """The lower bound of epsilon were scores N(b, s^2) of canaries out, N(b + s mu, s^2) of those in; b, s unknown.
+    """The lower bound of epsilon if scores are N(b, s^2) out and N(b + s mu, s^2) in, with unknown b and s.
 
         t = (mean in - mean out) / (s r),    r^2 = 1 / in + 1 / out,    s^2 pooled over both
 

@@ -1,11 +1,11 @@
-"""Canaries: examples that an audit adds to a run's own, each by a secret coin; and the steps that the run releases.
+"""Canaries: examples that an audit adds to a run, each by a secret coin; and the run's released steps.
 
-    coins.json     a 0 or a 1 for each canary, drawn of entropy before the first step: a run that was killed reads them
+    coins.json     a 0 or a 1 for each canary, drawn from entropy before the first step; a killed run reads them again
     steps/T.dw     dw_T, as the attacker sees it
 
-The coins are as secret as the images beside them: the trainer reads both. Once the run is over they may be published,
-and tell nothing of an image. Scores may not: with the released steps they tell, without noise, what the images add
-along each canary.
+During the run the coins are as secret as the images beside them; the trainer reads both. Afterwards they may be
+published, as they say nothing about an image. Scores may not be published: with the released steps they reveal, without
+noise, the images' part along each canary.
 """
 
 import dataclasses
@@ -29,18 +29,22 @@ from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.run import OnStep
 
 FEWEST = 20
-"""The fewest canaries of one run: all guessed right, they prove an epsilon of 1."""
+"""The fewest canaries of one run: if all are guessed right, they prove an epsilon of 1."""
 
 
 @public
 def make_canaries(data: Any, classes: int, count: int) -> Batches:
-    """Canaries for an audit: normal draws as features, and labels of all classes in equal number.
+    """Canaries for an audit: normal draws as features, with labels of all classes in equal numbers.
 
-    They are public, and the same at every call: a seed draws them. They come of no image. In hundreds of dimensions
-    their clipped gradients are nearly orthogonal, and their sum is little beside noise in every dimension.
+    They are public and the same at every call, drawn by a seed, and come from no image. In hundreds of dimensions their
+    clipped gradients are nearly orthogonal, and small beside the noise in every dimension.
 
-    Args:   data: Features or Batches, for the shape and the dtype of an input; count: how many, 20 or more.
-    Raises: InputError for inputs that are no floats, or fewer canaries.
+    Args:   data: Features or Batches, for the shape and dtype of an input; count: 20 or more.
+    Raises: InputError for inputs that are not floats, or too few canaries.
+
+    >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
+    >>> canaries.inputs.shape
+    (20, 6)
     """
     inputs, rng = as_batches(data).inputs, np.random.default_rng(0)
     whole_number("count", count, FEWEST)
@@ -51,7 +55,7 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
 
 
 def check_canaries(images: Batches, canaries: Any) -> None:
-    """Raises InputError for canaries that cannot stand among the images, too few or too many."""
+    """Raises InputError for canaries of another kind than the images, too few or too many."""
     do = "Pass Batches(inputs, targets): a canary needs a label"
     instance("canaries as Batches", canaries, Batches, do)
     n, m = len(images), len(canaries)
@@ -61,7 +65,7 @@ def check_canaries(images: Batches, canaries: Any) -> None:
 
 
 def parts_of(images: Batches, canaries: Batches, coins: np.ndarray) -> tuple[Batches, Batches, Batches]:
-    """(the images and the canaries that are in, the images, all canaries), of one copy on the device."""
+    """(the images with the canaries that are in, the images, all canaries), sharing one copy on the device."""
     inputs = Parts([Rows(images.inputs, images.rows), Rows(canaries.inputs, canaries.rows)])
     targets = np.concatenate([images.targets[images.rows], canaries.targets[canaries.rows]])
     whole, n = Batches(inputs, targets), len(images)
@@ -80,9 +84,9 @@ class Coins:
 
 
 def secret_coins(path: Path, count: int) -> np.ndarray:
-    """The fair coins of a run, "m": those of the file, else of the operating system's entropy, and then in the file.
+    """The fair coins of a run, "m": from the file, else from the operating system's entropy, then written to the file.
 
-    Raises: InputError for a file that was altered, or holds another number of coins.
+    Raises: InputError for an altered file, or one with another number of coins.
     """
 
     def read() -> np.ndarray:
@@ -111,7 +115,7 @@ class Released:
 
     @property
     def name(self) -> Any:
-        """The other's name, by which its values are known again."""
+        """The other `on_step`'s name, which identifies its values."""
         return getattr(self.then, "name", None)
 
     def path(self, row: Row) -> Path:
@@ -119,7 +123,7 @@ class Released:
         return self.folder / f"{row['step']}.dw"
 
     def steps(self, dw: Tree, rows: Iterable[Row]) -> Iterator[Tree]:
-        """Yields the released steps of these rows, of the shapes of dw: not those that a kill took back."""
+        """Yields the released steps of these rows, in the shapes of dw, without those that a kill undid."""
         flat, unravel = ravel_pytree(dw)
 
         def read(path: Path) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""Membership attacks: they tell members of the training data from others by how well a model fits them.
+"""Membership inference: distinguishes training examples from others by how well a model fits them.
 
-    confidence          log p_y - log (1 - p_y) of the example's label y: what one model's answer tells
-    likelihood ratio    the confidence, less its mean over shadow models that never saw the example
+    confidence          log p_y - log (1 - p_y) of the example's label y, from one model's answer
+    likelihood ratio    the confidence minus its mean over shadow models that never saw the example
 
-Source: Carlini et al. 2022, Eq. (4) and the offline attack, of means. An attack that fails proves nothing; a bound on
-what any attack could tell comes of `fit_private` alone.
+Source: Carlini et al. 2022, Eq. (4) and the offline attack, with means. A failed attack proves nothing; only
+`fit_private` bounds every attack.
 """
 
 import dataclasses
@@ -25,28 +25,33 @@ Train = Callable[[Features, list[np.ndarray]], Sequence[Tree]]
 """Trains one model on each set of rows of the features; returns their dw, in order."""
 
 Seed = int | Sequence[int]
-"""As `np.random.default_rng` takes it."""
-DRAWS = 1000  # of a bootstrap
+"""A seed for `np.random.default_rng`."""
+DRAWS = 1000  # draws of a bootstrap
 
 
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The ranking of examples by each attack: `scores` by attack and model, "2n": n members, then n others."""
+    """The ranking of examples by each attack: `scores` by attack and model, "2n": n members, then n others.
+
+    >>> scores = {"confidence": {"all data": np.array([2.0, 1.0, 0.5, 0.0])}}
+    >>> tj.audit.Membership(scores).auc()
+    {'confidence': {'all data': 1.0}}
+    """
 
     scores: Mapping[str, Mapping[str, np.ndarray]]
 
     def auc(self) -> dict[str, dict[str, float]]:
-        """The area under the ROC curve of each attack on each model: 0.5 tells nothing, 1 tells all members."""
+        """The area under the ROC curve of each attack on each model: 0.5 is chance, 1 identifies all members."""
         return {
             attack: {name: auc(*np.split(values, 2)) for name, values in models.items()}
             for attack, models in self.scores.items()
         }
 
     def auc_gap(self, model: str, reference: str, seed: Seed = 0) -> dict[str, list[float]]:
-        """[gap, low, high] by attack: AUC on `model` less AUC on `reference`, and the 95 % interval of the gap.
+        """[gap, low, high] by attack: AUC on `model` minus AUC on `reference`, with its 95 % interval.
 
-        The interval is of a paired bootstrap: DRAWS times, members and others are drawn with replacement.
+        The interval is a paired bootstrap: members and others are drawn DRAWS times, with replacement.
         """
         rng, result = np.random.default_rng(seed), {}
         for attack, models in self.scores.items():
@@ -70,16 +75,21 @@ def membership_attack(
     shadows: int = 16,
     seed: Seed = 0,
 ) -> Membership:
-    """Attacks models with the question which examples they were trained on; trains shadow models for it.
+    """Membership inference attacks on models; trains shadow models for them.
 
     Args:       predict: predict(dw, x) -> outputs "b c"; models: dw by name; members: examples that the models may have
-                seen; others: examples that none saw. Of the larger set, as many as the smaller has are drawn.
-                train: trains the shadow models as the attacked ones were trained, each on half of members and others:
-                such as `lambda data, halves: [f.dw for f in tj.fit_many(predict, dw, [data.batches(key, rows=rows)
-                for rows in halves])]`.
+                seen; others: examples that none saw. The larger set is subsampled to the size of the smaller one.
+                train: trains shadow models like the attacked ones, each on half of members and others, such as `lambda
+                data, halves: [f.dw for f in tj.fit_many(predict, [data.batches(key, rows=rows) for rows in halves])]`.
     Returns:    the scores of "confidence" and "likelihood ratio"; `.auc()` of them.
     Edge cases: an example that all shadow models saw keeps its confidence as its likelihood ratio.
     Raises:     InputError for fewer than 2 shadow models, no members, or no others.
+
+    >>> def train(data, halves):
+    ...     return [tj.solve(demo.predict, data.take(rows), demo.objective).dw for rows in halves]
+    >>> attack = tj.audit.membership_attack(demo.predict, {"all": demo.dw}, demo.train, demo.test, train, shadows=2)
+    >>> sorted(attack.auc())
+    ['confidence', 'likelihood ratio']
     """
     whole_number("shadows", shadows, 2)
     size, rng = min(len(members), len(others)), np.random.default_rng(seed)
@@ -104,7 +114,11 @@ def membership_attack(
 
 @public
 def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """log p_y - log (1 - p_y) of the label y, "n", of logits "n c"."""
+    """log p_y - log (1 - p_y) of the label y, "n", of logits "n c".
+
+    >>> tj.audit.confidence(np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([0, 1])).tolist()
+    [2.0, 0.0]
+    """
     check_indices(logits, labels)
     log_p = log_softmax(np.asarray(logits, np.float64), -1)
     rows = np.arange(len(labels))

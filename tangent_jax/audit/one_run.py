@@ -1,13 +1,14 @@
-"""A private run that audits itself: many canaries at once, each in by a coin, and what the released steps say of them.
+"""A private run that audits itself: many canaries in one run, each in by a coin, scored by the released steps.
 
-    R_t     = B G_t - q (S_t(images) + 1/2 sum_j c_tj)          a step's gradient, less what the attacker expects
+    R_t     = B G_t - q (S_t(images) + 1/2 sum_j c_tj)          a step's gradient minus the attacker's expectation
     score_i = sum_t <R_t, c_ti> / (sigma C |c_i|),    |c_i|^2 = sum_t |c_ti|^2
 
 The private gradient G_t follows from dw_t and dw_(t-1); c_ti is canary i's clipped gradient there. The attacker knows
-the images, the canaries, the settings and every step, and not the coins (Nasr et al. 2023; Steinke, Nasr and Jagielski
-2023). Of a full-batch Gaussian mechanism and orthogonal canaries a score is N(-mu/2, 1) where the canary is out and
-N(mu/2, 1) where it is in, with mu = |c_i| / (sigma C), at most sqrt(T) / sigma. Canaries that are not orthogonal add to
-each other's spread, which proves less. B is the number of images, canaries not counted: so it does not tell the coins.
+the images, the canaries, the settings and every step, but not the coins (Nasr et al. 2023; Steinke, Nasr and Jagielski
+2023). For a full-batch Gaussian mechanism and orthogonal canaries a score is N(-mu/2, 1) for a canary that is out and
+N(mu/2, 1) for one that is in, with mu = |c_i| / (sigma C), at most sqrt(T) / sigma. Canaries that are not orthogonal
+widen each other's spread, which weakens the bound. B is the number of images without canaries, so it does not reveal
+the coins.
 """
 
 import dataclasses
@@ -52,17 +53,24 @@ def fit_audited(
     on_step: OnStep | None = None,
     claimed: Mechanism | None = None,
 ) -> Fitted:
-    """Trains as `fit_private` on the data and those canaries that their coins chose, and attacks the released steps.
+    """Trains as `fit_private` on the data and the canaries that their coins chose, and attacks the released steps.
 
-    Args:       canaries: of `make_canaries`, or Batches of inputs and targets like the data's; folder: holds the
-                ledger, the coins and every released step (canaries.py); claimed: the mechanism that the attacker
-                assumes, None: the one that trains; others: as `fit_private`, whose noise is fresh here: that of a seed
-                is not what is claimed.
+    Args:       canaries: by `make_canaries`, or Batches of inputs and targets like the data's; folder: of the ledger,
+                the coins and every released step (canaries.py); claimed: the mechanism that the attacker assumes, None:
+                that of training; others: as `fit_private`. Noise is always fresh, as a seed's noise would not be the
+                claimed.
     Returns:    Fitted, with `spent` and `audit`.
-    Guarantees: it is private as `fit_private` says, but for `audit`, for images and canaries alike; a run that was
-                killed goes on with the same coins; a score depends on the coins through the released steps alone.
-    Raises:     InputError for fewer than 20 canaries, more of them than examples, others than the data's kind, coins
-                that were altered, steps that are gone, or an optimiser whose steps do not show the gradient, as Adam's.
+    Guarantees: the privacy of `fit_private`, for images and canaries alike, except for `audit`; a killed run resumes
+                with the same coins; a score depends on the coins only through the released steps.
+    Raises:     InputError for fewer than 20 canaries, more of them than examples, another kind than the data, altered
+                coins, missing steps, or an optimiser whose steps do not reveal the gradient, such as Adam.
+
+    >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
+    >>> mechanism, folder = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5), demo.folder() / "run"
+    >>> fitted = tj.audit.fit_audited(demo.predict, demo.train, canaries, mechanism=mechanism, folder=folder)
+    >>> bound = tj.audit.one_run_bound(*fitted.audit, mechanism)
+    >>> bound.epsilon <= 8.0
+    True
     """
     do = "Its canaries are examples, each of no owner"
     expect(mechanism.unit == "example", "a mechanism that protects examples", mechanism.unit, do)
@@ -75,7 +83,7 @@ def fit_audited(
     check_affine(optimizer, dw)
     mechanism, claimed = (dataclasses.replace(m, count=len(images)) for m in (mechanism, claimed or mechanism))
     trained_by = optimizer
-    if claimed != mechanism:  # its steps are those of a trainer that divides by the claimed C
+    if claimed != mechanism:  # the attacker assumes a trainer that divides by the claimed C
         trained_by = optax.chain(optax.scale(mechanism.clip_norm / claimed.clip_norm), optimizer)
     coins = secret_coins(root / "coins.json", len(canaries))
     together, alone, others = parts_of(images, canaries, coins)
@@ -122,7 +130,7 @@ def one_run_scores(
 def released_gradient(
     before: Tree, after: Tree, state: Any, objective: Objective, mechanism: Mechanism, optimizer: Optimizer
 ) -> tuple[Tree, Any]:
-    """(G, the optimiser's state after it) of a step, for an optimiser whose updates are affine in each number of G."""
+    """(G, the optimiser's next state) of a step, for an optimiser whose updates are affine in each number of G."""
     zeros, ones = (jax.tree.map(fill, before) for fill in (jnp.zeros_like, jnp.ones_like))
     rest, unit = (optimizer.update(g, state, before)[0] for g in (zeros, ones))
     scaled = jax.tree.map(lambda a, b, r, u: (b - a - r) / (u - r), before, after, rest, unit)
@@ -132,7 +140,7 @@ def released_gradient(
 
 
 def check_affine(optimizer: Optimizer, dw: Tree) -> None:
-    """Raises InputError for an optimiser whose step does not give the gradient back."""
+    """Raises InputError for an optimiser whose steps do not reveal the gradient."""
     state, mechanism = optimizer.init(dw), Mechanism(1.0, 1.0, 1, 1e-5)
     rng = np.random.default_rng(0)
     gradient = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), leaf.dtype), dw)
@@ -146,7 +154,7 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
 
 @jax.jit
 def _residual(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism) -> Tree:
-    """R, of the private gradient and the clipped sums of the images and of all canaries."""
+    """R, from the private gradient and the clipped sums of the images and of all canaries."""
     expected, rate = mechanism.expected_size(0), mechanism.sampling_rate
     return jax.tree.map(lambda g, i, c: expected * g - rate * (i + c / 2), gradient, images, canaries)
 
@@ -155,7 +163,7 @@ def _residual(gradient: Tree, images: Tree, canaries: Tree, mechanism: Mechanism
 def _signals(
     predict: Predict, dw: Tree, rest: Tree, chunk: Chunk, objective: Objective, mechanism: Mechanism
 ) -> tuple[Array, Array]:
-    """(<R, c_i>, |c_i|) of every canary, "k b": one jvp along R for all, clipped by norms in closed form."""
+    """(<R, c_i>, |c_i|) of every canary, "k b": one jvp along R for all, clipped by closed-form norms."""
 
     def part(i: Array) -> tuple[Array, Array]:
         (x, y), present = chunk.at(i), jnp.asarray(chunk.present)[i]

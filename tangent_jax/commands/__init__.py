@@ -1,1 +1,1 @@
-"""The commands that operators run: `tangent-jax COMMAND`. A command's module defines its flags as it is imported."""
+"""The commands that operators run: `tangent-jax COMMAND`. Importing a command's module defines its flags."""

@@ -1,19 +1,16 @@
-"""Models trained apart on shards, added: TAFT against model soup, the head alone, LoRA and adapters.
+"""Composes models that were trained apart on shards: TAFT, model soup, the head alone, LoRA, adapters, statistics.
 
-Beside them what composes exactly, by sums of statistics: of tangent features (exact), and of frozen features alone
-(ridge, ranpac, lda). A store keeps the statistics of each shard; their settings are chosen on held-out images, or with
---settings=leave_one_out on the training images themselves.
-
---method names what is compared: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora,
-tangent_adapter; by statistics exact (LDA on the features and tangent features), ridge, lda (on the features), ranpac
-(random ReLU features). With several --lr or --rank every method's are chosen on held-out images by the accuracy of its
-composition at the largest number of shards; of one --lr, the soup's is --lr_nlft. The paper's tables of composition.
-With --rounds=R the anchor moves by what the components merge to, R times, and the last line is {"rounds": {"10":
-{"taft": [accuracy of the network at the anchor after each round], ...}, ...}}: of soup that is federated averaging.
-Tangents then have --output=total, and where no flag says other --solver=optimum --penalty=0.1 --passes=12.
---preset=paper, optimum or classes stands for the flags that its help names: the paper's composition in one flag.
-With --anchor_images, which nobody may remove, the network fine-tuned on them (--lr_nlft, --epochs) is the anchor.
-Many machines train the components by --farm or --worker (docs/howto/clusters.md).
+--method lists the methods: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora, tangent_adapter;
+and, composed exactly by sums of statistics, exact (LDA on features and tangent features), lda and ridge (on frozen
+features), ranpac (random ReLU features). A store keeps the components of each method. Settings of statistics are chosen
+on held-out images, or with --settings=leave_one_out on the training images.
+With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
+number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, optimum or classes sets several flags.
+With --rounds=R the merged components move the anchor, R times, and the last line is {"rounds": {"10": {"taft":
+[accuracy of the network at the anchor after each round], ...}, ...}}; for soup this is federated averaging. Tangents
+then use --output=total, and by default --solver=optimum --penalty=0.1 --passes=12.
+With --anchor_images the anchor is the network fine-tuned on these public images (--lr_nlft, --epochs).
+--farm or --worker trains the components on many machines (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
@@ -73,7 +70,8 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
-NAMES = {"greedy": "greedy soup"}
+NAMES = {"greedy": "greedy soup", "exact": "exact (tangent features)", "ranpac": "RanPAC (random features)"}
+NAMES |= {"lda": "LDA (frozen features)", "ridge": "ridge (frozen features)"}
 only_with("width", "directions", method="exact")
 only_with("settings", method=[*ADDITIVE])
 only_with("head_scale", method=[*TRAINED])
@@ -88,7 +86,7 @@ def main() -> None:
 
 
 def compose_once() -> None:
-    """Composes what is trained at one anchor."""
+    """Composes the components of one anchor."""
     counts = numbers("shards", int)
     if F.sharding == "owner":
         counts = [len(owners_of_train())]
@@ -140,7 +138,7 @@ def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, flo
 def composed(
     name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
 ) -> dict[str, float]:
-    """The accuracies of a method's components composed, by each merge and alone; `penalties` gains chosen ridges."""
+    """The accuracies of a method's components: composed by each merge, and alone; chosen ridges go to `penalties`."""
     store = method.store(divided, title_of(count, name), with_factors(name))
     components, factors = method.components(store)
     row = {name: method.accuracy(tj.compose(left(components)))}
@@ -154,7 +152,7 @@ def composed(
 
 
 def check_flags() -> None:
-    """Raises InputError for flags that no composition can have: before any long work."""
+    """Raises InputError for incompatible flags, before any long work."""
     methods, _ = listed("method", [*TRAINED, *ADDITIVE]), positive("merge_penalty")
     merges = {*listed("merge", tj.store.MERGES)}
     is_mean, weighs = merges == {"mean"}, merges & {*tj.store.WEIGHTED}
@@ -177,7 +175,7 @@ def check_flags() -> None:
 
 
 def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
-    """Plots the accuracy of each way of adding by the number of models added; 1 is one model of all data."""
+    """Plots each way's accuracy by the number of composed models; 1 is one model of all data."""
     every = {"1": full, **table}
     names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
     counts = [int(count) for count in every]
@@ -188,7 +186,7 @@ def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[s
 
 
 def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[farm.Work]:
-    """The stores that the composition reads, for whoever trains them beforehand."""
+    """The stores that the composition reads, for workers that train them beforehand."""
     stores = []
     for count, divided in shards.items():
         for name, method in methods.items():
@@ -201,12 +199,12 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
 
 
 def merges_of(name: str) -> list[str]:
-    """The merges of a method's components besides their mean."""
+    """The merges of a method's components, besides the mean."""
     return [how for how in F.merge if how != "mean"] if name == "taft" else []
 
 
 def with_factors(name: str) -> bool:
-    """True where a merge of a method's components needs their factors."""
+    """True if a merge of a method's components needs their factors."""
     return bool({*merges_of(name)} & {*tj.store.WEIGHTED})
 
 
@@ -222,7 +220,7 @@ def make(name: str, **changes: Any) -> Method:
 
 
 def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
-    """{"chosen": the fields of a method's recipe that held-out images choose, "searched": of how many}."""
+    """{"chosen": the fields of a method's recipe that held-out images choose, "searched": the number tried}."""
     rates = numbers("lr", float)
     own = [F.lr_nlft] if len(rates) == 1 and TRAINED[name][0] == "nlft" else rates
     grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in own]
@@ -247,16 +245,16 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
 
 
 def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
-    """The components that --left leaves, in a seeded order; all by default."""
+    """The components that --left keeps, by a seeded shuffle; all by default."""
     count = len(components)
     order = np.random.default_rng([F.seed, 9]).permutation(count)[: max(1, round(F.left * count))]
     return {name: components[name] for i, name in enumerate(components) if i in order}
 
 
 def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
-    """The ridge of a merge, of --merge_penalty, by the likelihood (at its best temperature) of held-out labels.
+    """The ridge of a merge, among --merge_penalty, by the likelihood (at its best temperature) of held-out labels.
 
-    On validation images where there are some besides test; else components are trained on four fifths of the training
+    Validation images choose if there are some besides test. Otherwise components train on four fifths of the training
     images, and the rest choose.
     """
     penalties, on = numbers("merge_penalty", float), validation(method)
@@ -277,7 +275,7 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
 
 
 def validation(method: Method) -> tj.Features | None:
-    """The features of the validation images, where there are some besides test."""
+    """The features of the validation images, if there are some besides test."""
     splits = method.dataset.splits
     if F.held_out or not {"validation", "test"} <= {*splits}:
         return None
@@ -285,7 +283,7 @@ def validation(method: Method) -> tj.Features | None:
 
 
 def greedy(method: Method, store: tj.Store) -> float:
-    """The greedy soup's accuracy, chosen on validation images where there are some besides test, else on train."""
+    """The greedy soup's accuracy; chosen on validation images if there are some besides test, else on train."""
     on = validation(method)
     on = method.train if on is None else on
     components, _ = method.components(store)

@@ -1,6 +1,6 @@
 """Fine-tunes a pre-trained ViT on a folder of photographs: tangent (TAFT), non-linear (NLFT) or head alone (FC).
 
-In --out: result.json, curves.png, checkpoints, and dw.safetensors, the tangent weights with their provenance.
+--out receives result.json, curves.png, checkpoints, and dw.safetensors (the tangent weights with their provenance).
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def write(out: Path, fitted: tj.Fitted, predict: tj.Predictor, train: tj.Feature
 
 
 def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:
-    """Returns {"certificate", "converged", "passes"} of a solution; says on stderr that it has not converged."""
+    """Returns {"certificate", "converged", "passes"} of a solution; warns on stderr if it has not converged."""
     converged = fitted.certificate is not None and fitted.certificate <= recipe.certificate
     if not converged and recipe.penalty > 0:
         asked = f"the certificate is {fitted.certificate:.3g}, not {recipe.certificate:g}"

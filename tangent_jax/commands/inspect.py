@@ -1,12 +1,12 @@
 """Writes a store as pages for a browser, and with --examples or --owner the page of a removal request.
 
-index.html in --out shows components, whose data they hold, privacy spent, similarity, compositions, removals, whether
-their receipts verify, and the events in order; with --dataset the accuracy with and without each component. Each
-removal has a page with its receipt in words, to be filed. request.html answers a removal request: who holds the images,
-what each way of removal costs, and the command. Pages need no network and run nothing. The store stays as it is.
+index.html in --out shows components and their owners, privacy cost, similarity, compositions, removals with the check
+of their receipts, and all events; with --dataset also the accuracy with and without each component. Each removal has a
+page with its receipt in words. request.html answers a removal request: the components that hold the images, the cost of
+each way of removal, and its command. Pages need no network and run no scripts. The store does not change.
 
-The last line of stdout: {"components", "removals", "verified": every file and receipt is as the journal says, "wrong":
-a line for each that is not (then the exit code is 1), "seconds", "page", "request": its page}.
+The last line of stdout: {"components", "removals", "verified": true if every file and receipt matches the journal,
+"wrong": a line for each that does not (exit code 1), "seconds", "page", "request": its page}.
 """
 
 import sys
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def asked() -> requests.Request | None:
-    """The request that the flags name, None for none."""
+    """The removal request in the flags, or None."""
     require(F.examples is None or F.owner is None, "inspect", "--examples or --owner", "both")
     require(F.owners is None or F.owner, "inspect", "--owner with --owners", "none")
     require(F.examples or F.owner or not F.rehearse, "inspect", "--examples or --owner with --rehearse", "neither")
@@ -68,7 +68,7 @@ def asked() -> requests.Request | None:
 
 
 def measured(seen: Inspection) -> Accuracies | None:
-    """The accuracies on the test data of the flags, None where there is none, or a component is not whole."""
+    """The accuracies on the flags' test data; None without test data, or if a component is damaged."""
     if not F.dataset or not seen.components:
         return None
     if len(seen.whole) < len(seen.components):
@@ -92,7 +92,7 @@ def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[st
 def answered(
     seen: Inspection, request: requests.Request, plan: tj.store.RemovalPlan, accuracies: Accuracies | None, out: Path
 ) -> dict[str, Any]:
-    """The values of a request's page; of a request by images, their identifiers are written for the command."""
+    """The values of a request's page; identifiers of requested images are written to a file for the command."""
     file = out / "request.txt" if request.files else F.examples
     if request.files:
         write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))

@@ -1,15 +1,15 @@
-"""Trains the tangent weights of a pre-trained ViT under differential privacy, and prints the budget that it spent.
+"""Trains the tangent weights of a pre-trained ViT under differential privacy (DP-SGD), and prints the spent budget.
 
-With no --noise_seed the noise comes from the operating system's entropy, and the ledger in --out is written before
-every step: the same command again goes on, or reads its result, and spends nothing twice. With --noise_seed the result
-is marked as not private. --canaries=M adds M canaries, each in by a secret coin: what an attacker who sees every step
-of this one run proves about epsilon is the result's "audit". The last line of stdout: {"method", "subset", "dataset",
-"accuracy", "epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid", "sampling_rate",
-"unit", "neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower": by guesses,
-"gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of both together,
-"guesses", "right", "kept": both within the claim}}.
+Without --noise_seed the noise comes from the operating system's entropy, and the ledger in --out is written before
+every step: the same command resumes, or reads its result, and pays no step twice. With --noise_seed the result is
+marked as not private. --canaries=M adds M canaries, each in by a secret coin; the result's "audit" is the lower bound
+of epsilon that an attacker who sees every step of this run can prove. The last line of stdout: {"method", "subset",
+"dataset", "accuracy", "epsilon": spent, "delta", "noise_multiplier", "clip_norm", "steps": taken, "steps_paid",
+"sampling_rate", "unit", "neighbouring", "private", ..., "audit": None, or {"canaries", "canaries_in", "epsilon_lower":
+by guesses, "gaussian_epsilon_lower": proved were the mechanism Gaussian (None for Poisson samples), "confidence": of
+both together, "guesses", "right", "kept": both within the claim}}.
 
---method=exact trains nothing: it releases noised statistics of the features before the head once, as one step, and
+--method=exact trains nothing. It releases noisy statistics of the features before the head once, as one step, and
 solves for the head (privacy/statistics.py); --public whitens the features.
 """
 
@@ -32,13 +32,16 @@ define(method=("taft", "nlft", "exact"))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
-only_with("epochs", "lr", "subset", "sampling", "plan", method=["taft", "nlft"])
+only_with(
+    *("epochs", "lr", "subset", "sampling", "plan", "loss", "penalty", "batch_size", "output", "head"),
+    method=["taft", "nlft"],
+)
 
-CONFIDENCE = 0.95  # of the bounds of --canaries
+CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 
 
 def mechanism_of(units: int) -> tj.privacy.Mechanism:
-    """The mechanism that the flags name, for so many images or owners, a number that is public."""
+    """The mechanism of the flags, for this public number of images or owners."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
     with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
         steps = 1 if F.method == "exact" else max(1, round(F.epochs / rate))
@@ -46,7 +49,7 @@ def mechanism_of(units: int) -> tj.privacy.Mechanism:
 
 
 def owners_of(dataset: Dataset) -> dict[str, Owner]:
-    """The owner of each training image by its name, where owners are protected; none otherwise."""
+    """The owner of each training image by name, if owners are protected; else none."""
     is_owner = F.unit == "owner"
     require(is_owner == bool(F.owners), "private", "--unit=owner with --owners=CSV", "one of the two")
     if not is_owner:
@@ -78,7 +81,7 @@ def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
 def train_audited(
     predict: tj.Predictor | tj.privacy.Contribution, train: tj.Features, classes: int, **settings: Any
 ) -> tuple[tj.Fitted, dict | None]:
-    """Returns the privately trained step, and where --canaries are asked for, the bounds on epsilon that they prove."""
+    """Returns the private step, and with --canaries the bounds on epsilon that they prove."""
     objective = settings.pop("objective")
     if F.canaries is None:
         return tj.fit_private(predict, train, objective, seed=F.noise_seed, **settings), None
@@ -94,7 +97,7 @@ def train_audited(
 
 
 def checked_owners(dataset: Dataset) -> dict[str, Owner]:
-    """The owner of each training image by its name, where owners are protected; the flags fit the data set."""
+    """The owner of each training image by name, if owners are protected; checks flags against the data set."""
     owners = owners_of(dataset)
     n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
     require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
@@ -114,13 +117,13 @@ def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, co
 
 
 def counts_of(train: tj.Features) -> dict[str, int | None]:
-    """The number of examples, or of owners: the one of the two that is public."""
+    """The number of examples or of owners, whichever is public."""
     owners = len({*train.owners}) if train.owners else None
     return {"examples": None if owners else len(train), "owners": owners}
 
 
 def warn(train: tj.Features, spent: tj.privacy.Spent) -> None:
-    """Prints on stderr what a reader of the budget must know besides."""
+    """Prints warnings about the budget on stderr."""
     copies = copies_in(train)
     if copies > 1 and spent.mechanism.unit == "example":
         print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
@@ -134,7 +137,7 @@ def copies_in(train: tj.Features) -> int:
 
 
 def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
-    """The features of the training images, each with its owner where there are any."""
+    """The features of the training images, with owners if there are any."""
     train = setup.features(predict, dataset.train, "train inputs")
     return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
 
@@ -163,7 +166,7 @@ def train_weights(
 def release(
     predict: tj.Predictor, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
 ) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
-    """Releases noised statistics of the features before the head; returns (the run, their map, the head, its audit)."""
+    """Releases noisy statistics of the features before the head; returns (the run, their map, the head, its audit)."""
     known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
     built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
     map_ = tj.privacy.on_sphere(built, known, train)
@@ -175,7 +178,7 @@ def release(
 
 
 def check_flags() -> None:
-    """Raises InputError for flags that do not go together."""
+    """Raises InputError for incompatible flags."""
     do = "The noise of a seed is not what is claimed"
     alone = F.canaries is None or F.noise_seed is None
     require(alone, "private", "no --noise_seed beside --canaries", F.noise_seed, do)
@@ -199,7 +202,8 @@ def main() -> None:
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
     subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    print(f"{dataset.name}: {len(train)} train; {subset.name}: {subset.size:,} numbers; {how}", file=sys.stderr)
+    what = "statistics" if F.method == "exact" else f"{subset.name}: {subset.size:,} numbers"
+    print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     own: Any = predict
     if F.method == "exact":

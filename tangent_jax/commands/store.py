@@ -1,38 +1,39 @@
-"""Keeps components in a store: adds, merges, lists, composes, removes, verifies and exports them.
+"""Manages a store of components: adds, merges, lists, composes, removes, verifies, copies and exports them.
 
 tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 
 add      a component from a folder that finetune wrote (--source, --name)
-merge    adds the components of the store --source, one atomic step each; again, it adds what is missing
-list     the components: whose data, how much, when
-status   of each shard whether it is done, running (by which process), lost (its process was killed) or waiting; --store
-         may be a folder of stores
-compose  the mean of all components, or by --merge weighted by the factors that they were added with; kept in the store
-remove   components by --name, or all that saw the --examples of a file or an image of --owner; --retrain puts each
-         back without them, --exact moves each that was solved (finetune --solver=optimum) to the optimum of what is
-         left of its data. Of a folder of rounds (compose --rounds) both repeat the rounds from the first that saw them
-verify   every file against its hash; with --receipt, whether a removal stands
-push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused where the copy there moved on
-pull     copies a store from a URL to --store: a new one, or what the URL has more (tangent-jax store pull URL)
-export   the composed model to --to by --format: anchor and tangent weights under timm's names (safetensors), or a
-         program that runs without this library (stablehlo, onnx; docs/howto/serve.md); --merge weighs as in compose. Of
-         statistics, the head that --settings says leaves with its features (safetensors, stablehlo, onnx). Of
-         components with heads of their own, --head names whose head leaves with the body of all, or is union: one
-         head over all of their classes. With --dataset its test images measure the accuracy that the model card says
+merge    adds the components of the store --source, one atomic step each; repeated, it adds missing ones
+list     lists the components: data set, owners, number of examples, date
+status   shows each shard as done, running (with its process), lost (its process was killed) or waiting; --store may be
+         a folder of stores
+compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it
+remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
+         each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
+         its remaining data. In a folder of rounds (compose --rounds) both repeat the rounds from the first affected one
+verify   checks every file against its hash; with --receipt, checks a removal
+push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
+pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
+export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
+         a program that runs without this library (stablehlo, onnx; docs/howto/serve.md). --merge is as in compose.
+         Statistics are exported as features and a head, solved with --settings (safetensors, stablehlo, onnx). For
+         components with different heads, --head names the component whose head is used with the composed body, or
+         is union: one head over all classes. With --dataset the model card states the accuracy on its test images
 
-What it does is said on stderr before it is done (remove --dry_run: and not done). --json prints JSON instead of a
-table; the last line of stdout is the result as one JSON object in either case.
+Each command prints its plan on stderr first; remove --dry_run stops there. --json prints JSON instead of a table. The
+last line of stdout is always the result as one JSON object.
 """
 
 import dataclasses
 import json
 import sys
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared import rounds as of_rounds
+from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_removed, describe, planned
 from tangent_jax.commands.shared.setup import settings_of
@@ -57,7 +58,8 @@ def main(command: str, url: str = "") -> None:
         other = expand_path("store merge", F.source)
         require(tj.store.is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "add":
-        find_component(F.source or "out/finetune")  # before a store is made
+        with component_file():  # before a store is made
+            pass
     if command == "status":
         result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
     elif command in ("push", "pull"):
@@ -74,12 +76,12 @@ def main(command: str, url: str = "") -> None:
 
 
 def merge(store: tj.Store) -> dict[str, Any]:
-    """Adds the components of --source that the store does not hold."""
+    """Adds the components of --source that the store lacks."""
     return {"added": store.add_all(tj.Store(expand_path("store merge", F.source))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
-    """The state of each shard of some stores, and how many there are of each state."""
+    """The state of each shard of some stores, and the number in each state."""
     tables = {store.root.name: tj.store.Claims(store).states() for store in stores}
     rows = [
         {"store": root, "shard": name, **dict.fromkeys(("state", "process", "since")), **state}
@@ -88,29 +90,6 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
     ]
     tabulate(rows)
     return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in tj.store.Claims.STATES}
-
-
-def find_component(source: str) -> Path:
-    """The file of a component in a folder; InputError where there is none."""
-    names = ("dw.safetensors", "factors.safetensors")
-    path = urls.local_copy("store add", source, names) / "dw.safetensors"
-    require(path.exists(), "store add", f"dw.safetensors in {path.parent}", "no such file", "Run finetune with --out")
-    return path
-
-
-def add(store: tj.Store) -> dict[str, Any]:
-    require(len(F.name) <= 1, "store add", "one --name", ",".join(F.name))
-    path = find_component(F.source or "out/finetune")
-    folder = path.parent
-    source = F.source or "out/finetune"
-    (name,) = F.name or [PurePath(source).name if urls.is_url(source) else folder.resolve().name]
-    dw, metadata = tj.store.read_component(path)
-    require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
-    where = f"the provenance in {path}"
-    origin = tj.store.Provenance.from_json(metadata["provenance"], where, trees.fingerprint(dw))
-    own = folder / "factors.safetensors"
-    store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
-    return {"added": name, "fingerprint": store.state.components[name]["weights"]}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:
@@ -131,14 +110,14 @@ def listing(store: tj.Store) -> dict[str, Any]:
 
 
 def epsilon_of(spent: tj.privacy.Spent | None) -> float | str | None:
-    """The epsilon that a component spent, or the words "not private" where a seed drew the noise."""
+    """The epsilon of a component, or the words "not private" if a seed drew the noise."""
     if spent is None:
         return None
     return round(spent.compute_epsilon(), 6) if spent.private else "not private"
 
 
 def tabulate(rows: list[dict[str, Any]]) -> None:
-    """The rows under their keys, in columns, unless --json."""
+    """Prints the rows in columns under their keys, unless --json is given."""
     if F.json or not rows:
         return
     texts = [list(rows[0]), *([("-" if v is None else visible(str(v))) for v in row.values()] for row in rows)]
@@ -163,7 +142,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
     plan, how = planned(store), "exact" if F.exact else "retrain" if F.retrain else "drop"
     described = describe(store, plan, how)
     if not F.dry_run:
-        store.settle()  # of a removal that was killed
+        store.settle()  # left by a killed removal
     if not plan.components:
         check_removed(store, plan)
     cache = tj.Cache(F.cache_dir)
@@ -188,7 +167,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
     result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
     result |= {"retrained": sorted(receipt.retrained)}
     result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
-    for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # of several, the farthest
+    for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # the farthest of several
         result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
     return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
 
@@ -235,7 +214,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
 
 
 def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
-    """The accuracy on the test images of --dataset by its name, for the model card; nothing without one."""
+    """{data set: accuracy on its test images} for --dataset, for the model card; {} without one."""
     if not F.dataset:
         return {}
     dataset = tj.open_dataset(F.dataset)
@@ -246,7 +225,7 @@ def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[
 
 
 def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
-    """(predictor, classes, tangent weights) of the model that --merge and --head make of all components."""
+    """(predictor, classes, tangent weights) of all components, composed by --merge and --head."""
     if F.head == "union":
         joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)
         dw = tj.merge(joined.components, joined.factors, F.merge, F.merge_penalty)
@@ -279,7 +258,7 @@ READ = {
         "settings",
     },
 }
-"""The flags that a command reads besides --store and --json."""
+"""The flags of each command besides --store and --json."""
 COMMANDS = {
     "add": add,
     "merge": merge,

@@ -1,17 +1,16 @@
-"""Several tasks on one body: a component for each data set, their bodies merged, each head its own.
+"""Merges the models of several tasks (task arithmetic): one component for each data set, a merged body, separate heads.
 
-Every task is trained apart. One merged body then serves all of them: the mean of the bodies, their sum times a
-coefficient, or weighted by the second moments of each body's inputs or by its curvature. Beside it the soup of
-non-linear models, and one joint model that saw all images at once. Coefficients and ridges are chosen on held-out
-images: each task's validation split, or components trained on four fifths of its images and measured on the rest.
---method adds heads on features that nothing trains (exact, ridge, ranpac, lda, as in `compose`): a task then is a sum
-of its own, and no other task changes it.
+Every task trains apart. One merged body then serves all tasks: the mean of the bodies, their sum times a coefficient,
+or a mean weighted by the second moments of each body's inputs or by its curvature. They are compared with the soup of
+non-linear models, and with joint training on all images. Held-out images choose coefficients and ridges: each task's
+validation split, or a fifth of its images, on which components of the other four fifths are measured. --method adds
+heads on frozen features (exact, ridge, ranpac, lda, as in `compose`), which other tasks do not affect.
 
 The last line of stdout: {"tasks": {NAME: {"single", "mean", "scaled", "inputs", "curvature", "soup_single", "soup",
-"soup_scaled", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; normalised is the average over
-tasks of the accuracy over that of the single model (of soups: of the single non-linear one; of taft for all others).
-With --negate=NAME also "negation": {"task", "coefficient", "accuracy", "others"}: the task subtracted from the sum of
-the others.
+"soup_scaled", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; "normalised" is the accuracy
+relative to the single model's (soups: the single non-linear one; all others: taft's), averaged over tasks. With
+--negate=NAME also "negation": {"task", "coefficient", "accuracy", "others"}: that task subtracted from the sum of the
+others.
 """
 
 import dataclasses
@@ -40,7 +39,7 @@ from tangent_jax.commands.shared.flags import (
 )
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core import Tree, expand_path, require
-from tangent_jax.models import rows_of
+from tangent_jax.models import map_once, rows_of
 from tangent_jax.solver import choose_settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
@@ -48,13 +47,13 @@ define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store
 define("width", "directions", merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"], method=["taft", "soup"])
 only_with("width", "directions", method="exact")
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
-"""Coefficients of the sum of bodies; held-out images choose one."""
-KEPT = 0.95  # of the others' accuracy on held-out images, which a subtraction may not fall below (Ilharco et al. 2023)
+"""The coefficients of the sum of bodies, chosen on held-out images."""
+KEPT = 0.95  # share of the others' held-out accuracy that a subtraction must keep (Ilharco et al. 2023)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A data set with its recipe, its predictor, the images that train and those that are measured."""
+    """A data set with its recipe, its predictor, its training images and its evaluation images."""
 
     name: str
     classes: tuple[str, ...]
@@ -64,12 +63,12 @@ class Task:
     measured: tj.Features
 
     def accuracy(self, dw: Tree) -> float:
-        """The accuracy of tangent weights on the images that are measured."""
+        """The accuracy of tangent weights on the evaluation images."""
         return tj.evaluate(self.predict, dw, self.measured)
 
 
 class Tasks:
-    """The tasks of the flags, each with its component in one store; `on_test`: or measured on held-out images."""
+    """The tasks of the flags, each with its component in one store; `on_test`: False to evaluate on held-out images."""
 
     def __init__(self, method: str, on_test: bool) -> None:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
@@ -86,7 +85,7 @@ class Tasks:
 
     @property
     def bodies(self) -> Mapping[str, Tree]:
-        """The tangent weights of each task without its head; of these tasks, whatever else the store holds."""
+        """The tangent weights of each of these tasks, without its head."""
         return {name: tj.models.body(self.store[name]) for name in self.tasks}
 
     @property
@@ -95,20 +94,20 @@ class Tasks:
         return {name: tj.store.body_factors(self.store.factors(name)) for name in self.tasks}
 
     def accuracies(self, body: Tree) -> dict[str, float]:
-        """The accuracy of each task by one body, with its own head."""
+        """The accuracy of each task with this body and its own head."""
         return {name: task.accuracy({**self.store[name], **body}) for name, task in self.tasks.items()}
 
     def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
-        """The accuracy of each task over that of its single model."""
+        """The accuracy of each task relative to its single model's."""
         return [accuracies[name] / max(self.single[name], 1e-9) for name in accuracies]
 
     def normalised(self, accuracies: Mapping[str, float]) -> float:
-        """The average over tasks of an accuracy over that of the single model."""
+        """The accuracy relative to the single models', averaged over tasks."""
         return float(np.mean(self.ratios(accuracies)))
 
 
 def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
-    """The tasks of --dataset, each with its head of --head."""
+    """The tasks of --dataset, each with its head in --head."""
     specs, do = listed("dataset"), "Name one for each data set, or none"
     require(len(F.head) in (0, len(specs)), "tasks", f"{len(specs)} files in --head", len(F.head), do)
     heads = [{"head": path} for path in F.head] or [{}] * len(specs)
@@ -125,7 +124,7 @@ def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
 
 
 def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
-    """Makes the store hold the task's component, trained now unless it holds it already."""
+    """Adds the task's component to the store, trained now unless the store has it."""
     origin = tj.store.make_provenance(task.predict, task.recipe, task.classes).trained_on(task.train, 0.0)
     if task.name in store:
         is_same = store.provenance(task.name).same_training(origin)
@@ -141,11 +140,11 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     store.add(task.name, jax.tree.map(np.asarray, fitted.dw), own, factors)
 
 
-# The merged body, by each way
+# The merged body, in each way
 
 
 def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
-    """For each way its settings, and a function that makes the body of each."""
+    """For each way, its settings and a function that makes the body of a setting."""
     sums = {c: partial(scaled_sum, tasks.bodies, c) for c in COEFFICIENTS}
     share = 1 / len(tasks.tasks)
     if tasks.method == "nlft":
@@ -167,7 +166,7 @@ def scaled_sum(bodies: Mapping[str, Tree], coefficient: float) -> Tree:
 
 
 def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str, float]]:
-    """(tasks, test accuracies of each way by task, the setting of each way that held-out images chose)."""
+    """(tasks, test accuracies of each way by task, each way's setting as held-out images chose it)."""
     held, chosen = Tasks(method, on_test=False), {}
     for way, settings in candidates(held).items():
         scores = {}
@@ -181,7 +180,7 @@ def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str,
 
 
 def joint(tasks: Tasks) -> dict[str, float]:
-    """The accuracy of each task by one model of all heads that trained on all images at once."""
+    """The accuracy of each task with one model of all heads, trained on all images at once."""
     several = tasks.tasks
     recipe = next(iter(several.values())).recipe
     predicts = {name: task.predict for name, task in several.items()}
@@ -194,7 +193,7 @@ def joint(tasks: Tasks) -> dict[str, float]:
 
 
 def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
-    """The task of --negate subtracted from the sum of the others, as far as the others keep KEPT of their accuracy."""
+    """The task of --negate subtracted from the sum of the others, as long as they keep KEPT of their accuracy."""
     name = F.negate
 
     def body(group: Tasks, less: float) -> Tree:
@@ -212,7 +211,7 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
     return {"task": name, "coefficient": less, "accuracy": accuracy, "others": others}
 
 
-# Heads on features that nothing trains
+# Heads on frozen features
 
 
 def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
@@ -223,19 +222,20 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         features, how = features_of(name)
         map_ = features.of(setup.pretrained(F.weights))
         for dataset in setup.open_datasets().values():
-            train, held = setup.train_and_measured(map_.predict, dataset, on_test=False)
+            every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
+            every = map_once(map_, every)
+            train, held = setup.hold_out(map_.predict, dataset, every)
             with tj.show_progress(f"{dataset.name}: {name}"):
                 statistics = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes)
                 settings, _ = choose_settings(statistics, rows_of(map_, held), held.targets, (how,))
-                train, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
-                head = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes).solve(settings)
+                head = make_statistics(map_, every, dataset.classes).of_classes(dataset.classes).solve(settings)
                 ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
             chosen.setdefault(name, {})[dataset.name] = settings._asdict()
     return ways, chosen
 
 
 def draw(ratios: Mapping[str, list[float]]) -> None:
-    """Draws how much of the single models' accuracy each way keeps: the average over tasks, and their spread."""
+    """Draws the share of the single models' accuracy that each way keeps: average over tasks, and spread."""
     groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
     label, level = "accuracy over the single model's, mean and spread of tasks", (1.0, "equal")
     plots.dots(command.out_folder() / "tasks.png", groups, titles.shared_body(ratios), label, level)

@@ -1,6 +1,6 @@
 """The foundation of all other packages: checks, files, records, journal, trees, identities, placement, progress.
 
-It is a namespace too, for whoever writes a command or an experiment; a user of models needs nothing of it.
+Authors of commands and experiments use it as a namespace; users of models do not need it.
 """
 
 from tangent_jax.core import files, job, machine, mirrors, placement, records, trees, urls

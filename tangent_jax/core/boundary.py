@@ -1,13 +1,14 @@
-"""The public boundary: a call that fails for its arguments says which, in one line.
+"""The public boundary: a call that fails because of an argument names it, in one line.
 
     @public
     def fit(predict: Predict, data: Batches, ...)      fit: expected data, a value of type Batches; got 3.
 
-While a public function runs, checks speak in its name (`core/checks.py`).
+While a public function runs, checks begin their messages with its name (`core/checks.py`).
 
-Nothing is checked before a call: it costs nothing, and refuses nothing that works. Where a call raises another error
-than ours, its arguments are held against the annotations (by beartype); the first that does not fit is named, and the
-error is its cause. Where all of them fit, the error is our own fault, and stays what it is.
+Nothing is checked before a call, so it costs nothing and refuses nothing that works. If a call raises an error other
+than InputError, its arguments are compared with the annotations (by beartype). The message names the first one that
+does not fit, with the error as its cause. If all of them fit, the error is a bug of the library, and is raised
+unchanged.
 """
 
 import functools
@@ -26,12 +27,12 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 TREE = "a pytree of arrays"
 SHOWN = ((f"typing.Annotated[typing.Any, '{TREE}']", "pytree"), ("typing.", ""), ("collections.abc.", ""))
-MOST = 1 << 31  # of a whole number that JAX takes
+MOST = 1 << 31  # the range of whole numbers that JAX takes
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose errors name it, and the argument that is not of its annotated type."""
+    """The function, whose errors name it and an argument of a wrong type."""
     name = function.__qualname__.removesuffix(".__init__").removesuffix(".__call__")
 
     @functools.wraps(function)
@@ -53,16 +54,16 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def public_class(kind: C) -> C:
-    """The class, whose constructor is `public`, where it has one of its own."""
+    """The class, with a `public` constructor if it defines one."""
     if "__init__" in vars(kind):
         kind.__init__ = public(kind.__init__)
     return kind
 
 
 def misfit(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str, str] | None:
-    """(what was expected, what was given) of the first argument that is not of its type; None where all are.
+    """(what was expected, what was given) of the first argument of a wrong type; None if all fit.
 
-    A call with too few arguments, or one that is not known, is Python's to explain.
+    Python itself explains a call with missing or unknown arguments.
     """
     signature = inspect.signature(function)
     try:
@@ -79,7 +80,7 @@ def misfit(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """True where a value is of an annotated type; a Tree is a pytree of numbers, with a leaf at least."""
+    """True if a value has an annotated type; a Tree is a pytree of numbers, with at least one leaf."""
     from beartype import BeartypeConf
     from beartype.door import is_bearable
     from beartype.roar import BeartypeException
@@ -90,7 +91,7 @@ def fits(hint: Any, value: Any) -> bool:
         return (value is None and type(None) in get_args(hint)) or is_tree_of_arrays(value)
     try:
         return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
-    except (BeartypeException, TypeError):  # an annotation that nobody can check
+    except (BeartypeException, TypeError):  # an annotation that cannot be checked
         return True
 
 

@@ -1,7 +1,8 @@
 """One clear line for bad input: `{function}: expected ...; got ...; do ...`.
 
-`expect` speaks for the public function that runs, whose name `core/boundary.py` sets; `require` names another speaker:
-a command, a file format, code that runs after its public function has returned. A check of a value returns it.
+Messages of `expect` begin with the name of the running public function, which `core/boundary.py` sets. `require` takes
+another name: a command, a file format, or code that runs after its public function has returned. Checks of a value
+return it.
 """
 
 import math
@@ -15,21 +16,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-"""Unicode's categories of characters that do not show as themselves."""
+"""Unicode's categories of invisible characters."""
 
 
 class InputError(ValueError):
-    """An argument or a file that cannot be used; the message says what was expected and what to do."""
+    """An unusable argument or file; the message says what was expected, what was given, and what to do."""
 
 
 SPEAKER: ContextVar[str] = ContextVar("SPEAKER", default="tangent_jax")
-"""The name of the public function that runs."""
+"""The name of the running public function."""
 T = TypeVar("T")
 
 
 @contextmanager
 def speaking(name: str) -> Iterator[None]:
-    """Lets checks speak for `name` while the `with` runs."""
+    """Sets the name that begins messages, within the `with` block."""
     token = SPEAKER.set(name)
     try:
         yield
@@ -38,13 +39,13 @@ def speaking(name: str) -> Iterator[None]:
 
 
 def expect(condition: Any, expected: str, got: object, do: str = "") -> None:
-    """Raises InputError in the name of the public function that runs, unless `condition` holds."""
+    """Raises InputError, with the name of the running public function, unless `condition` holds."""
     if not condition:
         raise unexpected(expected, got, do)
 
 
 def unexpected(expected: str, got: object, do: str = "") -> InputError:
-    """Returns the InputError of the public function that runs, for `raise ... from`."""
+    """Returns the InputError of `expect`, for `raise ... from`."""
     return refusal(SPEAKER.get(), expected, got, do)
 
 
@@ -55,14 +56,16 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 
 
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
-    """Returns the InputError itself, for `raise ... from`; its message is one line."""
+    """Returns the InputError of `require`, for `raise ... from`; its message is one line."""
     text = f"{function}: expected {expected}; got {got}." + (f" {do}." if do else "")
     return InputError(visible(" ".join(text.split("\n"))))
 
 
 def visible(text: str) -> str:
-    """The text with every character that a terminal or a page obeys or hides (controls, escapes, marks of direction,
-    line ends, halves of characters) written out, such as \\x1b: what another party's file says moves no cursor.
+    r"""The text with all characters escaped that control or deceive a terminal or a page, such as \x1b.
+
+    These are controls, escapes, marks of direction, line ends, and lone surrogates. So a text from another party's file
+    cannot move the cursor.
     """
     if text.isprintable():
         return text
@@ -71,9 +74,9 @@ def visible(text: str) -> str:
 
 
 def as_array(name: str, value: Any, by: str = "") -> np.ndarray:
-    """The value as an array; InputError for rows of several lengths, and what else is no array.
+    """The value as an array; InputError for rows of several lengths, and other values that are no array.
 
-    `by`, here and below: who speaks, where it is not the public function that runs.
+    `by`, here and below: the name that begins the message, if not the running public function.
     """
     try:
         return np.asarray(value)
@@ -82,7 +85,7 @@ def as_array(name: str, value: Any, by: str = "") -> np.ndarray:
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, by: str = "") -> int:
-    """Returns `value`, a whole number of Python or NumPy in low..high; InputError for any other, True and 1.0 too."""
+    """Returns `value`, a whole number of Python or NumPy in low..high; InputError for others, even True and 1.0."""
     within = f"{name} >= {low}" if high is None else f"{name} in {low}..{high}"
     try:
         number = operator.index(value)
@@ -95,7 +98,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, by: s
 
 
 def finite_number(name: str, value: T, above: float, most: float = math.inf, by: str = "") -> T:
-    """Returns `value`, a finite number with above < value <= most; InputError for any other."""
+    """Returns `value`, a finite number with above < value <= most; InputError for others."""
     number: Any = value
     good = isinstance(number, (int, float)) or getattr(number, "shape", None) == ()
     try:
@@ -108,20 +111,20 @@ def finite_number(name: str, value: T, above: float, most: float = math.inf, by:
 
 
 def one_of(name: str, value: T, choices: Iterable[T], do: str = "", by: str = "") -> T:
-    """Returns `value`, one of the choices; InputError for any other."""
+    """Returns `value`, one of the choices; InputError for others."""
     choices = [*choices]
     require(value in choices, by or SPEAKER.get(), f"{name} in {', '.join(map(str, choices))}", value, do)
     return value
 
 
 def instance(expected: str, value: Any, kind: type[T], do: str = "", by: str = "") -> T:
-    """Returns `value`, of the type `kind`; InputError that names the type of any other."""
+    """Returns `value`, of the type `kind`; InputError naming the type of others."""
     require(isinstance(value, kind), by or SPEAKER.get(), expected, type(value).__name__, do)
     return value
 
 
 def of_shape(name: str, value: T, shape: tuple[int, ...], do: str = "", by: str = "") -> T:
-    """Returns `value`, an array of this shape; InputError for any other."""
+    """Returns `value`, an array of this shape; InputError for others."""
     got = tuple(getattr(value, "shape", ()))
     require(got == tuple(shape), by or SPEAKER.get(), f"{name} of shape {tuple(shape)}", got, do)
     return value

@@ -1,7 +1,7 @@
 """Files and folders written whole or not at all, their fingerprints, the safety of paths, and the one lock.
 
-A file that somebody else made may be a link, or a second name of another file (a hard link). `inside` gives the path of
-a file in a folder that may be another party's, and `open_plain` opens a file to be written: neither follows a link.
+A file from another party may be a symbolic or hard link. `inside` gives the path of a file in such a folder, and
+`open_plain` opens a file for writing; neither follows a link.
 """
 
 import errno
@@ -35,7 +35,7 @@ def expand_path(function: str, path: str | os.PathLike) -> Path:
     try:
         text = os.fspath(path)
         require(isinstance(text, str) and text and "\0" not in text, function, "a path", repr(text))
-        do = "This needs locks, renames and fsync: take a local folder, and for a store tangent-jax store push or pull"
+        do = "This needs a file system (locks, renames): take a local folder; store push copies a store to a URL"
         require(not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text), function, "a path of this machine", text, do)
         short = len(os.fsencode(text)) < 4096 and all(len(os.fsencode(name)) <= 255 for name in text.split("/"))
         require(short, function, "a path of names of at most 255 bytes", f"{text[:60]}...")
@@ -45,10 +45,10 @@ def expand_path(function: str, path: str | os.PathLike) -> Path:
 
 
 def inside(root: Path, *names: str) -> Path:
-    """The path of a file or folder below `root`, which need not exist yet; no link leads there.
+    """The path of a file or folder below `root`, which may not exist yet; without links below `root`.
 
-    `root` itself is the caller's own word, and may be a link.
-    Raises: InputError for a link on the way, what is no plain file or folder, or a name that leaves the folder.
+    `root` itself comes from the caller, and may be a link.
+    Raises: InputError for a link on the way, something other than a file or folder, or a name that leaves the folder.
     """
     path = root
     for name in names:
@@ -64,10 +64,10 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def open_plain(path: Path, mode: str) -> IO:
-    """Opens a file for reading, "r" or "rb", or for writing: "r+b", or "w+b", "ab" and "a+", which make a missing one.
+    """Opens a file for reading ("r", "rb"), or for writing ("r+b"; "w+b", "ab", "a+" create a missing file).
 
-    None of them empties a file.
-    Raises: InputError for a link, a second name of another file, or what is no plain file; OSError as `open`.
+    No mode truncates the file.
+    Raises: InputError for a symbolic or hard link, or anything else than a plain file; OSError as `open`.
     """
     ways = {"r": os.O_RDONLY, "r+b": os.O_RDWR, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT}
     ways |= {"rb": os.O_RDONLY, "a+": os.O_RDWR | os.O_APPEND | os.O_CREAT, "w+b": os.O_RDWR | os.O_CREAT}
@@ -88,16 +88,16 @@ def open_plain(path: Path, mode: str) -> IO:
 
 
 def make_private(folder: Path) -> Path:
-    """Returns the folder, made where it is absent, that only its user can read, write and enter."""
+    """Creates the folder if it is missing; only its user can read, write and enter it."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
 
 
 def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
-    """Writes a file whole: it is on the disk when this returns, and a kill before that leaves the old file.
+    """Writes a file whole: it is on disk when this returns, and a kill before that leaves the old file.
 
-    `private`: only its user can read and write it. A link in its place, or in that of the partial file, is replaced.
+    `private`: only its user can read and write it. A link at its path, or at the partial file's, is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -109,7 +109,7 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
         synchronize(partial)
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)  # a full disk, or a folder at `path`: nothing half written is left
+        partial.unlink(missing_ok=True)  # a full disk, or a folder at `path`: deletes the partial file
         raise OSError(error.errno, error.strerror, str(path)) from error
     synchronize(path.parent)
     tell_written(path)
@@ -122,9 +122,9 @@ def tell_written(path: Path) -> None:
 
 
 def allocate(path: Path, size: int) -> None:
-    """Makes a private file of this size and reserves its blocks: a full disk is an OSError, no fault in a memory map.
+    """Creates a private file of this size and reserves its blocks, so that a full disk is an OSError, not a crash.
 
-    Raises: OSError naming the file, which is gone then.
+    Raises: OSError naming the file, which is then deleted.
     """
     try:
         with open_plain(path, "w+b") as file:
@@ -138,7 +138,7 @@ def allocate(path: Path, size: int) -> None:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Reserves a file's blocks; on a system without such a call, such as macOS, it writes zeros."""
+    """Reserves a file's blocks; on a system without such a call, such as macOS, writes zeros."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
@@ -149,9 +149,9 @@ def reserve(descriptor: int, size: int) -> None:
 
 @contextmanager
 def write_whole_folder(path: Path, partial: Path | None = None) -> Iterator[Path]:
-    """Yields a folder to fill, which becomes `path` when the `with` ends; after an exception it is deleted.
+    """Yields a folder to fill, which becomes `path` when the `with` block ends; an exception deletes it.
 
-    `partial`: the path of that folder, which must not exist yet; None: one of a fresh name beside `path`.
+    `partial`: the path of that folder, which must not exist; None: a new name beside `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if partial is None:
@@ -177,7 +177,7 @@ def fingerprint(content: bytes) -> str:
 
 
 def file_fingerprint(path: Path) -> str:
-    """SHA-256 (hex) of a file, read piece by piece."""
+    """SHA-256 (hex) of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -204,25 +204,25 @@ class Lock:
         self.path, self.descriptor = path, descriptor
 
     def is_there(self) -> bool:
-        """True where the path still names the file that is held; else another process may hold a new one."""
+        """True if the path still names the locked file; otherwise another process may hold a new one."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def check(self) -> None:
-        """Raises InputError where the lock file was deleted: call it before every write that the lock guards."""
+        """Raises InputError if the lock file was deleted; call it before every write that the lock protects."""
         do = "Run the same command again; leave lock files alone"
         require(self.is_there(), "hold_lock", f"the lock {self.path}", "none: it was deleted while it was held", do)
 
 
 @contextmanager
 def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
-    """Holds the lock file `path` while the `with` runs, together with other readers where `shared`.
+    """Holds the lock file `path` during the `with` block, together with other readers if `shared`.
 
-    A process that waits prints the name of the holder on stderr. A reader writes nothing: without a lock file, or the
-    right to read it, it gets None.
-    Raises: InputError where another process holds it and `wait` is False, or the file system has no locks.
+    A waiting process prints the holder's name on stderr. A reader writes nothing: if the lock file is missing or
+    unreadable it gets None.
+    Raises: InputError if another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
         if shared:
@@ -251,7 +251,7 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
                 do = "Mount it with locks, or keep this folder on a local disk"
                 raise refusal("hold_lock", f"a file system with locks (flock) in {path.parent}", error, do) from error
             if not lock.is_there():
-                continue  # deleted while this process waited: the next one is another file
+                continue  # deleted while this process waited: try the new file
             if not shared:
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()} ({Path(*sys.argv[:1]).name})")
@@ -265,7 +265,7 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 
 def holder_of(path: Path) -> tuple[bool, str]:
-    """(True where a process holds the lock file, the process that it names: that holds it or was killed with it)."""
+    """(True if a process holds the lock file, the process that the file names: its holder, or a killed one)."""
     try:
         file = open_plain(path, "r")
     except FileNotFoundError:
@@ -279,5 +279,5 @@ def holder_of(path: Path) -> tuple[bool, str]:
 
 
 def read_holder(file: IO) -> str:
-    """The text of a lock file, which names its holder, as one short line of characters that show."""
+    """The name of the holder in a lock file, as one short printable line."""
     return visible(" ".join(file.read(300).split()))

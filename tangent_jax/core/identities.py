@@ -1,8 +1,8 @@
-"""Identities: fingerprints of all that decides a result, of arrays by their bytes and of functions by their programs.
+"""Identities: hashes of everything that decides a result; arrays by their bytes, functions by their programs.
 
-The program of a function is the jaxpr that it traces to: loss, gradient and update at the shapes of the run. A change
-of the result changes the identity (code that is called, attributes, a backward rule, a constant). A comment, a name or
-the place of a file changes nothing. The version of JAX counts; the kind of device does not.
+The program of a function is its jaxpr: loss, gradient and update at the shapes of the run. Any change that can affect
+the result changes the identity: called code, attributes, a backward rule, a constant. Comments, names and file paths do
+not. The version of JAX counts; the kind of device does not.
 """
 
 import dataclasses
@@ -20,17 +20,17 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.trees import array_bytes, leaves
 
-PIECE = 1 << 24  # bytes of an array hashed at a time: a memory map is read piece by piece
+PIECE = 1 << 24  # bytes of an array hashed at a time, so that a memory map is read in pieces
 CALLBACKS = ("pure_callback", "io_callback", "buffer_callback")
 UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
-"""Parameters of a primitive that hold its place in the source."""
+"""Parameters of a primitive that hold its location in the source."""
 
 
 def identity(*values: Any) -> str:
     """BLAKE2b (hex, 256 bits) over the content of all values: arrays, numbers, text, containers, dataclasses of them.
 
     Guarantees: equal for equal content, in any process; differs when any bit of an array or any setting differs.
-    Raises:     InputError for a value that has no content to read, such as a function: that is `program`'s.
+    Raises:     InputError for a value without readable content, such as a function: use `program`.
     """
     return fingerprint(pieces(values))
 
@@ -38,8 +38,8 @@ def identity(*values: Any) -> str:
 def program(f: Callable, *arguments: Any) -> str:
     """The fingerprint of the jaxpr that f traces to for arguments of these shapes, with the bytes of its constants.
 
-    Args:       arguments: pytrees of arrays, whose values do not count, only dtypes and shapes.
-    Guarantees: the same in every process of one version of JAX; differs with whatever f computes.
+    Args:       arguments: pytrees of arrays; only dtypes and shapes count, not values.
+    Guarantees: the same in every process of one version of JAX; differs if f computes something else.
     Raises:     InputError for a callback to the host, whose result no program holds.
     """
     return fingerprint(closed_bytes(jax.make_jaxpr(f)(*arguments)), jax.__version__.encode())
@@ -58,7 +58,7 @@ def primitives(f: Callable, *arguments: Any) -> set[str]:
 def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str, Any]]:
     """Returns (the program of f(w, *arguments), the leaves of w that it reads, by path).
 
-    A part of f whose value is not returned does not count, nor does a leaf that only such parts read.
+    Dead code does not count, nor do leaves that only dead code reads.
     """
     closed = jax.make_jaxpr(f)(w, *arguments)
     live, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
@@ -90,7 +90,7 @@ def pieces(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def parts(value: Any) -> list[Any]:
-    """The values that a container or dataclass consists of."""
+    """The parts of a container or dataclass."""
     if isinstance(value, (list, tuple)):
         return [*value]
     if isinstance(value, Mapping):
@@ -108,9 +108,9 @@ def parts(value: Any) -> list[Any]:
 
 
 def of_array(value: Any) -> Iterator[bytes | memoryview]:
-    """Yields dtype, shape and bytes of an array, a piece at a time."""
+    """Yields dtype, shape and bytes of an array, in pieces."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-        yield f"{value.dtype} ".encode()  # which generator
+        yield f"{value.dtype} ".encode()  # the key's generator
         value = jax.random.key_data(value)
     yield f"array {value.dtype} {value.shape};".encode()
     if not value.shape:
@@ -154,7 +154,7 @@ def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
 
 
 def of_parameter(value: Any) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a primitive's parameter. A rule of derivatives counts where it is traced: in the gradient."""
+    """Yields the bytes of a primitive's parameter. A rule of derivatives counts only once traced, in the gradient."""
     if isinstance(value, ClosedJaxpr):
         yield from closed_bytes(value)
     elif isinstance(value, Jaxpr):

@@ -1,6 +1,6 @@
-"""Joining a job of several processes by `jax.distributed`: one that is named, or that the environment describes.
+"""Joins a job of several processes by `jax.distributed`: from arguments, or as the environment describes it.
 
-What the processes of a job do together is in placement.py.
+placement.py holds what the processes of a job do together.
 """
 
 import os
@@ -17,14 +17,14 @@ import jax
 from tangent_jax.core import placement, progress
 from tangent_jax.core.checks import refusal, require
 
-START_SECONDS = 300  # that processes of a job wait for one another
+START_SECONDS = 300  # seconds that the processes of a job wait for each other
 
 
 def cluster(environment: Mapping[str, str]) -> str | None:
-    """The name of the cluster whose job of several processes the environment describes, or None.
+    """The cluster whose multi-process job the environment describes, or None.
 
-    Not asked of JAX: it takes every pod of Kubernetes for a part of a job, and asks Kubernetes which one. Pods are told
-    who is who by flags (examples/cluster/finetune.yaml).
+    JAX's own detection is not used: it takes every Kubernetes pod for a part of a job. Pods get their numbers by flags
+    (examples/cluster/finetune.yaml).
     """
 
     def count(name: str) -> int:
@@ -41,9 +41,9 @@ def cluster(environment: Mapping[str, str]) -> str | None:
 
 
 def local_devices(environment: Mapping[str, str]) -> list[int] | None:
-    """[], which is all that it sees, for a process that shares its host's devices with no other; else None.
+    """[], for all visible devices, if the process shares its host's devices with no other process; else None.
 
-    Where None is passed, JAX takes one device under Slurm and Open MPI: the one of this process's number on its host.
+    With None, JAX takes one device under Slurm and Open MPI: the one with the process's number on its host.
     """
     one_task_a_host = environment.get("SLURM_NTASKS") == environment.get("SLURM_STEP_NUM_NODES", "")
     is_alone = one_task_a_host or environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
@@ -52,11 +52,11 @@ def local_devices(environment: Mapping[str, str]) -> list[int] | None:
 
 
 def start(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
-    """Joins this process to its job by `jax.distributed`: the one that the arguments name, else the cluster's, if any.
+    """Joins this process to its job by `jax.distributed`: the job of the arguments, else the cluster's, if any.
 
     Args:   coordinator: HOST:PORT of process 0; processes: how many there are; process_id: 0 to processes - 1.
-    Raises: InputError for arguments that name no job, and in process 0 for a port that is taken. Where a process does
-            not come within START_SECONDS, this one ends with a line on stderr and exit code 1: JAX would abort.
+    Raises: InputError for arguments that name no job, and in process 0 for a port in use. If a process does not
+            arrive within START_SECONDS, this one ends with a line on stderr and exit code 1, where JAX would abort.
     """
     given = [value for value in (coordinator, processes, process_id) if value is not None]
     do = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"
@@ -67,7 +67,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
     if given:
         _check_job(coordinator, processes, process_id)
     until = time.monotonic() + START_SECONDS
-    if process_id:  # in short tries, which a signal ends: JAX's own waiting answers none
+    if process_id:  # in short tries, so that a signal ends them; JAX's own waiting ignores signals
         _reach(coordinator, until)
 
     def give_up() -> None:
@@ -83,16 +83,18 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
         options["local_device_ids"] = local_devices(os.environ)
         jax.distributed.initialize(coordinator, processes, process_id, **options)
     except ValueError:
-        require(method == "gcetpu", "start", "a job", f"one that JAX refuses ({method})", do)  # libtpu alone is no TPU
+        require(
+            method == "gcetpu", "start", "a job", f"one that JAX refuses ({method})", do
+        )  # libtpu may be there without a TPU
     finally:
         timer.cancel()
     progress.stop_together(jax.process_count() > 1)
     if jax.process_count() > 1:
-        placement.least_memory()  # the first exchange, which on a CPU waits for half a minute only: before long work
+        placement.least_memory()  # the first exchange, which on a CPU waits half a minute: before long work
 
 
 def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
-    """Raises InputError for values that name no job, or where process 0 cannot have the port."""
+    """Raises InputError for values that name no job, or if process 0 cannot use the port."""
     host, _, port = coordinator.rpartition(":")
     good = host and port.isdecimal() and 0 < int(port) < 1 << 16
     require(good, "start", "a coordinator HOST:PORT", coordinator)
@@ -108,9 +110,9 @@ def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
 
 
 def _reach(coordinator: Any, until: float) -> None:
-    """Waits until the coordinator answers, or the time is over; InputError for a host that has no address by then.
+    """Waits until the coordinator answers, or time is over; InputError for a host without an address by then.
 
-    A pod of Kubernetes has none before it runs.
+    A Kubernetes pod has no address before it runs.
     """
     host, _, port = coordinator.rpartition(":")
     while True:

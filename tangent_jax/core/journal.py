@@ -1,4 +1,4 @@
-"""A durable journal: a file of JSON objects, one a line, that only grows. A kill at any moment leaves it whole.
+"""A durable journal: an append-only file of JSON objects, one per line, that survives a kill at any moment.
 
     journal.load()           reads what was committed: journal.entries
     journal.append(entry)    commits one more: it is on the disk when the call returns
@@ -6,12 +6,12 @@
     journal.jsonl   each line holds "previous", the SHA-256 of the line before it
     HEAD            beside a journal that is counted: the number of lines, and the SHA-256 of the last
 
-A kill leaves at most the beginning of a line, without its newline: `load` leaves it out, and `append` cuts it off.
+A kill leaves at most the start of a line, without its newline: `load` ignores it, and `append` cuts it off.
 
-A line that was altered is told by the line after it, and the last line by HEAD. HEAD also tells that lines were cut off
-at the end: without it, what remains is a shorter journal. Reading writes nothing, and no link is followed.
+The hash in the next line detects an altered line, and HEAD an altered last line. HEAD also detects lines missing at the
+end; without HEAD, those that remain form a valid shorter journal. Reading writes nothing, and no link is followed.
 
-A journal has no lock of its own: whoever appends holds that of all which the lines speak of.
+A journal has no lock of its own: the caller of `append` holds the lock of the content that the lines describe.
 """
 
 import json
@@ -28,7 +28,7 @@ START = "0" * 64  # "previous" of the first line
 class Journal:
     """The committed lines of a file, as `entries`, and the bytes that follow them, as `rest`.
 
-    `function`: the caller, whose name begins the errors; `counted`: with HEAD beside the file.
+    `function`: the caller's name, which begins error messages; `counted`: True if HEAD exists beside the file.
     """
 
     def __init__(self, function: str, path: Path, counted: bool = False) -> None:
@@ -36,14 +36,14 @@ class Journal:
         self.head = path.with_name("HEAD") if counted else None
         self.entries: list[dict[str, Any]] = []
         self.hashes: list[str] = []  # of the lines
-        self.size = 0  # of the lines, in bytes
+        self.size = 0  # the size of the lines, in bytes
         self.rest = b""
 
     def load(self) -> None:
-        """Reads the file. A missing one has no lines; a counted one must be there.
+        """Reads the file. A missing file has no lines; a counted one must exist.
 
-        Raises: InputError naming the file that was altered, cut short or is missing. Where a line shows it, `entries`
-                are the lines before that one, and the next `append` cuts off the others.
+        Raises: InputError naming a file that was altered, cut short or is missing. If a line shows it, `entries` are
+                the lines before that one, and the next `append` cuts off the others.
         """
         self.entries, self.hashes, self.size = [], [], 0
         do = "Restore it from a backup; nothing was changed"
@@ -57,14 +57,14 @@ class Journal:
                 got = f"{self.path} altered at line {number} or before"
                 raise refusal(self.function, "an unaltered journal", got, do)
         if self.head:
-            # a line is committed before it is counted: HEAD may be one behind
+            # a line is committed before it is counted, so HEAD may be one behind
             counted = [self.count(len(lines)), self.count(max(len(lines) - 1, 0))]
             expected = f"{self.path} and {self.head} to agree"
             got = "one of them altered, cut short or missing"
             require(read_plain(self.head) in counted, self.function, expected, got, do)
 
     def take(self, line: bytes) -> bool:
-        """Takes in one more line; False for what is no line, or does not follow the last one."""
+        """Adds one more line; False if it is invalid, or does not follow the last one."""
         try:
             entry = json.loads(line)
             follows = entry.pop("previous") == self.last()
@@ -77,10 +77,10 @@ class Journal:
         return follows
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Commits the entry as the last line: it is on the disk when this returns.
+        """Commits the entry as the last line: it is on disk when this returns.
 
-        Raises: InputError where another process has written since `load`; OSError, as on a full disk: then nothing
-                half written is left.
+        Raises: InputError if another process has written since `load`; OSError, as on a full disk, with nothing half
+                written.
         """
         size = self.path.stat().st_size if self.path.exists() else 0
         same = size == self.size + len(self.rest)
@@ -101,9 +101,9 @@ class Journal:
         tell_written(self.path)
 
     def settle(self) -> None:
-        """Makes what a kill left good, as `append` does: cuts off the rest, counts the last line. Makes missing files.
+        """Repairs the effects of a kill, as `append` does: cuts off the rest, counts the last line, adds missing files.
 
-        For the holder of the lock alone: it writes.
+        It writes, so only the holder of the lock may call it.
         """
         if not self.path.exists():
             write_whole(self.path, b"")
@@ -123,12 +123,12 @@ class Journal:
         return self.hashes[-1] if self.hashes else START
 
     def count(self, lines: int) -> bytes:
-        """The content of HEAD after so many lines."""
+        """The content of HEAD for this number of lines."""
         return (json.dumps({"lines": lines, "hash": self.hashes[lines - 1] if lines else START}) + "\n").encode()
 
 
 def read_plain(path: Path) -> bytes:
-    """The bytes of a file that is no link; none of a missing one."""
+    """The bytes of a file that is no link; b"" for a missing file."""
     try:
         with open_plain(path, "rb") as file:
             return file.read()

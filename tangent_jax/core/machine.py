@@ -1,9 +1,9 @@
-"""The seal of this machine's user: what a file says of folders, weights and data counts only where it was made here.
+"""The seal of this machine's user: folders, weights and data that a file names are trusted only if it was made here.
 
     seal(text) = HMAC-SHA-256(key, text),    key: 32 random bytes in ~/.local/state/tangent_jax/key, of mode 0600
 
-A component that somebody else gives may name any folder to be deleted and any data to be opened. Its seal is another's,
-so that its words decide nothing here until the caller says so. Who loses the key has files of nobody: nothing else.
+A component from another party may name any folder to be deleted and any data to be opened. Its seal does not match, so
+nothing that it names is used until the caller allows it. A lost key only means that existing files count as another's.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ KEY_BYTES = 32
 
 
 def key_path() -> Path:
-    """The path of the key; XDG_STATE_HOME moves it."""
+    """The path of the key; XDG_STATE_HOME changes its folder."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(os.path.expanduser(home)) / "tangent_jax" / "key"
 
 
 @functools.cache
 def read_key(path: Path) -> bytes | None:
-    """The key in a file, made where there is none; None where no file can be kept."""
+    """The key in a file, created if it is missing; None if no file can be kept."""
     try:
         with contextlib.suppress(FileNotFoundError), open_plain(path, "rb") as file:
             return file.read() or None
@@ -34,7 +34,7 @@ def read_key(path: Path) -> bytes | None:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(os.urandom(KEY_BYTES))
         synchronize(partial)
-        with contextlib.suppress(FileExistsError):  # another process was first: its key holds
+        with contextlib.suppress(FileExistsError):  # another process was first: use its key
             os.link(partial, path)
         partial.unlink()
         with open_plain(path, "rb") as file:
@@ -44,12 +44,12 @@ def read_key(path: Path) -> bytes | None:
 
 
 def seal(text: str) -> str:
-    """The seal of a text, hex; "" where this machine keeps no key."""
+    """The seal of a text, hex; "" if this machine keeps no key."""
     key = read_key(key_path())
     return "" if key is None else hmac.digest(key, text.encode(errors="surrogatepass"), "sha256").hex()
 
 
 def is_own(text: str, said: object) -> bool:
-    """True where `said` is the seal that this machine's user put on the text."""
+    """True if `said` is this machine's user's seal of the text."""
     own = seal(text)
     return bool(own) and isinstance(said, str) and hmac.compare_digest(own.encode(), said.encode(errors="replace"))

@@ -1,12 +1,11 @@
-"""A folder of results at a URL: the work is done in a local folder, whose state is copied there as it is committed.
+"""A folder of results at a URL: work happens in a local folder, and each committed state is copied to the URL.
 
-    URL/result.json, ...      each result by its own name, once the command has finished: result.json is the last
-    URL/state/                the local folder as a run needs it to go on (snapshots.py): checkpoints, ledger, journals
+    URL/result.json, ...      each result by its own name, once the command has finished; result.json last
+    URL/state/                the local folder's state, from which a run resumes (snapshots.py): checkpoints, journals
 
-Whatever the library writes whole into the local folder (a checkpoint, a ledger, a line of a journal) is at the URL when
-the write returns. So a run that is killed goes on from there, on any machine; and a private step is paid at the URL
-before it is taken. Two runs that write to one URL are told apart by the numbers of their states: the one that finds a
-newer state than its own is refused, before its next step.
+Every whole write into the local folder (a checkpoint, a ledger, a journal line) is at the URL when the write returns.
+So a killed run resumes from there on any machine, and a private step is paid at the URL before it runs. States are
+numbered: if two runs write to one URL, the one that finds a newer state than its own is refused before its next step.
 """
 
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from tangent_jax.core.checks import require
 from tangent_jax.core.files import file_fingerprint, hold_lock, write_whole
 from tangent_jax.core.snapshots import Remote
 
-LEFT_OUT = (".partial", ".lock")  # the ends of names that are no state
+LEFT_OUT = (".partial", ".lock")  # endings of names that are not part of the state
 
 
 class Mirror:
@@ -40,11 +39,11 @@ class Mirror:
         self.root.mkdir(parents=True, exist_ok=True)
 
     def keep_number(self) -> None:
-        """Notes which state the local folder is, or goes on from."""
+        """Stores the number of the state that the local folder has, or continues."""
         write_whole(self.base, f"{self.remote.number}")
 
     def state(self) -> dict[str, str]:
-        """The SHA-256 of each file of the local folder by its name; one that is as it was is not read again."""
+        """The SHA-256 of each file of the local folder, by name; unchanged files are not read again."""
         result = {}
         for path in sorted(self.root.rglob("*")):
             if path.is_symlink() or not path.is_file() or any(part.endswith(LEFT_OUT) for part in self.names(path)):
@@ -61,14 +60,14 @@ class Mirror:
         return path.relative_to(self.root).parts
 
     def written(self, path: Path) -> None:
-        """Copies the local folder's state to the URL, where `path` lies in it: it was just written whole."""
+        """Copies the local folder's state to the URL if `path`, which was just written, is part of it."""
         if path.is_relative_to(self.root):
             self.push()
 
     def push(self) -> None:
         """Copies the local folder's state to the URL.
 
-        Raises: InputError where another run has written there since, or it cannot be written to.
+        Raises: InputError if another run has written there since, or writing fails.
         """
         self.remote.push(self.root, self.state(), grow=True)
         self.keep_number()
@@ -84,9 +83,9 @@ class Mirror:
 
 @contextmanager
 def open_mirror(function: str, url: str) -> Iterator[Mirror]:
-    """Yields the mirror of a URL, which copies what the library writes whole while the `with` runs.
+    """Yields the mirror of a URL, which copies whole writes of the library during the `with` block.
 
-    Raises: InputError where another process of this machine has it, or the URL cannot be read.
+    Raises: InputError if another process of this machine has it, or the URL cannot be read.
     """
     with hold_lock(urls.scratch_of(url) / "mirror.lock", wait=False):
         mirror = Mirror(function, url)

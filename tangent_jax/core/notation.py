@@ -1,4 +1,4 @@
-"""The letters of axes, and the pair of a value and its tangent, as every package writes them.
+"""The letters of axes, and the pair of a value and its tangent, for all packages.
 
 One letter names one axis, in annotations and in einsum strings alike:
 
@@ -17,7 +17,7 @@ Tree = Annotated[Any, "a pytree of arrays"]
 """A pytree of arrays; parameter trees are nested dicts of strings."""
 
 Tangent = Array | None
-"""The tangent of an array: of its shape and dtype, or None where it is structurally zero."""
+"""The tangent of an array: of its shape and dtype, or None for a structural zero."""
 
 
 class Dual(NamedTuple):

@@ -1,14 +1,14 @@
 """Placement on devices and processes.
 
-examples          over all devices along the mesh's one axis, "examples"; the sums over them follow
-weights, dw       whole on every device; where they take more than a quarter of a device's memory, each leaf is divided
-                  along its longest axis that the devices divide
-files             written by process 0, and read by it where a run goes on; the others get what it read
+examples          divided over all devices, along the mesh's only axis "examples"
+weights, dw       whole on every device; if they exceed a quarter of a device's memory, each leaf is divided along its
+                  longest divisible axis
+files             written by process 0; a resumed run reads them in process 0, which sends them to the others
 random keys       drawn by process 0, known to all
-a stop            at the same step in all processes, whichever was asked
+a stop            at the same step in all processes, whichever process was asked
 
-Every computation is one logical program on global arrays, which XLA divides (GSPMD): noise, say, is added once. What
-differs between numbers of devices is the order in which sums over examples are formed, and so their last bits.
+Every computation is one logical program on global arrays, which XLA divides (GSPMD); so noise, for example, is added
+once. Another number of devices only changes the order of sums over examples, and so their last bits.
 """
 
 import functools
@@ -36,9 +36,9 @@ _agreements = iter(range(1 << 62))
 
 
 def use_devices(count: int | None) -> None:
-    """Uses the first `count` devices of every process from now on; None: all, as at the start.
+    """Uses the first `count` devices of every process from now on; None: all, the default.
 
-    Raises: InputError for more devices than there are.
+    Raises: InputError for more devices than exist.
     """
     there, do = jax.local_device_count(), "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N"
     good = count is None or 1 <= count <= there
@@ -47,20 +47,20 @@ def use_devices(count: int | None) -> None:
 
 
 def mesh(local: bool = False) -> Mesh:
-    """The devices that are used, of all processes or of this one, along one axis."""
+    """The devices in use, of all processes or of this one, along one axis."""
     processes = [jax.process_index()] if local else range(jax.process_count())
     return Mesh(np.concatenate([jax.local_devices(process_index=p)[: _used[0]] for p in processes]), ("examples",))
 
 
 def width(count: int) -> int:
-    """The smallest number of rows, at least `count`, that the devices divide."""
+    """The smallest number of rows, at least `count`, that is divisible by the devices."""
     return count + -count % mesh().size
 
 
 def divide(array: Any, axis: int, local: bool = False) -> Array:
-    """The array with `axis` divided over the mesh, whole on every device where the devices do not divide it.
+    """The array with `axis` divided over the mesh, or whole on every device if it is not divisible.
 
-    Of an array on disk, or `Rows`, each process reads only the part of its devices.
+    Each process reads only its devices' part of an array on disk, or of `Rows`.
     """
     devices = mesh(local)
     if devices.size == 1:
@@ -70,13 +70,13 @@ def divide(array: Any, axis: int, local: bool = False) -> Array:
 
 
 def replicate(tree: Tree, local: bool = False) -> Tree:
-    """Every array of the tree whole on every device of the mesh; what is no array stays."""
+    """Every array of the tree whole on every device of the mesh; other leaves stay."""
     devices = mesh(local)
     return jax.tree.map(lambda leaf: _on(leaf, devices, PartitionSpec()), tree)
 
 
 def place(tree: Tree) -> Tree:
-    """The tree replicated; where it takes more than a quarter of a device's memory, each leaf divided."""
+    """The tree replicated; if it exceeds a quarter of a device's memory, with each leaf divided."""
     devices, limit = mesh(), memory()
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if _is_array(leaf))
     if devices.size == 1 or limit is None or total <= limit // devices.size // 4:
@@ -100,7 +100,7 @@ def _on(leaf: Any, devices: Mesh, spec: PartitionSpec) -> Any:
 
 
 def _put(array: Any, sharding: NamedSharding) -> Array:
-    """The array under a sharding. In a job of several processes each gives its own part, which is not compared."""
+    """The array with a sharding. In a job each process gives its own part, without comparison."""
     is_array = isinstance(array, Array)
     if is_array and (jax.process_count() == 1 or not array.is_fully_addressable):
         return jax.device_put(array, sharding)
@@ -108,7 +108,7 @@ def _put(array: Any, sharding: NamedSharding) -> Array:
         data = _put(np.asarray(jax.random.key_data(array)), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     array = np.asarray(array) if is_array else array
-    parts: dict[Any, np.ndarray] = {}  # read once, though several devices hold it
+    parts: dict[Any, np.ndarray] = {}  # read once, even if several devices hold it
 
     def read(index: Any) -> np.ndarray:
         at = tuple((s.start, s.stop) for s in index)
@@ -121,29 +121,29 @@ def _put(array: Any, sharding: NamedSharding) -> Array:
 
 
 def on_host(array: Any) -> np.ndarray:
-    """The whole array on the host, also where other processes hold parts of it."""
+    """The whole array on the host, even if other processes hold parts of it."""
     if isinstance(array, Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
     return np.asarray(array)
 
 
 def memory() -> int | None:
-    """The bytes of all devices of the mesh together; None for devices that do not report them, such as a CPU.
+    """The bytes of all devices of the mesh together; None if devices do not report them, such as a CPU.
 
-    Every device counts as the one with the least, of all processes: what fits decides the same in all.
+    Every device counts as the smallest one of all processes, so that all processes decide alike.
     """
     least = least_memory()[0]
     return least * mesh().size if least else None
 
 
 def machine_memory() -> int:
-    """The bytes of this machine's memory; of a job, of its smallest machine."""
+    """The bytes of this machine's memory; in a job, of the smallest machine's."""
     return least_memory()[1]
 
 
 @functools.cache
 def least_memory() -> tuple[int, int]:
-    """The bytes of a device (0 where they are not reported) and of a machine. All processes call this."""
+    """The smallest bytes of a device (0 if unreported) and of a machine. All processes call this."""
     device = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     megabytes = np.array([device, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]) >> 20
     least = gather(megabytes.astype(np.int32)).min(0)
@@ -151,31 +151,31 @@ def least_memory() -> tuple[int, int]:
 
 
 def resident_bytes() -> int:
-    """The most bytes of inputs that every device holds: a third of its memory; of a CPU's, the machine's divided."""
+    """The largest inputs that every device holds: a third of its memory; for CPUs a share of the machine's."""
     return (memory() or machine_memory()) // mesh().size // 3
 
 
 def is_writer() -> bool:
-    """True in the one process that writes files."""
+    """True in the process that writes files."""
     return jax.process_index() == 0
 
 
 def agree(value: Tree) -> Tree:
-    """Returns process 0's arrays in every process: a draw from entropy, say, differs between them."""
+    """Returns process 0's arrays in every process, such as a draw from entropy, which differs between them."""
     if jax.process_count() == 1:
         return value
     return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(value))
 
 
 def gather(value: Any) -> np.ndarray:
-    """Every process's array of one shape, "p ..."."""
+    """The arrays of all processes, of one shape, as "p ..."."""
     return np.asarray(multihost_utils.process_allgather(np.asarray(value))).reshape(-1, *np.shape(value))
 
 
 def together(function: Callable[[], T]) -> T:
-    """function() in every process; what one of them raises, all raise: none is left waiting for another.
+    """Calls function() in every process; an exception in one is raised in all, so that none waits for another.
 
-    Raises: what function() does; in the other processes the same kind of error with its message, and RuntimeError for
+    Raises: the exception of function(); in the other processes the same kind with its message, or RuntimeError for
             kinds other than InputError, OSError and KeyboardInterrupt.
     """
     if jax.process_count() == 1:
@@ -197,9 +197,9 @@ def together(function: Callable[[], T]) -> T:
 
 
 def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> None:
-    """Raises InputError, in all processes of a job, where their arrays differ: each would train something else.
+    """Raises InputError, in all processes of a job, if their arrays differ: they would train different things.
 
-    Args:   arrays: gives them; one process alone does not ask.
+    Args:   arrays: returns them; it is not called in a single process.
     """
     if jax.process_count() > 1:
         crc = 0
@@ -211,7 +211,7 @@ def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> No
 
 
 def in_writer(function: Callable[[], T]) -> T | None:
-    """Calls function() in process 0 alone, and returns there what it does; what it raises, all raise."""
+    """Calls function() in process 0 alone, and returns its value there; an exception is raised in all processes."""
     return together(lambda: function() if is_writer() else None)
 
 
@@ -226,7 +226,7 @@ def from_writer(function: Callable[[], T]) -> T:
 
 
 def agree_to_stop() -> None:
-    """Lets all processes stop at this point where one was asked to, by a signal or by a cluster's notice."""
+    """Stops all processes here if one was asked to stop, by a signal or a cluster's notice."""
     if jax.process_count() == 1:
         return
     noticed = multihost_utils.reached_preemption_sync_point(next(_agreements))
@@ -235,7 +235,7 @@ def agree_to_stop() -> None:
 
 
 def keeper(folder: Path) -> int:
-    """The lowest process that sees this folder: it alone locks and lays out what is there. All processes call this."""
+    """The lowest process that sees this folder; it alone locks and manages it. All processes call this."""
     if jax.process_count() == 1:
         return 0
     nonce = int(agree(np.frombuffer(os.urandom(4), np.uint32))[0])

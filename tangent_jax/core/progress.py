@@ -1,7 +1,7 @@
-"""Progress bars of long work on stderr, with rate and time left, and the request to stop.
+"""Progress bars of long work on stderr, with rate and remaining time, and requests to stop.
 
-A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its next update. So work ends between two
-whole pieces, and never inside a library that would swallow the exception.
+A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its next update. So work stops between two
+complete pieces, never inside a library that would swallow the exception.
 """
 
 import functools
@@ -21,7 +21,11 @@ _TOGETHER = threading.Event()
 
 @contextmanager
 def show_progress(title: str | None) -> Iterator[None]:
-    """Long work inside the `with` shows a bar of this title on stderr; None silences it."""
+    """Shows a progress bar with this title on stderr for long work within the `with` block; None silences it.
+
+    >>> with tj.show_progress(None):
+    ...     fitted = tj.solve(demo.predict, demo.train, demo.objective)
+    """
     token = _TITLE.set(title)
     try:
         yield
@@ -30,24 +34,24 @@ def show_progress(title: str | None) -> Iterator[None]:
 
 
 def request_stop() -> None:
-    """Makes long work end at the next update of its bar; of a job of several processes, where all agree to."""
+    """Stops long work at the next update of its bar; in a job, when all processes agree."""
     _ASKED.set()
     if not _TOGETHER.is_set():
         _STOP.set()
 
 
 def stop_together(is_job: bool) -> None:
-    """Makes requests wait, in a job of several processes, until all of them `stop`."""
+    """In a job of several processes, makes requests wait until all of them `stop`."""
     (_TOGETHER.set if is_job else _TOGETHER.clear)()
 
 
 def is_asked() -> bool:
-    """True where this process was asked to stop."""
+    """True if this process was asked to stop."""
     return _ASKED.is_set()
 
 
 def stop() -> None:
-    """Makes long work end at the next update of its bar, in this process."""
+    """Stops long work in this process at the next update of its bar."""
     _STOP.set()
 
 
@@ -57,7 +61,7 @@ def is_stopping() -> bool:
 
 
 def check_stop() -> None:
-    """Raises KeyboardInterrupt, once, where a stop was requested."""
+    """Raises KeyboardInterrupt, once, if a stop was requested."""
     if _STOP.is_set():
         _STOP.clear()
         _ASKED.clear()
@@ -65,27 +69,27 @@ def check_stop() -> None:
 
 
 class Bar(tqdm):
-    """A bar at whose updates the work can stop."""
+    """A progress bar whose updates can stop the work."""
 
     def update(self, n: float | None = 1) -> bool | None:
-        """Counts n more, then raises KeyboardInterrupt where a stop was requested."""
+        """Counts n more, then raises KeyboardInterrupt if a stop was requested."""
         displayed = super().update(n)
         check_stop()
         return displayed
 
     def set_postfix(self, ordered_dict: Any = None, refresh: bool | None = False, **values: Any) -> None:
-        """The values beside the bar, shown when it is drawn next."""
+        """Sets the values beside the bar, shown at its next drawing."""
         super().set_postfix(ordered_dict, refresh, **values)
 
 
 class Lines:
-    """A stream that gets a bar as whole lines, which a terminal would draw one over the other."""
+    """A stream that receives a bar as whole lines instead of redrawing."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> None:
-        """Writes the text as one line; nothing for an empty one."""
+        """Writes the text as one line; ignores an empty one."""
         line = text.replace("\r", "").strip()
         if line:
             self.stream.write(f"{line}\n")
@@ -95,13 +99,13 @@ class Lines:
         self.stream.flush()
 
 
-EVERY = 30.0  # seconds between two lines where stderr is no terminal
+EVERY = 30.0  # seconds between two lines if stderr is no terminal
 
 
 def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
-    """Returns a bar that begins at `done` of `total` (None: unknown); silent outside `show_progress`.
+    """A bar that starts at `done` of `total` (None: unknown); silent outside `show_progress`.
 
-    Where stderr is no terminal, it is one plain line every 30 seconds, and nothing for shorter work.
+    If stderr is no terminal, it prints a plain line every 30 seconds, and nothing for shorter work.
     """
     title = _TITLE.get()
     options: Any = {"file": sys.stderr, "dynamic_ncols": True, "mininterval": 0.5}

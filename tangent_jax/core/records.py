@@ -1,4 +1,4 @@
-"""Records read back from disk and checked in one place: text, JSON, and the types of every field.
+"""Reads records from disk with checks in one place: text, JSON, and the type of every field.
 
 A dataclass describes a record; `convert` builds it from JSON, or names the field that is missing, unknown or wrong.
 """
@@ -34,7 +34,7 @@ def as_text(function: str, content: bytes, where: object) -> str:
 
 
 def read_lines(function: str, path: Place) -> list[str]:
-    """The lines of a text file that are not empty, without the spaces around them."""
+    """The non-empty lines of a text file, without surrounding spaces."""
     return [line.strip() for line in read_text(function, path).splitlines() if line.strip()]
 
 
@@ -50,12 +50,12 @@ def parse_json(function: str, content: bytes | str, where: object) -> dict[str, 
 
 
 def seal_fields(fields: dict[str, Any]) -> str:
-    """The fields as JSON with their SHA-256, which shows an edit by anyone who does not compute it anew."""
+    """The fields as JSON with their SHA-256, which detects edits that do not recompute it."""
     return json.dumps({**fields, "sha256": fingerprint(json.dumps(fields).encode())}) + "\n"
 
 
 def read_sealed(kind: Any, function: str, path: Path, do: str) -> Any:
-    """The dataclass that `seal_fields` wrote to a file; InputError where the file is damaged or was edited."""
+    """Reads a dataclass that `seal_fields` wrote; InputError for a damaged or edited file."""
     fields = parse_json(function, path.read_bytes(), path)
     seal, own = fields.pop("sha256", None), fingerprint(json.dumps(fields).encode())
     require(seal == own, function, f"an unaltered {path}", "one that was edited", do)
@@ -63,12 +63,12 @@ def read_sealed(kind: Any, function: str, path: Path, do: str) -> Any:
 
 
 def convert(kind: Any, value: Any, function: str, where: object) -> Any:
-    """Returns a value of JSON as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
+    """A JSON value as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
 
-    Raises: InputError naming the field, where one is missing, unknown or of another type. True is no number, and a
-            number with a fraction no whole one; a number that no float holds is none.
+    Raises: InputError naming a field that is missing, unknown or of another type. True is no number, a number with a
+            fraction is no whole number, and a number beyond the range of floats is refused.
     """
-    if type(value) is kind:  # most that is read: names of examples, whole numbers
+    if type(value) is kind:  # the common cases: names of examples, whole numbers
         return value
     origin, arguments = get_origin(kind), get_args(kind)
     if not matches(kind, value):
@@ -100,7 +100,7 @@ def record(kind: Any, value: dict[str, Any], function: str, where: object) -> An
 
 
 def matches(kind: Any, value: Any) -> bool:
-    """True where a value of JSON may be a `kind`; its entries are not looked at."""
+    """True if a JSON value may be a `kind`; its entries are not checked."""
     origin = get_origin(kind) or kind
     if origin in UNIONS:
         return any(matches(k, value) for k in get_args(kind))
@@ -127,6 +127,6 @@ def spell(kind: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """The repr of a value, cut after 60 letters."""
+    """The repr of a value, truncated after 60 letters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

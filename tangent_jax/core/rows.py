@@ -1,4 +1,4 @@
-"""Rows of arrays or memory maps: as one array that reads only the rows that are indexed, and run batch by batch."""
+"""Rows of arrays or memory maps: as one array that reads only indexed rows, and batch by batch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from tangent_jax.core import placement
 
 
 class Rows:
-    """The rows `rows`, "k" or "k b", of `base`, an array of numbers "n ...": nothing is read until it is indexed."""
+    """The rows `rows`, "k" or "k b", of `base`, an array of numbers "n ..."; nothing is read before indexing."""
 
     def __init__(self, base: Any, rows: np.ndarray) -> None:
         within = isinstance(base, Rows)
@@ -33,10 +33,10 @@ class Rows:
 
 
 class Parts:
-    """The rows of several arrays "k ...", one after another, as one array "n ..."."""
+    """The rows of several arrays "k ...", concatenated, as one array "n ..."."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = parts  # plain arrays where they can be: a row of a memmap costs more than its bytes
+        self.parts = parts  # plain arrays if possible: reading a row of a memmap has an overhead
         self.ends = np.cumsum([len(part) for part in parts])
         self.starts = self.ends - [len(part) for part in parts]
         self.shape, self.dtype = (int(self.ends[-1]), *parts[0].shape[1:]), parts[0].dtype
@@ -50,7 +50,7 @@ class Parts:
         if isinstance(first, slice):
             first = range(*first.indices(len(self)))
             part = int(np.searchsorted(self.ends, first.start, "right"))
-            if first and first.step > 0 and first[-1] < self.ends[part]:  # in one part: nothing is copied
+            if first and first.step > 0 and first[-1] < self.ends[part]:  # within one part nothing is copied
                 start = int(first.start - self.starts[part])
                 return self.parts[part][(slice(start, start + len(first) * first.step, first.step), *rest)]
         rows = np.asarray(first)
@@ -72,7 +72,7 @@ class Parts:
 
 
 def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> np.ndarray:
-    """run(x) of every row of x, "n ...", n > 0, in batches of `size` rows (the last is padded with zeros)."""
+    """run(x) for every row of x, "n ...", n > 0, in batches of `size` rows (the last is padded with zeros)."""
     parts = []
     for start in range(0, len(x), size):
         batch = np.asarray(x[start : start + size])

@@ -1,12 +1,12 @@
-"""Folders copied to a URL and back: files by their content, under an index that is written once and never changed.
+"""Copies folders to a URL and back: files by their content hash, listed in an index that never changes.
 
     URL/objects/SHA-256             the bytes of a file
     URL/index/000000000012.json     {"files": {name: SHA-256}, "writer": random}: the 12th state of the folder
 
-A push writes the objects that are not there yet, then the next index (the commit, `urls.create`), then deletes what no
-index names any more. So whoever reads finds one whole state, whenever a push was killed; run again, it writes what is
-missing. Two that push at once write the same number: one of them is refused. A number is no promise by itself, as old
-indices are deleted: after its commit a push looks whether a higher one is there, and is refused then.
+A push writes missing objects, then the next index (the commit, `urls.create`), then deletes objects that no index
+names. So a reader always finds one whole state, even if a push was killed; another push completes it. Two concurrent
+pushes use the same number, so one of them is refused. As old indices are deleted, a number alone does not prove order:
+after its commit a push checks for a higher number, and is refused if there is one.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ MOVED = "Run the same command again, or choose another URL; nothing was changed 
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """The content of an index: the SHA-256 of each file by its name in the folder, and who wrote it."""
+    """The content of an index: the SHA-256 of each file by its name in the folder, and its writer."""
 
     files: dict[str, str]
     writer: str
 
 
 class Remote:
-    """The states of a folder at a URL. `number`: of the newest, 0 where there is none; `files`: its files."""
+    """The states of a folder at a URL. `number`: of the newest state, 0 for none; `files`: its files."""
 
     def __init__(self, function: str, url: str) -> None:
         self.function, self.url = function, url.rstrip("/")
@@ -44,7 +44,7 @@ class Remote:
         self.reload()
 
     def reload(self) -> None:
-        """Reads which state is the newest now, and which objects are there."""
+        """Reads the newest state and the list of objects."""
         listed = urls.list_files(self.function, self.url)
         self.objects = {name.removeprefix("objects/") for name in listed if name.startswith("objects/")}
         numbers = [int(match[1]) for name in listed if (match := re.fullmatch(r"index/(\d{12})\.json", name))]
@@ -53,7 +53,7 @@ class Remote:
             self.files = self.read_index(self.number)
 
     def read_index(self, number: int) -> dict[str, str]:
-        """The files of a state by name; InputError for names that leave the folder, and what is no hash."""
+        """The files of a state by name; InputError for names that leave the folder, and invalid hashes."""
         url = self.index_url(number)
         fields = parse_json(self.function, urls.read(self.function, url), url)
         index: Index = convert(Index, fields, self.function, url)
@@ -72,11 +72,11 @@ class Remote:
         return f"{self.url}/objects/{whole}"
 
     def push(self, root: Path, files: dict[str, str], grow: bool = False) -> None:
-        """Makes `files`, the SHA-256 by name below `root`, the newest state; nothing where it is that already.
+        """Makes `files`, the SHA-256 by name below `root`, the newest state, unless it is already.
 
-        `grow`: a file that has changed since it was hashed, as a log does, is copied as it is now.
-        Raises: InputError where another writer has made a state since this one was read, for a file that is not what
-                `files` says, and where the file system cannot be written to: the newest state is whole in each case.
+        `grow`: a file that changed after it was hashed, such as a log, is copied in its present form.
+        Raises: InputError if another writer made a state since this one was read, if a file does not match `files`, or
+                if writing fails; the newest state stays whole in each case.
         """
         if files == self.files and self.number:
             return
@@ -96,7 +96,7 @@ class Remote:
         self.objects &= {*files.values()}
 
     def upload(self, path: Path, whole: str, grow: bool) -> str:
-        """Writes the object of a file that should have this SHA-256, unless it is there; returns that which it has."""
+        """Writes the object of a file with this SHA-256, unless it exists; returns the actual SHA-256."""
         if whole in self.objects:
             return whole
         require(path.is_file(), self.function, f"the file {path}", "none")
@@ -115,8 +115,8 @@ class Remote:
     def fetch(self, folder: Path, wanted: Collection[str] | None = None) -> Path:
         """Downloads objects of the newest state, all or those wanted, to `folder`, and returns it: files by SHA-256.
 
-        What is there already with its SHA-256, from a call that was killed, is not fetched again.
-        Raises: InputError where an object is gone or is not what its name says.
+        Objects of an earlier, killed call are reused.
+        Raises: InputError if an object is missing or does not match its name.
         """
         for whole in sorted({*self.files.values()} if wanted is None else wanted):
             path = inside(folder, whole)
@@ -125,9 +125,9 @@ class Remote:
         return folder
 
     def pull(self, root: Path) -> None:
-        """Makes `root` a folder of the files of the newest state alone: a kill leaves some of each, to be pulled again.
+        """Replaces the files below `root` by those of the newest state; after a kill, pull again.
 
-        Raises: InputError as `fetch`; then nothing below `root` was changed.
+        Raises: InputError as `fetch`; nothing below `root` has changed then.
         """
         objects = self.fetch(root.with_name(f"{root.name}.objects"))
         shutil.rmtree(root, ignore_errors=True)

@@ -1,10 +1,10 @@
-"""Tensors in one file, as safetensors has them; read by memory map, so that a sum of many files copies none.
+"""Tensors in a safetensors file, read by memory map, so that summing many files copies none.
 
     header     8 bytes of length, then JSON: {name: {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}
     tensors    little-endian, one after another
 
-Written by safetensors, so anyone can read it. The reader is ours, for the memory maps and bfloat16; it checks the
-header against the file's size before it allocates anything.
+The safetensors package writes it. This reader adds memory maps and bfloat16; it checks the header against the file's
+size before it allocates anything.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.records import convert, parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
-COUNTERS = ("num_batches_tracked", "position_ids")  # torch's: whole numbers that no network reads
-MOST_HEADER = 100_000_000  # bytes: safetensors' own bound
+COUNTERS = ("num_batches_tracked", "position_ids")  # torch's counters: whole numbers that no network reads
+MOST_HEADER = 100_000_000  # bytes: safetensors' own limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Entry:
 def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
     """The tensors and the metadata as the bytes of a safetensors file.
 
-    Raises: InputError for metadata larger than a header may be, as of a component that names a million images.
+    Raises: InputError for metadata beyond the limit of a header, such as a million image names.
     """
-    nbytes = len(json.dumps(dict(metadata))) + 200 * len(tensors)  # at least what the header takes
+    nbytes = len(json.dumps(dict(metadata))) + 200 * len(tensors)  # a lower bound of the header's size
     do = "Train on fewer images: a component names each of its own"
     require(nbytes <= MOST_HEADER, "encode", f"a header of at most {MOST_HEADER:,} bytes", f"{nbytes:,}", do)
     return save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, dict(metadata))

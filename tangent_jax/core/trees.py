@@ -1,8 +1,7 @@
 """Partial trees: the trained part of a parameter tree, addressed by path.
 
-A *part* of `w` is a tree with the same paths and fewer leaves. A path is what
-`jax.tree_util.keystr(..., simple=True, separator="/")` prints, so that nested dicts, NNX states,
-tuples and dataclasses are all addressed alike.
+A *part* of `w` is a tree with some of its leaves, at the same paths. Paths are those of
+`jax.tree_util.keystr(..., simple=True, separator="/")`, for nested dicts, NNX states, tuples and dataclasses alike.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ def leaves(tree: Tree) -> dict[str, Any]:
 
 
 def nest(flat: Mapping[str, Any]) -> Tree:
-    """The nested dict whose leaves by path are `flat`."""
+    """The nested dict with the leaves `flat`, by path."""
     tree: dict = {}
     for path, leaf in flat.items():
         *parents, name = path.split("/")
@@ -77,12 +76,12 @@ def scale(t: Any, tree: Tree) -> Tree:
 
 @jax.jit
 def along(a: Tree, t: Any, b: Tree) -> Tree:
-    """a + t b, in the dtypes of a: t is wide where JAX is."""
+    """a + t b, in the dtypes of a, even for a wider t."""
     return jax.tree.map(lambda x, y: x + jnp.asarray(t, x.dtype) * y, a, b)
 
 
 def pair(w: Tree, dw: Tree) -> Tree:
-    """The nested dict `w` with every leaf made Dual(w, dw), dw None where frozen."""
+    """The nested dict `w` with every leaf as Dual(w, dw); dw is None for frozen leaves."""
     tangent = leaves(dw)
     return nest({path: Dual(leaf, tangent.get(path)) for path, leaf in leaves(w).items()})
 
@@ -100,8 +99,8 @@ def select(w: Tree, keep: Callable[[str], bool]) -> Tree:
 def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], Any]:
     """Trees of one structure as one: (leaves, axes, structure).
 
-    A leaf that is one object in all of them is shared, axis None; others are stacked along a new axis 0, as
-    `jax.vmap(..., in_axes=list(axes))` takes them.
+    A leaf that is the same object in all trees is shared, with axis None; others are stacked along a new axis 0, for
+    `jax.vmap(..., in_axes=list(axes))`.
     """
     structures = {jax.tree.structure(tree) for tree in trees}
     require(len(structures) == 1, "stack", "trees of one structure, at least one", f"{len(structures)} structures")
@@ -112,12 +111,12 @@ def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], A
 
 
 def as_pytree(function: Callable) -> Callable:
-    """The function as a pytree, which jit takes as data; a plain function becomes one without leaves."""
+    """The function as a pytree, which jit takes as data; a plain function has no leaves."""
     return function if jax.tree.leaves(function) != [function] else jax.tree_util.Partial(function)
 
 
 def leaf_key(key: Array, path: str) -> Array:
-    """The key of one leaf: its draw depends on its path, never on which others are drawn."""
+    """The key of one leaf: its draw depends on its path, not on the other leaves."""
     return jax.random.fold_in(key, zlib.crc32(path.encode()))
 
 
@@ -141,8 +140,7 @@ def norm(tree: Tree) -> Array:
 def fingerprint(tree: Tree) -> str:
     """SHA-256 (hex) over path, dtype, shape and bytes of every leaf, in the order of the paths.
 
-    Guarantees: equal for equal trees whatever the order of insertion or the device; differs when any
-    bit of any leaf does.
+    Guarantees: equal for equal trees, for any order of insertion and any device; any changed bit changes it.
     """
     state = hashlib.sha256()
     for path, leaf in sorted(leaves(tree).items()):
@@ -153,6 +151,6 @@ def fingerprint(tree: Tree) -> str:
 
 
 def array_bytes(value: np.ndarray) -> bytes | memoryview:
-    """The bytes of an array in row-major order, without a copy where it lies so."""
+    """The bytes of an array in row-major order, without a copy if it is stored so."""
     plain = value.ndim and value.size and not value.dtype.hasobject
     return np.ascontiguousarray(value).view(np.uint8).data if plain else value.tobytes()

@@ -1,7 +1,7 @@
-"""A file or folder at a URL, with what a data set asks of a `Path`; it is read piece by piece and never copied.
+"""A file or folder at a URL, with the methods of `Path` that data sets use; read in pieces, never copied.
 
-The folder is listed once, at the first question: what is there, how large it is and its state are answered from that
-list. An object that is another when it is read is refused: the listing changed.
+The folder is listed once, at the first access; existence, sizes and states come from that list. An object that differs
+from the list when it is read is refused.
 """
 
 import os
@@ -21,7 +21,7 @@ SPEAKER = "open_dataset"
 
 
 class Size(NamedTuple):
-    """The size of a file in bytes, as `os.stat` names it; `st_mtime_ns`: a number of its state."""
+    """The size of a file in bytes, named as in `os.stat`; `st_mtime_ns`: a number that identifies its state."""
 
     st_size: int
     st_mtime_ns: int
@@ -32,25 +32,25 @@ class Listing:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self.known: dict[str, dict[str, Any]] = {}  # of files that were asked for before the rest was listed
+        self.known: dict[str, dict[str, Any]] = {}  # files that were accessed before the listing
 
     @cached_property
     def files(self) -> dict[str, dict[str, Any]]:
-        """The file system's facts of each file by its name below the URL."""
+        """The file system's information on each file, by its name below the URL."""
         return urls.list_files(SPEAKER, self.url)
 
     @cached_property
     def folders(self) -> set[str]:
-        """The names of all folders below the URL, and "" where there is any file."""
+        """The names of all folders below the URL, and "" if there is any file."""
         return {str(parent).removeprefix(".") for name in self.files for parent in PurePosixPath(name).parents}
 
     def info(self, name: str) -> dict[str, Any] | None:
-        """The facts of a file; None where there is none."""
+        """The information on a file; None if it does not exist."""
         return self.known.get(name) or self.files.get(name)
 
 
 LISTINGS: dict[str, Listing] = {}
-"""The listings of this process, by their URL: that of a data set is as old as its opening."""
+"""The listings of this process, by URL; a data set's dates from its opening."""
 
 
 def listing_of(url: str) -> Listing:
@@ -69,12 +69,12 @@ class UrlPath:
 
     @property
     def key(self) -> str:
-        """Its name below the URL of the listing, "" for that itself."""
+        """Its name below the listing's URL, "" for the URL itself."""
         return str(self.pure).removeprefix(".") if self.pure == PurePosixPath() else str(self.pure)
 
     @property
     def listing(self) -> Listing:
-        """The listing in which it stands."""
+        """The listing that contains it."""
         return listing_of(self.root)
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class UrlPath:
 
     @property
     def whole(self) -> PurePosixPath:
-        """Its names from the bucket on."""
+        """Its names, from the bucket on."""
         return PurePosixPath(str(self).partition("://")[2])
 
     @property
@@ -133,7 +133,7 @@ class UrlPath:
         """Its names below another place of the same file system."""
         return self.whole.relative_to(other.whole)
 
-    # Questions, answered by the listing
+    # Answers from the listing
 
     def is_file(self) -> bool:
         """True for a file."""
@@ -171,7 +171,7 @@ class UrlPath:
         return self.glob("*")
 
     def info(self) -> dict[str, Any]:
-        """The file system's facts of a file; InputError where there is none."""
+        """The file system's information on a file; InputError if it does not exist."""
         info = self.listing.info(self.key)
         require(info is not None, SPEAKER, "a file", f"{self}, which does not exist")
         assert info is not None
@@ -183,7 +183,7 @@ class UrlPath:
         return Size(int(info["size"]), hash(urls.state_of(str(self), info)))
 
     def state(self) -> str | None:
-        """Its URL and state as text; None where its file system gives no state."""
+        """Its URL and state as text; None if the file system reports no state."""
         return urls.state_of(str(self), self.info())
 
     # Reading
@@ -195,11 +195,11 @@ class UrlPath:
         return content
 
     def check_size(self, got: int, size: int) -> None:
-        """Raises InputError for a file that has another size than its listing says."""
+        """Raises InputError for a file whose size differs from its listing."""
         require(got == size, SPEAKER, f"{self} of {size} bytes, as it was listed", f"{got} bytes: it changed", AGAIN)
 
     def open(self, mode: str = "rb", cache_type: str = "readahead") -> Any:
-        """Opens a file for reading bytes; InputError where it is no longer the file of the listing."""
+        """Opens a file for reading bytes; InputError if it differs from the listing."""
         require(mode == "rb", SPEAKER, "a file to be read", mode)
         fs, path = urls.connect(SPEAKER, str(self))
         info, size = self.info(), self.stat().st_size
@@ -215,11 +215,11 @@ class UrlPath:
 
 
 Place = Path | UrlPath
-"""A file or folder of a data set: of this machine, or at a URL."""
+"""A file or folder of a data set, local or at a URL."""
 
 
 def read_range(place: Place, offset: int, size: int) -> bytes:
-    """The bytes offset to offset + size of a file, fewer where it ends before; at a URL no others are read."""
+    """The bytes offset to offset + size of a file, fewer at its end; at a URL only these are read."""
     opened = place.open("rb", "none") if isinstance(place, UrlPath) else place.open("rb")
     with opened as file, urls.telling(SPEAKER, str(place)):
         file.seek(offset)
@@ -227,18 +227,18 @@ def read_range(place: Place, offset: int, size: int) -> bytes:
 
 
 def name_below(place: Any, root: Any) -> str:
-    """The name of a file below a folder, both of this machine or both at a URL."""
+    """The name of a file below a folder, both local or both at a URL."""
     return str(place.relative_to(root))
 
 
 def as_place(function: str, where: str | os.PathLike) -> Place:
-    """The path of a file or folder, or its place at a URL; InputError for what is neither. It need not exist."""
+    """The path of a file or folder, local or at a URL; InputError for anything else. It may not exist."""
     if not urls.is_url(where):
         return expand_path(function, where)
     url = os.fspath(where).rstrip("/")
     info = urls.info_of(function, url)
     if info is None:
-        LISTINGS[url] = Listing(url)  # what is opened now is listed now
+        LISTINGS[url] = Listing(url)  # listed again at each opening
         return UrlPath(url)
     root, _, name = url.rpartition("/")
     listing_of(root).known[name] = info

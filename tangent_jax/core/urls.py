@@ -1,8 +1,8 @@
-"""The one door to files at URLs (s3://, gs://, hf://, memory:// and what else fsspec opens).
+"""Access to files at URLs (s3://, gs://, hf://, memory:// and everything that fsspec opens).
 
-A write is one PUT, or a multipart upload that completes: at the end of it an object is there whole, after a kill or an
-error it is not there. `create` writes only where nothing is yet, and that decides between two writers: S3, Google and
-Azure storage and memory:// decide it themselves (If-None-Match), other file systems look and then write.
+A write is one PUT, or a complete multipart upload: afterwards the whole object exists; after a kill or an error it does
+not. `create` writes only if nothing exists yet, which decides between two writers: S3, Google and Azure storage and
+memory:// do this atomically (If-None-Match), other file systems check and then write.
 
 Every error of a file system becomes one line that names the URL: no credentials, no bucket, a clock that is off, ...
 """
@@ -15,19 +15,20 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.core.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
 
 SCRATCH = "~/.cache/tangent_jax/urls"
-"""The folder of local copies of what URLs name."""
+"""The folder of local copies of URLs."""
 CACHE = "cache"
-"""The name, in the local folder of a URL, of the cached rows of features; results are in "out"."""
-PIECE = 1 << 22  # bytes of an object that are read at once
+"""The name of cached feature rows in the local folder of a URL; results are in "out"."""
+PIECE = 1 << 22  # bytes of an object per read
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 STORES = "Keep it on a file system, and copy it by `tangent-jax store push URL`"
-"""The advice for what needs locks, renames and fsync."""
+"""The advice for functions that need locks, renames and fsync."""
 
 
 def is_url(value: object) -> bool:
@@ -38,9 +39,9 @@ def is_url(value: object) -> bool:
 def connect(function: str, url: str) -> tuple[Any, str]:
     """(the file system of a URL, the path of the URL there).
 
-    Raises: InputError for a file system that fsspec does not know, or whose package is not installed.
+    Raises: InputError for a file system that fsspec lacks, or whose package is missing.
     """
-    import fsspec  # 0.2 seconds, for whoever passes a URL alone
+    import fsspec  # takes 0.2 seconds, so only for URLs
 
     scheme = url.partition("://")[0].lower()
     local, do = scheme in ("file", "local"), "Write a local path alone, without a scheme"
@@ -64,17 +65,17 @@ def connect(function: str, url: str) -> tuple[Any, str]:
 
 @contextmanager
 def telling(function: str, url: str) -> Iterator[None]:
-    """Raises each error of a file system, while the `with` runs, as one line of InputError that names the URL."""
+    """Converts errors of a file system, within the `with` block, to an InputError of one line that names the URL."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # each file system has its own kinds
+    except Exception as error:  # each file system raises its own kinds of errors
         raise explain(function, url, error) from error
 
 
 def explain(function: str, url: str, error: Exception) -> InputError:
-    """The InputError that says what an error of a file system means."""
+    """The InputError that explains an error of a file system."""
     chain = [error, *filter(None, [error.__cause__, error.__context__])]
     names = {type(each).__name__ for each in chain}
     text = " ".join((str(error) or type(error).__name__).split())[:200]
@@ -100,14 +101,14 @@ def explain(function: str, url: str, error: Exception) -> InputError:
 
 
 def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
-    """A file system's facts of each file below a URL, as they are now, by its name there; {} where there is none."""
+    """The file system's present information on each file below a URL, by name; {} if there is none."""
     fs, path = connect(function, url)
     with telling(function, url):
         fs.invalidate_cache()
         try:
             entries = fs.find(path, detail=True)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             entries = {}
     prefix = path.strip("/") + "/"
@@ -123,14 +124,14 @@ def read(function: str, url: str) -> bytes:
 
 
 def write(function: str, url: str, content: bytes) -> None:
-    """Writes an object whole, or leaves what was there."""
+    """Writes an object as a whole; an error leaves the old one."""
     fs, path = connect(function, url)
     with telling(function, url):
         fs.pipe_file(path, content)
 
 
 def upload(function: str, file: Path, url: str) -> None:
-    """Writes an object with the bytes of a file, whole, or leaves what was there."""
+    """Writes an object with the bytes of a file, as a whole; an error leaves the old one."""
     if file.stat().st_size <= PIECE:
         return write(function, url, file.read_bytes())
     fs, path = connect(function, url)
@@ -139,10 +140,10 @@ def upload(function: str, file: Path, url: str) -> None:
 
 
 def create(function: str, url: str, content: bytes) -> bool:
-    """Writes an object where there is none; False where there is one of other bytes.
+    """Writes an object if none exists; False if one with other bytes exists.
 
-    An answer that was lost is no error: where the object is there with these bytes, it was written by this call, so
-    the bytes must be the caller's own, such as bytes with a random part.
+    If the object already has these bytes, this call is taken to have written it, with its answer lost. So the bytes
+    must be unique to the caller, such as bytes with a random part.
     """
     fs, path = connect(function, url)
     try:
@@ -161,7 +162,7 @@ def create(function: str, url: str, content: bytes) -> bool:
 
 
 def delete(function: str, urls: list[str]) -> None:
-    """Deletes objects; one that is gone already is none to delete."""
+    """Deletes objects; a missing one is no error."""
     for url in urls:
         fs, path = connect(function, url)
         with telling(function, url), contextlib.suppress(FileNotFoundError):
@@ -169,9 +170,9 @@ def delete(function: str, urls: list[str]) -> None:
 
 
 def download(function: str, url: str, file: Path, wanted: str | None = None) -> str:
-    """Writes the bytes of an object to a file, whole, and returns their SHA-256; `wanted`: what it must be.
+    """Writes the bytes of an object to a file, as a whole, and returns their SHA-256; `wanted`: the required one.
 
-    Raises: InputError where it is another, or the object is gone: the file is not there then.
+    Raises: InputError if it differs, or the object is missing; the file does not exist then.
     """
     fs, path = connect(function, url)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -192,18 +193,18 @@ def download(function: str, url: str, file: Path, wanted: str | None = None) -> 
     return hashed.hexdigest()
 
 
-# Local copies of what is read by memory map, or by libraries that take paths
+# Local copies, for memory maps and for libraries that take paths
 
 
 def state_of(url: str, info: dict[str, Any]) -> str | None:
-    """The URL and state of an object as text; None where its file system gives no state that tells versions apart."""
+    """The URL and state of an object as text; None if its file system cannot tell versions apart."""
     known = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "version_id", "created")
     state = next((str(info[name]) for name in known if info.get(name)), None)
     return None if state is None else f"{url}\0{info.get('size')} {state}"
 
 
 def scratch_of(url: str) -> Path:
-    """The local folder of what a URL names; the same URL has the same folder."""
+    """The local folder of a URL's copies; the same for the same URL."""
     url = url.rstrip("/")
     folder = make_private(expand_path("urls", SCRATCH)) / fingerprint(url.encode())[:24]
     if not (folder / "url").exists():
@@ -213,7 +214,7 @@ def scratch_of(url: str) -> Path:
 
 
 def url_of(path: Path) -> str | None:
-    """The URL of which a local folder is the copy; None for another folder."""
+    """The URL of a local copy's folder; None for other folders."""
     named = path.parent / "url"
     with contextlib.suppress(OSError):
         return named.read_text() if path.parent.parent == expand_path("urls", SCRATCH) else None
@@ -221,14 +222,31 @@ def url_of(path: Path) -> str | None:
 
 
 def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Path:
-    """The path itself, `~` resolved; of a URL the path of a local copy of its file or folder, fetched where it changed.
+    """The path itself, with `~` resolved; for a URL, the path of a local copy, fetched if it changed.
 
-    `names`: of a folder those files alone, beside a file those too, where they are there.
-    Raises: InputError for what is neither, or a URL that cannot be read.
+    `names`: only these files of a folder; for a file, these files beside it too, if they exist.
+    Raises: InputError for anything else, or a URL that cannot be read.
     """
     if not is_url(path):
         return expand_path(function, path)
-    url = os.fspath(path).rstrip("/")
+    return fetch_all(function, os.fspath(path).rstrip("/"), scratch_of(os.fspath(path)) / "files", names)
+
+
+@contextmanager
+def passing_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[Path]:
+    """Yields as `local_copy`, for what a removal may reach: the copy of a URL is deleted when the `with` ends.
+
+    A memory map of a file of it stays good.
+    """
+    if not is_url(path):
+        yield expand_path(function, path)
+        return
+    with TemporaryDirectory(prefix="tangent_jax-") as folder:
+        yield fetch_all(function, os.fspath(path).rstrip("/"), Path(folder), names)
+
+
+def fetch_all(function: str, url: str, root: Path, names: Sequence[str]) -> Path:
+    """Fetches the file or folder at a URL to a folder, as `local_copy` says, and returns the path of its copy."""
     folder, _, last = url.rpartition("/")
     whole = info_of(function, url)
     is_file, folder = whole is not None, url if whole is None else folder
@@ -236,28 +254,27 @@ def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()
     infos = infos | {last: whole} if is_file else infos or list_files(function, url)
     there = {name: info for name, info in infos.items() if info is not None}
     require(there, function, "a file or folder", f"{url}, which does not exist")
-    root = scratch_of(url) / "files"
     for name, info in there.items():
         fetch(function, f"{folder}/{name}", info, inside(root, *name.split("/")))
     return root / last if is_file else root
 
 
 def info_of(function: str, url: str) -> dict[str, Any] | None:
-    """A file system's facts of a file, as they are now; None where there is none."""
+    """The file system's present information on a file; None if it does not exist."""
     fs, path = connect(function, url)
     with telling(function, url):
         fs.invalidate_cache()
         try:
             info = fs.info(path)
         except FileNotFoundError as error:
-            if "bucket" in str(error):
+            if "bucket does not exist" in str(error):
                 raise
             return None
     return info if info.get("type") == "file" else None
 
 
 def fetch(function: str, url: str, info: dict[str, Any], file: Path) -> None:
-    """Downloads an object to a file, unless the file has its bytes: beside it lie its state and its fingerprint."""
+    """Downloads an object to a file, unless the file has its bytes already: its state and hash lie beside it."""
     state, beside = state_of(url, info), file.with_name(f".{file.name}.state")
     is_known = state is not None and file.is_file() and beside.is_file()
     if is_known and beside.read_text() == f"{state}\n{file_fingerprint(file)}":

@@ -10,7 +10,7 @@ import numpy as np
 
 from tangent_jax.core import require
 from tangent_jax.core.records import read_text
-from tangent_jax.core.urls import local_copy
+from tangent_jax.core.urls import passing_copy
 from tangent_jax.data.owners import Owner
 
 
@@ -95,9 +95,9 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     >>> tj.shards.read_owners(table)["1.png"]
     'bob'
     """
-    path = local_copy("read_owners", table)
-    require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
-    lines = csv.reader(read_text("read_owners", path).splitlines())
+    with passing_copy("read_owners", table) as path:
+        require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
+        lines = csv.reader(read_text("read_owners", path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
     whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
     require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")

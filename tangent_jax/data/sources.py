@@ -196,7 +196,7 @@ def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
 
 
 def path_of(root: Place, members: tuple[str, ...], i: int) -> tuple[Place, str]:
-    """The file of member `i` under `root`, of which it is the whole."""
+    """(the file of member `i` under `root`, no place inside it: the file is the image)."""
     return root / members[i], ""
 
 

@@ -1,4 +1,4 @@
-"""Exports of a predictor: folders of weights or a program, with a model card, for other libraries."""
+"""Exports of a predictor for other libraries: folders of weights or a program, with a model card."""
 
 from tangent_jax.exports.folder import FORMATS, check_format, is_export, load_export
 from tangent_jax.exports.peft import read_peft

@@ -1,12 +1,12 @@
-"""The card of an export: README.md, in the form of Hugging Face's model cards.
+"""The model card of an export: README.md, in Hugging Face's format.
 
     ---
-    what machines read (YAML): licence, library, tags, data sets, metrics
+    YAML for machines: licence, library, tags, data sets, metrics
     ---
-    what people read: anchor, data, training, accuracy, privacy, removals, versions, licence, loading, limits
+    text for people: anchor, data, training, accuracy, privacy, removals, versions, licence, loading, limits
 
-It says what the export knows, and of the rest that it is not known. Strings of the YAML are JSON's, as YAML reads them;
-in the text every mark of Markdown in a name is escaped. It holds no identifier of an image and no path of this machine.
+Unknown facts are stated as unknown. YAML strings are written as JSON, which YAML reads. Markdown in names is escaped.
+The card contains no identifier of an image and no path of this machine.
 """
 
 import dataclasses
@@ -43,18 +43,18 @@ METHODS = {"taft": "the tangent f_w(x) + J_w f(x) . dw", "nlft": "the non-linear
 
 @dataclass(frozen=True)
 class Removed:
-    """The removals before an export: how many examples the store has forgotten, and its receipts' fingerprints."""
+    """The removals before an export: the number of forgotten examples, and the fingerprints of the receipts."""
 
     examples: int
     receipts: dict[str, str]
 
 
 def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
-    """The text of an export's README.md; the same for the same export.
+    """The text of an export's README.md; equal for equal exports.
 
-    Args:   said: the provenance that `export` takes. Of it the card reads `of` {component: its provenance}, `privacy`
-            (a PrivacyCost), `accuracy` {data set: of its test images}, `removals` (Removed), `merge` and `license`.
-    Raises: InputError for an accuracy that is no number in 0..1, and for another cost or removals.
+    Args:   said: the provenance that `export` takes. The card uses `of` {component: its provenance}, `privacy` (a
+            PrivacyCost), `accuracy` {data set: of its test images}, `removals` (Removed), `merge` and `license`.
+    Raises: InputError for an accuracy outside 0..1, and for another kind of cost or removals.
     """
     parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
     expect(isinstance(accuracy, Mapping), "accuracy {data set: number}", accuracy)
@@ -103,7 +103,7 @@ def front(
     accuracy: Mapping[str, float],
     licence: str,
 ) -> list[str]:
-    """The lines of the YAML between the marks, each a key and a value that JSON and YAML read alike."""
+    """The lines of the YAML, each a key and a value that JSON and YAML read alike."""
     fields: dict[str, Any] = {"license": licence or "unknown", "library_name": LIBRARIES.get(format, "tangent-jax")}
     pipeline = "image-classification" if input_dtype(predict.model) == "uint8" else "other"
     if pipeline != "other":
@@ -124,13 +124,13 @@ def front(
 
 
 def quote(value: Any) -> str:
-    """JSON that YAML reads as the same value, on one line: what is not printable is escaped as YAML has it."""
+    """JSON on one line that YAML reads as the same value, with unprintable characters in YAML's escapes."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def plain(text: object) -> str:
-    """Text of others as Markdown shows it letter by letter, on one line."""
+    """Text from others, escaped for Markdown, on one line."""
     shown = "".join(c if c.isprintable() else " " for c in str(text))
     return "".join(f"\\{c}" if c in MARKS else c for c in shown)
 
@@ -139,14 +139,14 @@ MARKS = {*string.punctuation} - {*"-,.'()/"}
 
 
 def without_folders(spec: str) -> str:
-    """A specification of weights or data without the folders of this machine."""
+    """A specification of weights or data without this machine's folders."""
     if spec.startswith(("hf-hub:", "random:")):
         return spec
     return re.sub(r"(^|[:@,=])[^:@,=?]*[/\\](?=[^/\\])", r"\1", spec.rstrip("/\\"))
 
 
 def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
-    """The provenances as an export says them: images by identifiers, components and owners by number."""
+    """The provenances for an export: images by identifiers, components and owners by number."""
     owners = sorted({owner for part in parts.values() for owner in part.owners.values()})
     number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
     said = {}
@@ -167,12 +167,12 @@ def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
 
 
 def origins(parts: Any) -> list[Provenance]:
-    """The provenances of the components, by name; none where `of` holds none."""
+    """The provenances of the components, by name; none if `of` holds none."""
     known = []
     for part in parts.values() if isinstance(parts, Mapping) else ():
         try:
             known.append(Provenance.from_json(json.dumps(part)))
-        except (InputError, TypeError):  # the fourth argument of `export` is any JSON
+        except (InputError, TypeError):  # `export` takes any JSON as its fourth argument
             return []
     return known
 
@@ -234,7 +234,7 @@ def training(predict: Predictor | FeatureMap, said: Mapping[str, Any], parts: li
 
 
 def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
-    """The budget that the components spent together, or that none was accounted."""
+    """The privacy cost of all components together, or that there is no account."""
     if spent is None:
         accounts = sum(part.privacy is not None for part in parts)
         some = f" ({accounts} of {len(parts)} components have one of their own)" if accounts else ""
@@ -247,7 +247,7 @@ def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
 
 
 def removals(known: Any) -> list[str]:
-    """The number of examples that were removed before, and the receipts by their fingerprints."""
+    """The number of examples removed before, and the fingerprints of the receipts."""
     if known is None:
         return ["Not known: this export says of no store what was removed from it."]
     removed = convert(Removed, known, "export", "removals")
@@ -257,14 +257,14 @@ def removals(known: Any) -> list[str]:
 
 
 def versions(parts: list[Provenance]) -> list[str]:
-    """The versions that exported it, and those that trained it."""
+    """The versions that made the export, and those that trained it."""
     here = ", ".join(f"{name} {version(name)}" for name in ("tangent-jax", "jax"))
     trained = sorted({", ".join(f"{name} {v}" for name, v in sorted(part.versions.items())) for part in parts})
     return [f"Exported by {here}", *(f"Trained by {plain(line)}" for line in trained)]
 
 
 def licence_of(predict: Predictor | FeatureMap, said: Mapping[str, Any]) -> str:
-    """The licence that the exporter states, or of embedded weights, told by their content; "" where it is not known."""
+    """The licence that the exporter states, or that of embedded weights, by their content; "" if unknown."""
     if said.get("license"):
         return str(said["license"])
     own = trees.leaves(predict.w)

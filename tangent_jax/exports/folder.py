@@ -1,15 +1,15 @@
-"""A composed model on its way out, in a folder: one format of FORMATS.
+"""Exports a model to a folder, in one format of FORMATS.
 
-    safetensors    model.safetensors    w, under the names that others know, as timm loads it
-                   tangent.safetensors  dw, the same names; a leaf that is absent is frozen; or the kernel and bias of
-                                        a head on features, whose settings provenance.json holds
+    safetensors    model.safetensors    w, under other libraries' names, as timm loads it
+                   tangent.safetensors  dw, under the same names, without frozen leaves; or the kernel and bias of a
+                                        head on features, with settings in provenance.json
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
     onnx           model.onnx, run.py, serving.json
     torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
     peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
-    each           provenance.json      the components that dw is a sum of, the names of the outputs, whether these are
-                                        the total or the tangent alone, and the fingerprints of the files
-                         README.md      the same in words, a model card (card.py)
+    all formats    provenance.json      the components of dw, the names of the outputs, whether these are the total or
+                                        the tangent alone, and the fingerprints of the files
+                   README.md            the same in words, a model card (card.py)
 
 f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
 """
@@ -49,9 +49,9 @@ SAID = "provenance.json"
 
 
 class Format(NamedTuple):
-    """The function (folder, predict, dw, classes) that fills a folder, and the packages of the extra of its name.
+    """The function (folder, predict, dw, classes) that fills a folder, and the packages that it needs, an extra's.
 
-    `of_features`: whether a head on features can leave in it.
+    `of_features`: True if it can export a head on features.
     """
 
     write: Callable[[Path, Any, Tree, Sequence[str]], None]
@@ -60,7 +60,7 @@ class Format(NamedTuple):
 
 
 def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, classes: Sequence[str]) -> None:
-    """Writes w and dw under the names of the model's `to_world`; names of classes have no place there."""
+    """Writes w and dw under the names of the model's `to_world`; class names have no place there."""
     if isinstance(predict, FeatureMap):
         predict, tangent = predict.predict, encode(trees.leaves(dw), {})
     else:
@@ -81,7 +81,10 @@ FORMATS = {
 
 @public
 def check_format(function: str, format: str) -> None:
-    """Raises InputError for a format that FORMATS has not, or whose packages are not installed."""
+    """Raises InputError for an unknown format, or one whose packages are not installed.
+
+    >>> tj.exports.check_format("export", "safetensors")
+    """
     one_of("format", format, FORMATS, by=function)
     for package in FORMATS[format].needs:
         do = f"Run pip install 'tangent-jax[{format}]'"
@@ -93,14 +96,18 @@ def export(
     folder: str | os.PathLike, predict: Predictor | FeatureMap, dw: Tree, provenance: dict[str, Any],
     format: str = "safetensors", classes: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Writes a folder that does not exist yet, whole or not at all; at a URL provenance.json comes last.
+    """Writes an export to a new folder, whole or not at all.
 
-    Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; of some of its fields the model
-                card tells (`make_card`). `of` may be the Provenance of each component by name: no name of an image,
-                component or owner then leaves;
-                classes: the names of the outputs, () where they have none.
-    Raises:     InputError where the folder exists, the packages of the format are not installed, or the model cannot
-                leave in it.
+    Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; the model card uses some of its
+                fields (`make_card`). `of` may be the Provenance of each component by name; the export then contains no
+                name of an image, component or owner; classes: the names of the outputs, or ().
+    Raises:     InputError if the folder exists, the format's packages are not installed, or the format cannot hold the
+                model.
+
+    >>> folder = demo.folder() / "export"
+    >>> tj.export(folder, demo.predict, demo.dw, {"note": "an example"}, classes=["a", "b", "c"])
+    >>> sorted(path.name for path in folder.iterdir())
+    ['README.md', 'model.safetensors', 'provenance.json', 'tangent.safetensors']
     """
     if urls.is_url(folder):
         return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes)
@@ -114,7 +121,7 @@ def export(
     provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
-        shutil.rmtree(filling)  # of this export, killed before
+        shutil.rmtree(filling)  # the partial folder of this export, after a kill
     with write_whole_folder(folder, filling) as partial:
         FORMATS[format].write(partial, predict, dw, classes)
         write_whole(partial / "README.md", make_card(predict, provenance, format, classes))
@@ -139,12 +146,16 @@ def export_to_url(url: str, *what: Any) -> None:
 
 @public
 def is_export(url: str) -> bool:
-    """True where a URL holds a whole export: its last file is there."""
+    """True if a URL holds a whole export: its last file exists.
+
+    >>> tj.exports.is_export("memory://examples/nothing")
+    False
+    """
     return urls.info_of("export", f"{url.rstrip('/')}/{SAID}") is not None
 
 
 def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The provenance of an export as JSON: the components' in `of`, if there are any, without names."""
+    """The provenance of an export as JSON; the components in `of`, if any, without names."""
     parts = provenance.get("of")
     if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
         return provenance
@@ -153,15 +164,24 @@ def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
 
 @public
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
-    """(the anchor, dw) that `export` wrote; of a feature map, which `FeatureSettings.of` makes of it, the head.
+    """(the anchor, dw) of an export; for a feature map, which `FeatureSettings.of` restores, the head.
 
-    Args:       model: of your own, which the files cannot name; None for every other, wrapped or not.
-    Guarantees: the model is equal to the one exported; w, in f32, and dw have its numbers; where a part of a fused qkv
-                was trained, the rest of it comes back with a dw of zeros.
-    Raises:     InputError if the folder is no export, a file is not the one that provenance.json names, or dw
-                does not fit its anchor.
+    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not.
+    Guarantees: the model equals the exported one; w, in f32, and dw have the same numbers; if part of a fused qkv was
+                trained, its rest has a dw of zeros.
+    Raises:     InputError if the folder is no export, a file does not match provenance.json, or dw does not fit its
+                anchor.
+
+    >>> folder = demo.folder() / "export"
+    >>> tj.export(folder, demo.predict, demo.dw, {})
+    >>> anchor, dw = tj.exports.load_export(folder, model=demo.model.model)
+    >>> bool((dw["head"]["kernel"] == demo.dw["head"]["kernel"]).all())
+    True
     """
-    folder = urls.local_copy("load_export", folder)
+    if urls.is_url(folder):
+        with urls.passing_copy("load_export", folder) as copy:
+            return load_export(copy, model)
+    folder = expand_path("load_export", folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
@@ -187,7 +207,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
 
 
 def check_description(model: Model, path: Path) -> None:
-    """Raises InputError where a file is of a model with other settings; programs count in one version of JAX alone."""
+    """Raises InputError for a file of a model with other settings; programs count within one version of JAX."""
     said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
     settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
@@ -196,5 +216,5 @@ def check_description(model: Model, path: Path) -> None:
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:
-    """The leaves of the model by path, from a file under the names that others know."""
+    """The leaves of the model by path, from a file under other libraries' names."""
     return model.from_world(read_tensors("load_export", path)[0])

@@ -1,4 +1,4 @@
-"""The lines of Python that load an export, for its card."""
+"""The lines of Python in a card that load an export."""
 
 from dataclasses import asdict
 
@@ -41,7 +41,7 @@ LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
 
 
 def loading(predict: Predictor | FeatureMap, format: str) -> list[str]:
-    """The lines of Python that load it, to be run in its folder."""
+    """The lines of Python that load the export; run them in its folder."""
     shape = (1, *predict.model.input_shape(0))
     if format == "safetensors" and family_of(predict.model) is None:
         return ["`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."]

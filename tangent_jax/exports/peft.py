@@ -1,10 +1,10 @@
-"""LoRA in the layout of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors, to and from.
+"""Reads and writes LoRA in Hugging Face PEFT's format: adapter_config.json and adapter_model.safetensors.
 
     ours   W + A B          A "inputs r", B "r outputs"
     PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; written with s = 1
 
-on the modules of Hugging Face's ViT. PEFT computes the non-linear network f of w + dw, with W + A dB instead of W.
-Tangent LoRA, whose dw holds dB, is its first order in dB: the two differ by O(|dB|^2).
+for the modules of Hugging Face's ViT. PEFT computes the non-linear network f at w + dw, with W + A dB instead of W.
+Tangent LoRA, whose dw holds dB, is its first-order expansion in dB: the two differ by O(|dB|^2).
 """
 
 import json
@@ -19,12 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, whole_number
+from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, urls, whole_number
 from tangent_jax.core.boundary import public
-from tangent_jax.core.files import write_whole
+from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.core.urls import local_copy
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
@@ -41,19 +40,19 @@ MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm 
 }
 NEEDED = {"peft_type": "LORA", "bias": "none"}
 STARTS = (None, True, False, "gaussian")
-"""Values of `init_lora_weights` that leave the base weights as they are; others, such as pissa, move them."""
+"""Values of `init_lora_weights` that do not change the base weights; others, such as pissa, do."""
 WITHOUT_EFFECT = (
     "auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "layers_pattern",
     "layers_to_transform", "lora_dropout", "megatron_core", "modules_to_save", "peft_version", "qalora_group_size",
     "revision", "target_modules", "task_type",
 )  # fmt: skip
-"""Fields that do not decide what the tensors compute. Any other must be off: null, false or empty."""
+"""Fields that do not affect the computation. Any other must be off: null, false or empty."""
 
 
 def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
-    """Writes the adapter of w + dw, its head as `modules_to_save`; names of classes have no place.
+    """Writes the adapter of w + dw, with the head in `modules_to_save`; class names have no place there.
 
-    Raises: InputError for a model that is no ViT of Hugging Face's with LoRA, and for a dw of other leaves.
+    Raises: InputError unless the model is a Hugging Face ViT with LoRA, and for a dw of other leaves.
     """
     model = check_lora("write_peft", predict.model)
     is_total = predict.output == "total"
@@ -70,7 +69,7 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     tensors, targets = {}, []
     for module in model.factor_shapes():
         a, b = (moved(f"{module}/lora_{name}") for name in "ab")
-        if a.any():  # factors of 0 come of adapters without this module
+        if a.any():  # factors of 0 come from adapters without this module
             targets.append(hugging_face(module))
             tensors[f"{PREFIX}{targets[-1]}.lora_A.weight"] = a.reshape(-1, model.rank).T
             tensors[f"{PREFIX}{targets[-1]}.lora_B.weight"] = b.reshape(model.rank, -1).T
@@ -86,16 +85,27 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
 
 @public
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
-    """(the model with LoRA, dw) of an adapter of PEFT's and the pre-trained model that it belongs to.
+    """(the model with LoRA, dw) of a PEFT adapter and its pre-trained model.
 
-    Returns:    the anchor's A is the adapter's and its B is 0; dw holds s B, and zeros for the other leaves that
-                `make_subset(..., "lora_b", ...)` trains. So `tangent` of it is the adapter's first order,
-                `nonlinear` the adapter itself; `trees.add(w, dw)` is an anchor at the adapter. A head in the adapter
-                is the anchor's.
-    Guarantees: what `write_peft` wrote comes back with the bits of A and dB, for B = 0 at the anchor.
-    Raises:     InputError naming what is no plain LoRA, or no module of this model.
+    Returns:    the anchor has the adapter's A and B = 0; dw holds s B, and zeros for the other leaves of
+                `make_subset(..., "lora_b", ...)`. So `tangent` of it is the adapter's first-order expansion,
+                `nonlinear` the adapter itself, and `trees.add(w, dw)` an anchor at the adapter. The anchor takes the
+                adapter's head, if there is one.
+    Guarantees: an adapter of `write_peft` is restored with the bits of A and dB, for B = 0 at the anchor.
+    Raises:     InputError naming a part that is no plain LoRA, or a module that the model lacks.
+
+    >>> model = tj.models.VisionTransformer(demo.vit_config)
+    >>> vit = tj.Pretrained(model, tj.models.initial_weights(model, jax.random.key(0)), "example")
+    >>> predict, folder = tj.tangent(vit.with_lora(2, 1, jax.random.key(1)), kind="lora_b"), demo.folder() / "adapter"
+    >>> tj.export(folder, predict, predict.zeros(), {}, format="peft")
+    >>> adapted, dw = tj.exports.read_peft(folder, vit)
+    >>> adapted.model.rank
+    2
     """
-    folder = local_copy("read_peft", folder)
+    if urls.is_url(folder):
+        with urls.passing_copy("read_peft", folder) as copy:
+            return read_peft(copy, pretrained)
+    folder = expand_path("read_peft", folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     expect(modules, f"LoRA factors in {folder}", "none")
@@ -126,7 +136,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
 
 
 def read_leaves(folder: Path) -> dict[str, Any]:
-    """The factors and the head of an adapter by our paths, two axes each, inputs first."""
+    """The factors and the head of an adapter by our paths, with two axes each, inputs first."""
     leaves: dict[str, Any] = {}
     for name, value in read_tensors("read_peft", folder / TENSORS)[0].items():
         paths = ours(name, folder)
@@ -139,7 +149,7 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 
 
 def read_scale(path: Path) -> tuple[int, float]:
-    """(r, lora_alpha / r) of a PEFT configuration; InputError naming the field that makes it no plain LoRA."""
+    """(r, lora_alpha / r) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
     expect(path.exists(), f"{CONFIG} in {path.parent}", "none")
     config = parse_json("read_peft", path.read_bytes(), path)
     for name, value in NEEDED.items():
@@ -157,7 +167,7 @@ def read_scale(path: Path) -> tuple[int, float]:
 
 
 def check_lora(function: str, model: Any) -> LoRA:
-    """The model, which is a ViT of Hugging Face's with LoRA; InputError for another."""
+    """The model, a Hugging Face ViT with LoRA; InputError for others."""
     expected, do = "a Vision Transformer with LoRA", "Make it by with_lora"
     instance(expected, model, LoRA, do, by=function)
     inside = {f"{module}/{kind}" for module in MODULES for kind in ("kernel", "bias")}
@@ -174,15 +184,15 @@ def check_lora(function: str, model: Any) -> LoRA:
 
 
 def hugging_face(module: str) -> str:
-    """The name of a module of ours in transformers 5."""
+    """The name of our module in transformers 5."""
     block, _, name = module.partition("/")
     return f"vit.layers.{block.removeprefix('block_')}.{MODULES[name][0]}"
 
 
 def ours(name: str, where: Path) -> list[str]:
-    """Our paths of a tensor of an adapter, three for timm's fused qkv; InputError for one that no ViT has.
+    """Our paths of an adapter's tensor, three for timm's fused qkv; InputError for one that no ViT has.
 
-    Its names are those of transformers 5 or 4, or of timm.
+    Names may be those of transformers 5 or 4, or of timm.
     """
     block = r"(?:vit\.)?(?:encoder\.layer|layers|blocks)\.(\d+)"
     match = re.fullmatch(rf"{re.escape(PREFIX)}{block}\.(.+)\.lora_([AB])\.weight", name)

@@ -1,14 +1,14 @@
-"""A predictor that leaves as a program, which runs without this library.
+"""Exports a predictor as a program, which runs without this library.
 
     program(inputs "b ...") -> outputs "b c",    any b;  images are uint8, normalised inside
 
     stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
     onnx         model.onnx, by jax2onnx, in f32, its weights inside; it is run once before it is written
-    both         serving.json: what run.py must know, with the fingerprints of the files; run.py: runs them
+    both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: runs the program
 
-It is the predictor from images on, with the same closed forms: blocks below the first trained one cost what they cost
-in the plain network. Weights are arguments of the StableHLO, not constants: so it is small, compiles sooner, takes any
-size of model, and serves the next composition of the same anchor too.
+The program takes images and uses the same closed forms: blocks below the first trained one run at the cost of the plain
+network. Weights are arguments of the StableHLO, not constants. So it is small, compiles faster, fits any model size,
+and also serves later compositions of the same anchor.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-ALIKE = 1e-4  # relative L2: rounding in f32 leaves 1e-6, a node that was converted wrongly 1
+ALIKE = 1e-4  # relative L2: rounding in f32 gives 1e-6, a wrongly converted node 1
 
 
 def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
-    """Writes the program for any batch size and all PLATFORMS, and its weights beside it."""
+    """Writes the program for any batch size and all PLATFORMS, with its weights beside it."""
     arrays = flat(predict, dw)
     specs = {path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in arrays.items()}
     with one_line("a model that takes any batch size (x.shape[0], not len(x))"), no_source_paths():
@@ -54,13 +54,13 @@ def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequenc
 
 
 def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
-    """Writes the ONNX of the predictor in f32, once onnxruntime gives the predictor's outputs by it."""
+    """Writes the predictor as ONNX in f32, after a check that onnxruntime gives the same outputs."""
     predict, x = predict.in_dtype(None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
     with one_line("a model that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
         from jax2onnx import to_onnx  # pyright: ignore
 
-        # traced here: jax2onnx traces with functions of jax.numpy replaced, which a model may use on shapes
+        # traced here: jax2onnx replaces functions of jax.numpy, which a model may use on shapes
         program = jaxpr_as_fun(jax.make_jaxpr(weights_in)(x))
         content = to_onnx(program, [x], input_names=["inputs"], output_names=["outputs"]).SerializeToString()
         check_alike(content, weights_in, x)
@@ -69,7 +69,7 @@ def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
 
 
 def serve(predict: Predictor, arrays: dict[str, Array], x: Array) -> Array:
-    """The outputs "b c" of inputs "b ..." of stage 0, by the weights of `flat` in place of the predictor's own."""
+    """The outputs "b c" for inputs "b ..." of stage 0, with the weights `flat` instead of the predictor's."""
     own = jax.tree.unflatten(jax.tree.structure(predict), [arrays[path] for path in trees.leaves(predict)])
     stage = predict.subset.stage
     if stage:
@@ -88,17 +88,17 @@ def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
 
 
 def any_batch(model: Model) -> jax.ShapeDtypeStruct:
-    """The inputs of stage 0 of b examples: images as they are decoded, or arrays of the dtype that the model says."""
+    """The inputs of stage 0 for b examples: decoded images, or arrays of the model's dtype."""
     return jax.ShapeDtypeStruct((*export.symbolic_shape("b"), *model.input_shape(0)), input_dtype(model))
 
 
 def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeStruct) -> None:
-    """Raises InputError unless onnxruntime gives the outputs of `want` for three examples of the kind of x."""
+    """Raises InputError unless onnxruntime gives the outputs of `want` for three examples like x."""
     import onnxruntime  # pyright: ignore
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails is raised
-    coins = np.random.default_rng(0).integers(0, 2, (3, *x.shape[1:]))  # token ids too, whatever the vocabulary
+    options.log_severity_level = 4  # raises failures
+    coins = np.random.default_rng(0).integers(0, 2, (3, *x.shape[1:]))  # valid token ids too, for any vocabulary
     inputs = (coins * (255 if x.dtype == np.uint8 else 1)).astype(x.dtype)
     got = onnxruntime.InferenceSession(content, options).run(None, {"inputs": inputs})[0]
     expected = np.asarray(want(inputs))
@@ -108,7 +108,7 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
 
 
 def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:
-    """Writes run.py and serving.json, which says what the folder's files read and give."""
+    """Writes run.py and serving.json, which describes inputs and outputs."""
     x, own = any_batch(model), model.preprocessing
     serving = {
         "format": format,
@@ -126,19 +126,19 @@ def write_script(folder: Path, format: str, model: Model, classes: Sequence[str]
 
 @contextmanager
 def one_line(expected: str, do: str = "") -> Iterator[None]:
-    """Raises InputError for whatever tracing, converting or running a model raises inside."""
+    """Converts every error within the `with` block to an InputError of one line."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # of a user's model, of a converter: any
+    except Exception as error:  # any error of a user's model or a converter
         first = (str(error).splitlines() or [""])[0]
         raise refusal("export", expected, f"{type(error).__name__}: {first[:200]}", do) from error
 
 
 @contextmanager
 def no_source_paths() -> Iterator[None]:
-    """Leaves the paths of this machine's files out of programs that are lowered inside."""
+    """Keeps this machine's file paths out of programs lowered within the `with` block."""
     config: Any = jax.config
     limit = config.jax_traceback_in_locations_limit
     config.update("jax_traceback_in_locations_limit", 0)
@@ -150,7 +150,7 @@ def no_source_paths() -> Iterator[None]:
 
 @contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Holds back packages' warnings to their logs, such as those of plugins for what is not installed."""
+    """Silences packages' log warnings, such as those about missing plugins."""
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     for logger in levels:
         logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""An export that PyTorch computes f_lin of: the files under timm's names, and assets/tangent_torch.py beside them."""
+"""Exports f_lin to PyTorch: files under timm's names, with assets/tangent_torch.py beside them."""
 
 import ast
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ MODULE = "tangent_torch.py"
 
 
 def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
-    """Writes model.safetensors, tangent.safetensors and the module that reads both; names of classes have no place.
+    """Writes model.safetensors, tangent.safetensors and the module that reads both; class names have no place there.
 
-    Raises: InputError for a model that the module does not know, and for one that is not linear in dw.
+    Raises: InputError for a model that the module does not support, and for one that is not linear in dw.
     """
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
     (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
@@ -38,6 +38,6 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
 
 
 def settings_of(source: str) -> dict[str, Any]:
-    """The literal SETTINGS in the source of the module: the settings that it knows, and their values where few."""
+    """The literal SETTINGS in the module's source: the supported settings, and their values if they are few."""
     statements = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
     return next(ast.literal_eval(s.value) for s in statements if ast.unparse(s.targets[0]) == "SETTINGS")

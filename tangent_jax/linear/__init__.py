@@ -1,1 +1,1 @@
-"""One linear map J, with its products, norms, factors and Gram matrices, and one solver of linear systems."""
+"""The linear map J: its products, norms, factors and Gram matrices, and one solver of linear systems."""

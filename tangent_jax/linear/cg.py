@@ -1,19 +1,19 @@
-"""Preconditioned conjugate gradients: A x = b of a symmetric positive A, known by its products A p.
+"""Preconditioned conjugate gradients: solves A x = b for a symmetric positive A, given by its products A p.
 
     x* = argmin f,   f(x) = <x, A x> / 2 - <b, x>,   gradient A x - b = -r,   r the residual
 
-Each step moves along a direction p to the least f there, and makes the next direction conjugate to all before it,
-<p, A p'> = 0; so a system of n numbers is solved in n steps. A matrix M near A^-1, symmetric and positive, makes few of
-them do: they are those of M^(1/2) A M^(1/2), whose eigenvalues lie together.
+Each step minimises f along a direction p, and makes the next direction conjugate to all earlier ones, <p, A p'> = 0. So
+a system of n numbers takes at most n steps. A symmetric positive matrix M near A^-1 reduces their number: the steps are
+those of M^(1/2) A M^(1/2), whose eigenvalues are close together.
 
     alpha = <r, z> / <p, A p>       x <- x + alpha p
                                     r <- r - alpha A p
                                     z <- M r
     beta  = <r, z> / <r, z> before  p <- z + beta p
 
-Source: Hestenes and Stiefel 1952; Saad 2003, algorithm 9.1. Vectors are trees. All is of one right-hand side; for k of
-them side by side, `jax.vmap(step, (0, 0, None, 0))`: each leaf of a state then has k as its first axis, and one pass
-over the data gives k products. There is no check for A: of one that is not positive the result means nothing.
+Source: Hestenes and Stiefel 1952; Saad 2003, algorithm 9.1. Vectors are trees. The functions treat one right-hand side;
+for k of them use `jax.vmap(step, (0, 0, None, 0))`: each leaf of a state then has k as its first axis, and one pass
+over the data gives k products. A is not checked: if it is not positive, the result is meaningless.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from tangent_jax.core import Tree, trees
 
 
 class Preconditioner(Protocol):
-    """M, a pytree, which travels to compiled programs as data."""
+    """M, a pytree, which compiled programs take as data."""
 
     def times(self, v: Tree) -> Tree:
         """M v."""
@@ -56,9 +56,9 @@ def init(gradient: Tree, m: Preconditioner | None = None) -> State:
 def step(state: State, product: Tree, m: Preconditioner | None = None, restart: Any = False) -> State:
     """The state after one step; product: A p.
 
-    restart: where it is true, `product` is the gradient A x - b instead: x stays, r is then free of the rounding of all
-             steps before, and the next direction is the first of new ones.
-    Edge cases: where r is 0, as of a right-hand side 0, nothing moves.
+    restart: if True, `product` is the gradient A x - b instead: x stays, r loses the rounding errors of earlier steps,
+             and the directions start over.
+    Edge cases: if r is 0, as for a right-hand side of 0, nothing changes.
     """
     alpha = jnp.where(restart, 0, ratio(state.rz, trees.vdot(state.p, product)))
     x, r = trees.along(state.x, alpha, state.p), trees.along(state.r, -alpha, product)
@@ -75,14 +75,14 @@ def precondition(m: Preconditioner | None, r: Tree) -> Tree:
 
 
 def ratio(a: Array, b: Array) -> Array:
-    """a / b, and 0 where b is."""
+    """a / b, and 0 if b is 0."""
     return jnp.where(b == 0, 0, a / b)
 
 
 def solve(
     times: Callable[[Tree], Tree], b: Tree, m: Preconditioner | None = None, *, tolerance: float, steps: int
 ) -> Tree:
-    """x with |b - A x| <= tolerance |b|, or after so many steps; times: p -> A p."""
+    """x with |b - A x| <= tolerance |b|, or after this many steps; times: p -> A p."""
     state, largest = init(trees.scale(-1.0, b), m), tolerance * trees.norm(b)
     for _ in range(steps):
         if trees.norm(state.r) <= largest:

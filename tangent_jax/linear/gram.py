@@ -2,8 +2,8 @@
 
     K[(i,c),(j,c')] = sum over kernels (x_i . x_j) (s_ic . s_jc')  +  sum over gains, biases  g_ic . g_jc'
 
-No row is multiplied out: a leaf's part of it is an input times a signal (signals.py). Where a kernel reads several
-tokens, the sum over them is, some inputs at a time.
+Rows are not formed: a leaf's part is an input times a signal (signals.py). If a kernel reads several tokens, the sum
+over them is formed, for some inputs at a time.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ import numpy as np
 from tangent_jax.core import Tree, progress_bar, trees
 from tangent_jax.linear.signals import Leaf
 
-CHUNK = 1 << 25  # numbers of a temporary array
+CHUNK = 1 << 25  # the most numbers of a temporary array
 
 
 class Rows(NamedTuple):
-    """The rows of J of some examples, one for each output: those at dw = 0, "n c", and leaf by leaf inputs and signals.
+    """The rows of J for some examples, one for each output: outputs at dw = 0, "n c", and inputs and signals by leaf.
 
-    What is made of them here is made on the host.
+    Computations with them run on the host.
     """
 
     outputs: Any
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(examples, numbers of an output)."""
+        """(examples, outputs)."""
         return self.outputs.shape
 
     def take(self, rows: Any) -> "Rows":
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
         return Rows(self.outputs[rows], {path: leaf.take(rows) for path, leaf in self.leaves.items()})
 
     def along(self, directions: np.ndarray) -> "Rows":
-        """The rows of sum_c u_ic f_ic, "n c" u: one output for each example."""
+        """The rows of sum_c u_ic f_ic, for "n c" u: one output for each example."""
         leaves = {
             path: dataclasses.replace(leaf, s=np.einsum("nc,nc...->n...", directions, leaf.s)[:, None])
             for path, leaf in self.leaves.items()
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
         values = []
         for path, leaf in trees.leaves(like).items():
             own = self.leaves.get(path)
-            if own is None:  # reaches no output
+            if own is None:  # does not reach the outputs
                 value = np.zeros(leaf.shape)
             elif own.layout is None:
                 value = np.einsum("nc,ncp->p", a, own.s).reshape(leaf.shape)
@@ -62,7 +62,7 @@ class Rows(NamedTuple):
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
     def gram(self, others: "Rows | None" = None) -> np.ndarray:
-        """J J_others^T, "n c, m c" flattened to a matrix; others: None for these, of which half is computed."""
+        """J J_others^T, "n c, m c" flattened to a matrix; others: None for these rows, where half is computed."""
         other = self if others is None else others
         (n, c), (m, k) = self.shape, other.shape
         result = np.empty((n * c, m * k))
@@ -83,7 +83,7 @@ class Rows(NamedTuple):
 
 
 def add_products(block: np.ndarray, a: Leaf, b: Leaf, rows: slice, columns: int) -> None:
-    """Adds one leaf's part of J_a J_b^T for some rows and the first columns, "n c m k"."""
+    """Adds one leaf's part of J_a J_b^T, for some rows and the first columns, "n c m k"."""
     n, c, m, k = block.shape
     sa, sb = a.s[rows], b.s[:columns]
     if a.x is None or b.x is None:

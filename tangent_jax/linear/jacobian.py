@@ -1,11 +1,11 @@
-"""J of a batch: f(dw) = f_0 + J dw, linear in dw, held in one of three ways.
+"""J of a batch: f(dw) = f_0 + J dw, stored in one of three forms.
 
-    Fresh     the predictor and its inputs: linearised at each product, nothing is kept
-    Kept      the arrays that the products read (`keep`): for a ViT's last block little more than its inputs
-    Formed    inputs x signals of all outputs (`form`): for products with many steps side by side
+    Fresh     the predictor and its inputs: linearised at each product, nothing is stored
+    Kept      the arrays that products read (`keep`): for a ViT's last block little more than its inputs
+    Formed    inputs x signals of all outputs (`form`): for products with many steps together
 
-J is the same at any dw. Each gives f(dw), J v and J^T u at a step (`at`), and J q of k steps at once (`times_all`), a
-map that `jax.linear_transpose` transposes. Rows of J as inputs and signals: signals.py, gram.py.
+J does not depend on dw. Each form gives f(dw), J v and J^T u at a step (`at`), and J q of k steps at once
+(`times_all`), a map that `jax.linear_transpose` transposes. Rows of J as inputs and signals: signals.py, gram.py.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Layout
 
 Steps = Any
-"""Steps side by side, in the form in which a J multiplies them."""
+"""Several steps, in the form that a J multiplies."""
 
 
 class Products(NamedTuple):
@@ -39,29 +39,29 @@ class Products(NamedTuple):
 
 
 class Jacobian(ABC):
-    """J of a batch, and what it is of: a pytree, which travels to compiled programs as data."""
+    """J of a batch, with the data that it needs: a pytree, which compiled programs take as data."""
 
     @abstractmethod
     def at(self, dw: Tree) -> Products:
         """f(dw), and J for one step."""
 
     def side_by_side(self, steps: Tree) -> Steps:
-        """Steps, k as the first axis of each leaf, in the form that `times_all` multiplies."""
+        """The steps, with k as the first axis of each leaf, in the form for `times_all`."""
         return steps
 
     def apart(self, steps: Steps, like: Tree) -> Tree:
-        """`side_by_side` undone; like: steps of these shapes. A leaf that reaches no output is 0."""
+        """Inverts `side_by_side`; like: steps of these shapes. A leaf that does not reach the outputs is 0."""
         return steps
 
     def times_all(self, like: Steps) -> Callable[[Steps], Array]:
-        """The map of steps side by side, such as `like`, to J q of each, "b c k"; linear, to be transposed."""
+        """The linear map from steps, like `like`, to J q of each, "b c k"; it can be transposed."""
         return jax.vmap(self.at(jax.tree.map(lambda leaf: leaf[0], like)).times, out_axes=2)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["predict", "inputs", "rows"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Fresh(Jacobian):
-    """A predictor on the inputs "n ..." at `rows`, "b", or on inputs "b ..." where these are None."""
+    """A predictor on the inputs "n ..." at `rows`, "b"; or on inputs "b ...", with `rows` None."""
 
     predict: Callable[[Tree, Any], Array]
     inputs: Any
@@ -86,7 +86,7 @@ class Kept(Jacobian):
     forward: Any
 
     def at(self, dw: Tree) -> Products:
-        is_zero = trees.squared_norm(dw) == 0  # as at most starts: then so is J dw
+        is_zero = trees.squared_norm(dw) == 0  # zero, as at most starts: then J dw is zero too
         change = jax.lax.cond(is_zero, lambda dw: jnp.zeros_like(self.outputs), self.forward, dw)
         return Products(self.outputs + change, self.forward, dw)
 
@@ -95,7 +95,7 @@ class Kept(Jacobian):
 def keep(fresh: Fresh, zero: Tree) -> Kept:
     """J with the arrays that its products read.
 
-    zero: dw = 0, as data: where zeros are constants of the program, XLA's CPU compiler gave NaN for a ResNet.
+    zero: dw = 0, as data: with zeros as constants, XLA's CPU compiler gave NaN for a ResNet.
     """
     outputs, forward, _ = fresh.at(zero)
     return Kept(outputs, forward)
@@ -110,11 +110,11 @@ class Formed(Jacobian):
 
         J q_k = sum over kernels  s_ic . (x_i Q_k)  +  sum over gains, biases  g_ic . q_k,    k = 1, 2, ...
 
-    `Kept` multiplies by the network's weights at each product, one step at a time. Here the steps stand side by side,
-    of each kernel "h i k o", of all other leaves together "k p": so a kernel's products with all of them are one of two
-    matrices, and the weights are in the signals. That is less work where a kernel reads one token and an example has
-    fewer signals than dw has numbers: a ViT's last block, read by the class query, with few classes.
-    `layouts`: of the kernels; `paths`: the other leaves, in the order of p.
+    `Kept` multiplies by the network's weights at each product, one step at a time. Here the steps form one array, "h i
+    k o" for each kernel and "k p" for all other leaves, so all products of a kernel are one matrix product, and the
+    signals contain the weights. That is less work if a kernel reads one token and an example has fewer signals than dw
+    has numbers: for a ViT's last block with the class query and few classes. `layouts`: of the kernels; `paths`: the
+    other leaves, in the order of p.
     """
 
     outputs: Array
@@ -151,7 +151,7 @@ class Formed(Jacobian):
         return self.times
 
     def times(self, steps: Steps) -> Array:
-        """J q of steps side by side, "b c k"."""
+        """J q of the steps, "b c k"."""
         kernels, others = steps
         changes = jnp.einsum("bcp,kp->bck", self.others, others)
         for path, (x, s) in self.kernels.items():
@@ -162,7 +162,7 @@ class Formed(Jacobian):
 
 
 def form(rows: Rows) -> Formed:
-    """J of its rows, where each kernel reads one token."""
+    """J from its rows, if each kernel reads one token."""
     outputs, leaves = rows
     kernels = {path: leaf for path, leaf in leaves.items() if leaf.layout is not None}
     paths = tuple(path for path in leaves if path not in kernels)

@@ -1,10 +1,10 @@
-"""The leading eigenvectors of a matrix A, about, and what they correct of an approximate solution.
+"""Approximate leading eigenvectors of a matrix A, which correct an approximate solution.
 
     A delta = b,   r = b - A delta:    delta + W c,   c = (W^T A W)^-1 W^T r    leaves   r - A W c
 
-|r| / Lambda bounds the error of delta, and is mostly of few directions, those of A's largest eigenvalues, where the
-error itself is small: the correction takes them out. W by one step of subspace iteration from random numbers (Halko,
-Martinsson and Tropp 2011): two products of A with as many steps.
+|r| / Lambda bounds the error of delta. A few directions dominate r, those of A's largest eigenvalues, although the
+error there is small; the correction removes them. W comes from one step of subspace iteration on random numbers (Halko,
+Martinsson and Tropp 2011), which takes two products of A with as many steps.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, trees
 
-SMALLEST = 1e-6  # of the largest eigenvalue of a small matrix: in f32 what is below it is rounding
+SMALLEST = 1e-6  # share of the largest eigenvalue; in f32 smaller ones are rounding errors
 
 
 class Leading(NamedTuple):
@@ -44,7 +44,7 @@ def leading(product: Callable[[Tree], Tree], shift: float, like: Tree) -> Leadin
 
 @jax.jit
 def _orthonormal(a: Tree, q: Tree, shift: float) -> Tree:
-    """Orthonormal steps that span A q - shift q, and zeros where that is of fewer dimensions."""
+    """Orthonormal steps that span A q - shift q; zeros if that has fewer dimensions."""
     spanned = jax.tree.map(lambda a, q: a - shift * q, a, q)
     values, vectors = jnp.linalg.eigh(_products(spanned, spanned))
     scale = jnp.where(values > SMALLEST * values[-1], jax.lax.rsqrt(jnp.abs(values)), 0)

@@ -1,4 +1,4 @@
-"""Rows of J as inputs times signals: the inputs of a trained leaf's uses, and the cotangents that flow back to them.
+"""Rows of J as inputs times signals: the inputs of a leaf's uses, and the cotangents that flow back to them.
 
 The tangent is linear in every leaf, so an example's row u^T J is its input times the signal of the cotangent u:
 
@@ -6,8 +6,8 @@ The tangent is linear in every leaf, so an example's row u^T J is its input time
     y += x * dg    J = sum_t x_t * s_t           gains
     y += dbeta     J = sum_t s_t                 biases, tokens, positions
 
-Both come of one forward and one backward pass over probes (rules/probe.py) that form no gradient. Per-example norms,
-Kronecker factors, Gram matrices, sketches and products with many steps are made of them, leaf by leaf (`Leaf`).
+One forward and one backward pass over probes (rules/probe.py) gives both, without forming a gradient. Per-example
+norms, Kronecker factors, Gram matrices, sketches and products with many steps use them, leaf by leaf (`Leaf`).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from tangent_jax.rules.probe import Probe, widen
 class Use(NamedTuple):
     """One place where a leaf enters the network: its path, the einsum or None, and the input or None.
 
-    `beside`: of a bias the path of its kernel, where that is trained too.
+    `beside`: for a bias, the path of its kernel if that is trained too.
     """
 
     path: str
@@ -37,13 +37,13 @@ class Use(NamedTuple):
 
 
 class UseProbe(Probe):
-    """A leaf of dw that lists its uses, and adds to each a zero whose gradient is the signal that arrives there."""
+    """A leaf of dw that records its uses, and adds a zero to each, whose gradient is the signal there."""
 
     def __init__(self, path: str, leaf: Array, uses: list[Use], zeros: Callable[[Any], Array], at_zero: bool) -> None:
         self.path, self.leaf, self.uses, self.zeros, self.at_zero = path, leaf, uses, zeros, at_zero
 
     def note(self, tangent: Callable[[Array], Array], *of_use: Any) -> Array:
-        """Lists a use; returns its term of the tangent plus the zero, or the zero alone where dw counts as 0."""
+        """Records a use; returns its term of the tangent plus the zero, or the zero alone if dw counts as 0."""
         self.uses.append(Use(self.path, *(of_use or (None, None))))
         if self.at_zero:
             return self.zeros(jax.eval_shape(tangent, self.leaf))
@@ -62,7 +62,7 @@ class UseProbe(Probe):
 
 
 class Probed(NamedTuple):
-    """A forward pass over probes: outputs "b c", uses of the leaves, and the map of a cotangent to their signals.
+    """A forward pass with probes: outputs "b c", uses of the leaves, and the map from a cotangent to their signals.
 
     `shapes`: of every leaf, by path.
     """
@@ -74,12 +74,12 @@ class Probed(NamedTuple):
 
     @property
     def biases(self) -> dict[str, str]:
-        """The path of each kernel's bias, where both are trained."""
+        """The path of each kernel's bias, if both are trained."""
         return {use.beside: use.path for use in self.uses if use.beside is not None}
 
     def rows(self, cotangents: Array) -> dict[str, "Leaf"]:
-        """u^T J of each example, leaf by leaf; cotangents: u, "k b c". A leaf that reaches no output is left out."""
-        if len(cotangents) == 1:  # as for a gradient: the program is that of one backward pass
+        """u^T J of each example, by leaf; cotangents: u, "k b c". Leaves that do not reach the outputs are left out."""
+        if len(cotangents) == 1:  # the same program as for a gradient: one backward pass
             signals = [s[None] for s in self.back(cotangents[0])]
         else:
             signals = jax.vmap(self.back)(cotangents)
@@ -87,7 +87,7 @@ class Probed(NamedTuple):
         for use, s in zip(self.uses, signals, strict=True):
             if use.spec is not None:
                 assert use.x is not None
-                assert use.path not in leaves, use.path  # a kernel enters once
+                assert use.path not in leaves, use.path  # a kernel is used once
                 axes = layout(use)
                 leaves[use.path] = Leaf(axes.rows(use.x), jax.vmap(axes.signals)(s).swapaxes(0, 1), axes)
                 continue
@@ -101,9 +101,9 @@ class Probed(NamedTuple):
 @partial(jax.tree_util.register_dataclass, data_fields=["x", "s"], meta_fields=["layout"])
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One leaf's part of k rows of each example, never multiplied out where it is a kernel's: sum_t x_t (x) s_kt.
+    """One leaf's part of k rows of each example; a kernel's part, sum_t x_t (x) s_kt, is not formed.
 
-    Of a kernel the inputs x "b t h i" and the signals s "b k t h o"; of another leaf x is None and s "b k p" the rows.
+    For a kernel: the inputs x "b t h i" and signals s "b k t h o". For another leaf: x is None, and s "b k p" the rows.
     """
 
     x: Any
@@ -116,10 +116,10 @@ class Leaf:
 
 
 def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> Probed:
-    """The outputs f(dw) on a batch, the uses of every leaf of dw, and the way back to their signals.
+    """The outputs f(dw) on a batch, the uses of every leaf of dw, and the map back to their signals.
 
-    Args:       f: a closed form, made of rules, which take probes as leaves; its leaves come nested;
-                at_zero: the outputs at dw = 0, whatever dw holds; nothing is multiplied by it.
+    Args:       f: a closed form made of rules, which take probes as leaves; its leaves are nested; at_zero: the outputs
+                at dw = 0, for any dw, without multiplications by it.
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
 
@@ -151,23 +151,23 @@ def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> P
 
 
 def letters(use: Use) -> tuple[str, str, str]:
-    """The einsum's axes of input, kernel and output, with letters for the dots."""
+    """The einsum's axes of input, kernel and output, with letters instead of the dots."""
     assert use.spec is not None
     assert use.x is not None
     terms, ss = use.spec.split("->")
     xs, ws = terms.split(",")
-    dots = "zvw"[: use.x.ndim - len(xs.replace("...", ""))]  # letters that no kernel has
+    dots = "zvw"[: use.x.ndim - len(xs.replace("...", ""))]  # letters that no kernel uses
     return xs.replace("...", dots), ws, ss.replace("...", dots)
 
 
 def vector(use: Use, s: Array, ndim: int) -> Array:
-    """Each example's gradient of a gain, bias, token or position, "b ...", of its `ndim` axes: s summed over others."""
+    """Each example's gradient of a gain, bias, token or position with `ndim` axes, "b ...": s summed over others."""
     each = widen(s) if use.x is None else widen(s) * use.x
     return each.reshape(s.shape[0], -1, *s.shape[s.ndim - ndim :]).sum(1)
 
 
 class Layout(NamedTuple):
-    """A kernel's axes by their part in its product: tokens are summed, heads are shared, then inputs and outputs."""
+    """A kernel's axes by their role in its product: tokens are summed, heads are shared, then inputs and outputs."""
 
     batch: str
     tokens: str
@@ -189,7 +189,7 @@ class Layout(NamedTuple):
         return group_axes(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
 
     def kernel(self, blocks: Any, shape: tuple[int, ...]) -> Any:
-        """The kernel of `shape` whose `blocks` are these, "h i o"."""
+        """The kernel of `shape` with these `blocks`, "h i o"."""
         order = self.heads + self.inputs + self.outputs
         sizes = dict(zip(self.axes[1], shape, strict=True))
         whole = blocks.reshape([sizes[axis] for axis in order])
@@ -197,7 +197,7 @@ class Layout(NamedTuple):
 
 
 def layout(use: Use) -> Layout:
-    """The layout of a kernel's axes by those of its input and output."""
+    """The layout of a kernel's axes, from those of its input and output."""
     xs, ws, ss = letters(use)
     tokens = "".join(a for a in xs[1:] if a in ss and a not in ws)
     heads = "".join(a for a in ws if a in xs and a in ss)

@@ -190,11 +190,10 @@ def features(
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
         placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
-        shared = f"{cache.url}/{here}" if cache.url is not None and is_keeper else None
-        placement.together(lambda: fetch_rows(shared, folder) if shared else None)
+        placement.together(lambda: fetch_rows(cache.url, folder) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
-        placement.together(lambda: share_rows(shared, folder) if shared else None)
+        placement.together(lambda: share_rows(cache.url, folder) if is_keeper else None)
     return readable(rows, examples, identifiers, cache)
 
 

@@ -1,8 +1,8 @@
-"""Cached rows at a URL: fetched before rows are computed, and copied there once all of them are (core/snapshots.py).
+"""Cached rows at a URL: fetched before rows are computed, and copied there when all are complete (core/snapshots.py).
 
-    URL/TRUNK-IMAGES/    the files of a folder of cached rows but `complete`, which tells of one disk
+    URL/TRUNK-IMAGES/    the files of a folder of cached rows, without `complete`, which describes one disk
 
-Every chunk that was fetched is held against its checksum before it is read, as rows on a disk that changed are.
+Every fetched chunk is checked against its checksum before it is read, like rows on a disk that changed.
 """
 
 from pathlib import Path
@@ -14,11 +14,11 @@ from tangent_jax.models.layout import holds_rows
 JOURNAL = "journal.jsonl"
 
 
-def fetch_rows(url: str, folder: Path) -> None:
-    """Fetches the rows that a URL has, to a folder that holds none; a kill leaves some, which count as missing."""
-    if holds_rows(folder):
+def fetch_rows(url: str | None, folder: Path) -> None:
+    """Fetches a URL's rows into a folder without rows; after a kill, the others count as missing."""
+    if url is None or holds_rows(folder):
         return
-    remote = Remote("Cache", url)
+    remote = Remote("Cache", f"{url}/{folder.name}")
     objects = remote.fetch(folder / "objects")
     for name, whole in sorted(remote.files.items(), key=lambda pair: (pair[0] == JOURNAL, pair)):
         if Path(name).name == name and name not in ("lock", "complete"):
@@ -27,9 +27,11 @@ def fetch_rows(url: str, folder: Path) -> None:
         objects.rmdir()
 
 
-def share_rows(url: str, folder: Path) -> None:
-    """Copies the rows of a folder to a URL, unless it has them."""
-    remote = Remote("Cache", url)
+def share_rows(url: str | None, folder: Path) -> None:
+    """Copies the rows of a folder to a URL, unless it has them; without a URL it does nothing."""
+    if url is None:
+        return
+    remote = Remote("Cache", f"{url}/{folder.name}")
     if remote.files.get(JOURNAL) == file_fingerprint(folder / JOURNAL):
         return
     names = [path.name for path in folder.iterdir() if path.is_file() and path.name not in ("lock", "complete")]

@@ -4,7 +4,7 @@
 
 The noise is drawn once, for the sum over all micro-batches, in the units of S; B is public. Normals are computed by Box
 and Muller (1958) from Threefry's bits (Salmon et al. 2011), not by `jax.random.normal`, for two reasons. In float32 its
-tail ends at z = 5.4. Where one neighbour's noise ends before the other's, delta grows by up to sqrt(d) phi(z) / sigma a
+tail ends at z = 5.4. If one neighbour's noise ends before the other's, delta grows by up to sqrt(d) phi(z) / sigma a
 step of d numbers: by 6e-4 in 50 steps of d = 455,000 and sigma = 10 (here, with z = 7.4, by 1e-9). And on a CPU it
 takes four times the time, as it writes every round of the generator to memory. Neither generator is cryptographic, and
 the rounding of floating-point noise leaks information about S (Mironov 2012): `discrete.py` avoids both.

@@ -83,9 +83,9 @@ def squared_norms(leaves: dict[str, Leaf], units: int) -> tuple[Array, Array]:
 def kernel_norm(leaf: Leaf, units: int) -> tuple[Array, Array]:
     """(|sum_t x_t (x) s_t|^2 of each unit, the largest underestimate by rounding), "o" each.
 
-    Computed from Gram matrices over the tokens t, or from the sum itself where the kernel is smaller than those, as for
-    a convolution with many pixels (Bu et al. 2022, "mixed ghost clipping"). Where tokens' gradients cancel, the sum
-    over Gram matrices cancels too, with rounding errors of the size of eps (sum_t |x_t| |s_t|)^2.
+    Computed from Gram matrices over the tokens t, or from the sum itself if the kernel is smaller than those, as for a
+    convolution with many pixels (Bu et al. 2022, "mixed ghost clipping"). If tokens' gradients cancel, the sum over
+    Gram matrices cancels too, with rounding errors of the size of eps (sum_t |x_t| |s_t|)^2.
     """
     x, s = (a.reshape(units, -1, *a.shape[-2:]) for a in (leaf.x, leaf.s))  # an owner's tokens, of all examples
     inputs, outputs, tokens = x.shape[-1], s.shape[-1], x.shape[1]

@@ -33,7 +33,8 @@ from tangent_jax.core import Tree, expect, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
-from tangent_jax.models.ntk import FeatureMap, rows_of
+from tangent_jax.models.mapped import rows_of
+from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.public import check_public, inverse_root
 from tangent_jax.privacy.train import fit_private

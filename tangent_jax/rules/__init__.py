@@ -1,7 +1,6 @@
 """The closed forms: each takes values with their tangents and returns a value with its tangent.
 
-`None` as a tangent is a structural zero. Parameters come as Dual leaves, data as
-`(x, dx)`; the result is always `(y, dy)`.
+`None` as a tangent is a structural zero. Parameters are Dual leaves, data are `(x, dx)`; the result is `(y, dy)`.
 """
 
 from tangent_jax.rules.activations import ACTIVATIONS, relu, softmax

@@ -45,7 +45,7 @@ def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
 
 def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
-    """x sigmoid(1.702 x) (OpenAI's CLIP towers) and its tangent; x, dx and the result have one shape.
+    """x sigmoid(1.702 x), in OpenAI's CLIP towers, and its tangent; x, dx and the result have one shape.
 
     s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
     """
@@ -65,7 +65,7 @@ def silu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 def relu(x: Array, dx: Tangent, slope: float = 0.0) -> tuple[Array, Tangent]:
     """max(x, slope x) and its tangent: ReLU, leaky for a slope in (0, 1); x, dx and the result have one shape.
 
-    Source: linearised ResNets have a leaky one (LQF, Achille et al. 2021).
+    Linearised ResNets use a leaky one (LQF, Achille et al. 2021).
 
     y = x where x > 0, else slope x;   dy = dx where x > 0, else slope dx
     """

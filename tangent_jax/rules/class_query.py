@@ -1,7 +1,7 @@
 """Attention of one query per head, keys and values never formed.
 
-With class-token pooling only the class token's query of the last block is read. Keys and values are
-linear in the normalised tokens z = g x^ + beta, so their kernels move to the one-row side:
+With class-token pooling only the class token's query of the last block is used. Keys and values are linear in the
+normalised tokens z = g x^ + beta, so their kernels can be applied to the query's single row instead:
 
     u = W_k q / sqrt(e)            per head, d
     a = softmax(x^ (g u))          m;  beta . u and the key bias shift all scores alike and drop out
@@ -12,12 +12,12 @@ linear in the normalised tokens z = g x^ + beta, so their kernels move to the on
 Exact, with O(n h d + d^2) work instead of O(n d^2). The tangent is the product rule on each line.
 Not in the paper.
 
-Where keys turn by their place in a grid (rotary.py), q . R k = R^T q . k. Half of the features turn by the row y alone,
-the others by the column x alone, so there is one u for each row and one for each column, not one for each token:
+For rotary keys (rotary.py), q . R k = R^T q . k. Half of the features rotate by the row y alone, the others by the
+column x alone. So there is one u for each row and one for each column, not one for each token:
 
     s_yx = z_yx . (u_y + u_x) + (R_y^T q + R_x^T q) . b_k,     u_y = W_k R_y^T q / sqrt(e)
 
-with O(n h d + (1 + rows + columns) d^2) work; beta . u and the key bias count, as they differ from place to place.
+with O(n h d + (1 + rows + columns) d^2) work; beta . u and the key bias matter, as they differ between positions.
 """
 
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ def class_attention(
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
-                query: (q, dq), "b h e", which does not turn;
+                query: (q, dq), "b h e", not rotated;
                 norm: {"scale": "d", "bias": "d"}; key, value: {"kernel": "d h e", "bias": "h e"};
-                turns: of the keys, or None.
+                turns: the keys' rotations, or None.
     Returns:    (o, do), "b h e": equal to `attention` on the full keys and values.
     Guarantees: do is linear in (dx, dq, all parameter tangents) together.
     Edge cases: without turns the tangent of the key bias has no effect, as softmax ignores a common shift; one
@@ -65,7 +65,7 @@ def class_attention(
 def turned_scores(
     x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, turns: Turns
 ) -> tuple[Array, Tangent]:
-    """The scores s "b h m" of a query turned back, "b p h e", and their tangent."""
+    """The scores s "b h m" from a query rotated back, "b p h e", and their tangent."""
 
     def spread(of_place: Array) -> Array:  # "b p h" -> "b h m"
         first, rows, columns = jnp.split(of_place.swapaxes(1, 2), [1, 1 + turns.rows], -1)

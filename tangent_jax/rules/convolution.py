@@ -5,8 +5,8 @@
     y = x at its window's max   dy = dx there
 
 Images are "b y x c", kernels "i j c d" (rows, columns, input and output channels). Source: the linear layer of Liu et
-al. 2024, whose sum over inputs is here one over a window; batch norm as LQF has it (Achille et al. 2021), statistics
-fixed. The product with dW is written over patches, so that a Probe sees them.
+al. 2024, with a sum over a window instead of inputs; batch norm with fixed statistics as in LQF (Achille et al. 2021).
+The product with dW is written over patches, so that a Probe receives them.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def conv(x: Array, dx: Tangent, kernel: Dual, stride: int = 1) -> tuple[Array, T
     def by_xla(x: Array, w: Array) -> Array:
         return jax.lax.conv_general_dilated(x, w, (stride, stride), sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
-    def convolved(x: Array) -> Array:  # on a CPU XLA's own, inside a loop, was 27 times slower (jax 0.10.2)
+    def convolved(x: Array) -> Array:  # on a CPU XLA's own convolution, inside a loop, was 27 times slower (jax 0.10.2)
         return jax.lax.platform_dependent(x, w, cpu=over_patches, default=by_xla)
 
     from_kernel = None if dw is None else probe.einsum(PATCHES, patches(x, w.shape[0], stride), dw)
@@ -47,7 +47,7 @@ def conv(x: Array, dx: Tangent, kernel: Dual, stride: int = 1) -> tuple[Array, T
 
 
 def batch_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> tuple[Array, Tangent]:
-    """Batch norm of fixed statistics and its tangent.
+    """Batch norm with fixed statistics, and its tangent.
 
     Args:       x, dx: "... c"; leaf: {"scale": (g, dg), "bias": (beta, dbeta), "mean", "var"}, each "c"; no tangent of
                 the statistics is read.
@@ -66,7 +66,7 @@ def max_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
 
     Args:       x, dx: "b y x c".
     Returns:    (y, dy), "b y' x' c".
-    Edge cases: of equal values the first in reading order passes its tangent on; padding never does.
+    Edge cases: of equal values the first one in reading order passes its tangent; padding never does.
     """
     (y, *others), dxs = windows(x, 3, 2, -jnp.inf), [] if dx is None else windows(dx, 3, 2)
     dy = dxs.pop(0) if dxs else None

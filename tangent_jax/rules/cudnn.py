@@ -1,10 +1,10 @@
-"""Attention without its matrix: cuDNN's fused kernel, which CUDA has for half precision.
+"""Attention without its matrix: cuDNN's fused kernel, on CUDA in half precision.
 
     o = softmax(q k^T / sqrt(e)) v
 
-`kernel` is the custom call that `jax.nn.dot_product_attention(implementation="cudnn")` lowers to. That function asks
-the machine that traces for cuDNN, so a machine without one could not export a program for CUDA; this one asks nothing.
-The call has no forward rule: `multi_head.attention` uses it only where no tangent is asked for.
+`kernel` is the custom call of `jax.nn.dot_product_attention(implementation="cudnn")`. That function queries the tracing
+machine for cuDNN, so a machine without cuDNN could not export a program for CUDA; this one does not. The call has no
+forward rule, so `multi_head.attention` uses it only without tangents.
 """
 
 import json
@@ -20,12 +20,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 Attend = Callable[[Array, Array, Array], Array]
 TARGET = "__cudnn$fmhaSoftmax"
 ELEMENTS = {"bfloat16": "BF16", "float16": "F16"}
-WIDEST = 128  # features a head, of all GPUs from Ampere on; Hopper's take 256
+WIDEST = 128  # features per head, on all GPUs since Ampere; Hopper takes 256
 
 
 def takes(q: Array) -> bool:
-    """True for queries "b n h e" that the kernel computes: in half precision, heads of 8, 16, ... 128 features, and of
-    a known number of examples, which its settings hold (a program for any number has none)."""
+    """True for queries "b n h e" that the kernel supports.
+
+    These are in half precision, with heads of 8, 16, ... 128 features, and a known number of examples, which the
+    kernel's settings hold (so programs for any batch size cannot use it).
+    """
     return isinstance(q.shape[0], int) and q.dtype.name in ELEMENTS and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST
 
 
@@ -59,7 +62,10 @@ def settings(q: Any, k: Any) -> str:
 def kernel(q: Array, k: Array, v: Array) -> Array:
     """The custom call on one device."""
     b, n, h, e = q.shape
-    results = jax.ShapeDtypeStruct((b, h, n, e), q.dtype), jax.ShapeDtypeStruct((0,), jnp.uint8)  # the output, its room
+    results = (
+        jax.ShapeDtypeStruct((b, h, n, e), q.dtype),
+        jax.ShapeDtypeStruct((0,), jnp.uint8),
+    )  # output, workspace
     layouts = (0, 2, 1, 3), (0,)  # in memory the output is "b n h e"
     call = jax.ffi.ffi_call(
         TARGET, results, output_layouts=layouts, custom_call_api_version=2, legacy_backend_config=settings(q, k)
@@ -68,7 +74,7 @@ def kernel(q: Array, k: Array, v: Array) -> Array:
 
 
 def over_devices(call: Attend) -> Attend:
-    """The call on arrays that are divided over devices along their examples: each device computes its own."""
+    """The call on arrays divided over devices along examples: each device computes its own part."""
 
     def partition(mesh: Any, operands: Any, _: Any) -> Any:
         rows = NamedSharding(mesh, PartitionSpec(*operands[0].sharding.spec[:1]))
@@ -81,7 +87,7 @@ def over_devices(call: Attend) -> Attend:
 
 
 def over_examples(call: Attend) -> Attend:
-    """The call under vmap: the examples of a vmapped axis are examples as others."""
+    """The call under vmap: a vmapped axis is merged into the examples."""
     batched: Any = jax.custom_batching.custom_vmap(call)
 
     @batched.def_vmap

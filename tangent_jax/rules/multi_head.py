@@ -1,4 +1,4 @@
-"""Multi-head softmax attention, every token a query."""
+"""Multi-head softmax attention with every token as a query."""
 
 import jax
 from jax import Array
@@ -45,7 +45,7 @@ def plain(q: Array, k: Array, v: Array) -> Array:
 
 @jax.custom_jvp
 def fused_attention(q: Array, k: Array, v: Array) -> Array:
-    """The attention alone, by cuDNN's kernel on CUDA; where it is differentiated, `plain`: the kernel has no rule."""
+    """The attention alone, by cuDNN's kernel on CUDA; its derivatives use `plain`, as the kernel has no rule."""
     return jax.lax.platform_dependent(q, k, v, cuda=cudnn.attend, default=plain)
 
 

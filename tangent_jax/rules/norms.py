@@ -53,7 +53,7 @@ def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> t
 
 
 def unit_length(z: Array, dz: Tangent) -> tuple[Array, Tangent]:
-    """The rows of length 1 of CLIP's embeddings, and their tangent. Not in the paper.
+    """Rows scaled to length 1, as CLIP's embeddings, and their tangent. Not in the paper.
 
         z^  = z / |z|
         dz^ = (dz - z^ (z^ . dz)) / |z|
@@ -61,7 +61,7 @@ def unit_length(z: Array, dz: Tangent) -> tuple[Array, Tangent]:
     Args:       z, dz: "... d".
     Returns:    (z^, dz^), "... d", dtype of z; the length is taken in f32 or wider.
     Guarantees: dz^ is linear in dz and orthogonal to z^.
-    Edge cases: a row of zeros, which has no direction, gives z^ = 0 and dz^ = 0.
+    Edge cases: a row of zeros gives z^ = 0 and dz^ = 0.
     """
     wide = jnp.promote_types(z.dtype, jnp.float32)
     squares = jnp.sum(jnp.square(z.astype(wide)), -1, keepdims=True)

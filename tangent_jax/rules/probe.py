@@ -4,10 +4,10 @@
     times       y += x * dg                  gains
     broadcast   y += dbeta                   biases, tokens, positions
 
-A Probe that stands for a parameter's tangent gets a call at each use. Per-example clipping (privacy/) is made of these.
+A Probe replaces a parameter's tangent and is called at each use. Per-example clipping (privacy/) is built on this.
 
-The transpose of each is a sum over examples and tokens. In a network that computes in half precision the tangents of
-its parameters stay in f32, and so do these sums: only what flows from layer to layer is rounded to half.
+The transpose of each use is a sum over examples and tokens. In a network that computes in half precision, the tangents
+of its parameters stay in f32, and so do these sums; only values that pass between layers are rounded to half precision.
 """
 
 import math
@@ -24,7 +24,7 @@ ALGORITHMS = {"bfloat16": DotAlgorithmPreset.BF16_BF16_F32}
 
 
 class Probe(ABC):
-    """A value that stands for a parameter's tangent d; each method returns the term that a use of d adds to dy."""
+    """Replaces a parameter's tangent d; each method returns the term that a use of d adds to dy."""
 
     @abstractmethod
     def einsum(self, spec: str, x: Array) -> Array:
@@ -45,7 +45,7 @@ def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
         return d.einsum(spec, x)
     if d.dtype == x.dtype:
         return jnp.einsum(spec, x, d)
-    kept_in_half = jax.checkpoint(partial(product, spec), prevent_cse=False)  # x, of which a copy in f32 would be kept
+    kept_in_half = jax.checkpoint(partial(product, spec), prevent_cse=False)  # keeps x itself, not a copy in f32
     return kept_in_half(x, d).astype(x.dtype)
 
 
@@ -57,7 +57,7 @@ def times(x: Array, d: Array | Probe) -> Array:
 def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any = None) -> Array:
     """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`.
 
-    `beside`: of a layer x W + b the tangent of W, None for others: to a probe both are one block.
+    `beside`: the tangent of W for a layer x W + b, else None; a probe treats both as one block.
     """
     return (d.broadcast(shape, beside) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
 
@@ -70,17 +70,17 @@ def widen(a: Array) -> Array:
 def product(spec: str, a: Array, b: Array) -> Array:
     """The einsum of a and b, multiplied in the dtype of a and summed in f32 or wider; so is its transpose.
 
-    Operands in f32 under an algorithm that multiplies halves: one form for every platform. Vectors times a number and
-    inner products, which XLA's CPU compiler refuses to multiply by it, and their transposes, are multiplied in f32.
+    The operands are f32, with an algorithm that multiplies in half precision: one form for all platforms. XLA's CPU
+    compiler refuses this algorithm for scaled vectors and inner products; these and their transposes use f32.
     """
     algorithm = None if is_thin(spec, a, b) else ALGORITHMS.get(str(a.dtype))
     return jnp.einsum(spec, widen(a), widen(b), precision=algorithm)
 
 
 def is_thin(spec: str, a: Array, b: Array) -> bool:
-    """True for one matrix product where two of the three sizes are 1: rows of a, columns of b, what is summed.
+    """True for one matrix product with two of three sizes equal to 1: rows of a, columns of b, the summed axis.
 
-    They are the same three, in another order, in its transposes.
+    Its transposes have the same three sizes in another order.
     """
     operands, out = spec.split("->")
     left, right = operands.split(",")

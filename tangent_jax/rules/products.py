@@ -39,13 +39,13 @@ def bilinear(
 ) -> tuple[Array, Tangent]:
     """Any product of two operands, linear in each, and its tangent: dz = product(dx, y) + product(x, dy).
 
-    Neither operand is a parameter: of those, `contract` and `scale` note the use.
+    Neither operand is a parameter: for parameters, `contract` and `scale` record the use.
     """
     return product(x, y), total(None if dx is None else product(dx, y), None if dy is None else product(x, dy))
 
 
 def shift(d: Tangent, y: Array, beside: Tangent = None) -> Tangent:
-    """The tangent, of y's shape, that the tangent d of a bias, token or position adds to y; beside: of its kernel."""
+    """The tangent, in y's shape, of adding a bias, token or position with tangent d; beside: its kernel's tangent."""
     return None if d is None else probe.broadcast(d, y.shape, y.dtype, beside)
 
 

@@ -1,10 +1,10 @@
-"""Rotary positions of a grid of tokens: each feature pair turns by an angle of the token's row, or of its column.
+"""Rotary positions of a grid of tokens: each feature pair rotates by an angle of the token's row or column.
 
     a(y, j) = 2 pi c_y theta^(-4j/e),  c_y = 2 (y + 1/2) / rows - 1           row y, frequency j = 0 .. e/4 - 1
     R x     = cos a * x + sin a * (-x_2, x_1)                                 x = (x_1, x_2), in halves
 
-The features of a half are those of the rows, then those of the columns. Source: Simeoni et al. 2025 (DINOv3), as
-Hugging Face's code has it; without its random shifts in training. R is linear: its tangent is R dx.
+Each half holds the features of the rows, then those of the columns. Source: Simeoni et al. 2025 (DINOv3), as in Hugging
+Face's code, without its random shifts in training. R is linear: its tangent is R dx.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from tangent_jax.core import Tangent
 
 
 class Turns(NamedTuple):
-    """cos a and sin a, "p e", over p = no turn, then each row, then each column: 0 at features of the other axis.
+    """cos a and sin a, "p e", for p = no rotation, then each row, then each column; 0 at features of the other axis.
 
-    prefix      tokens before the grid, which do not turn
+    prefix      tokens before the grid, which do not rotate
     rows        of the grid
     """
 
@@ -30,7 +30,7 @@ class Turns(NamedTuple):
 
 
 def make_turns(prefix: int, rows: int, columns: int, width: int, theta: float) -> Turns:
-    """The turns of a grid, for `width` features a head, a multiple of 4."""
+    """The rotations of a grid, for `width` features per head, a multiple of 4."""
     parts = [np.stack([np.ones((1, width)), np.zeros((1, width))])]
     frequency = theta ** -(np.arange(width // 4) / (width // 4))
     for axis, count in enumerate((rows, columns)):
@@ -43,20 +43,20 @@ def make_turns(prefix: int, rows: int, columns: int, width: int, theta: float) -
 
 
 def rotate(x: Array, dx: Tangent, turns: Turns) -> tuple[Array, Tangent]:
-    """Queries or keys, each turned by its token's place, and their tangent.
+    """Queries or keys, each rotated by its token's position, and their tangent.
 
     Args:       x, dx: "b n h e", the prefix first, then the grid row by row.
     Returns:    (y, dy), "b n h e".
-    Guarantees: the dot product of two turned tokens depends on their distance alone; the prefix stays.
+    Guarantees: the dot product of two rotated tokens depends only on their distance; the prefix is unchanged.
     """
     cos, sin = (by_token(table, turns).astype(x.dtype) for table in (turns.cos, turns.sin))
     return x * cos + quarter_turn(x) * sin, None if dx is None else dx * cos + quarter_turn(dx) * sin
 
 
 def turn_back(q: Array, dq: Tangent, turns: Turns) -> tuple[Array, Tangent]:
-    """R^T q of one query "b h e" for each p, "b p h e", and its tangent: at a row, the features of the columns are 0.
+    """R^T q of a query "b h e" for each p, "b p h e", and its tangent; at a row, the columns' features are 0.
 
-    So the product of q and a key turned by (y, x) is that of the key and the sum of the two at y and at x.
+    So the product of q and a key rotated by (y, x) equals that of the key with the sum of the entries at y and at x.
     """
     cos, sin = (table[:, None].astype(q.dtype) for table in (turns.cos, turns.sin))
     q, dq = q[:, None], None if dq is None else dq[:, None]

@@ -24,7 +24,8 @@ from tangent_jax.core import Tree, check_stop, expect, finite_number, instance, 
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
-from tangent_jax.models.ntk import SUMS, FeatureMap, rows_of
+from tangent_jax.models.mapped import rows_of
+from tangent_jax.models.ntk import SUMS, FeatureMap
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.train.targets import as_labels
 
@@ -50,7 +51,7 @@ class System(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How a head is solved: one of WAYS, the shrinkage in mean diagonals of the covariance, the balance of the parts.
+    """The way to solve for a head: one of WAYS, the shrinkage in mean diagonals of the covariance, the parts' balance.
 
     >>> tj.solver.Settings("ridge", shrinkage=0.1)
     Settings(how='ridge', shrinkage=0.1, balance=1.0)

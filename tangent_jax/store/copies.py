@@ -1,11 +1,11 @@
 """A store copied to a URL and back: `push` and `pull`, each whole or not at all, resumed where one was killed.
 
 The URL holds the store's files by their SHA-256, as its journal names them, under an index (core/snapshots.py). The
-journal decides who is ahead: each of its lines holds the hash of the line before, so of two copies of one store one is
-a beginning of the other, or they have parted. A push is refused where the URL has lines that this store has not; a pull
-where this store has lines that the URL has not. Claims and locks stay here: they speak of processes of one machine.
+journal decides which copy is ahead: each line holds the hash of the previous one, so one copy's journal is the start of
+the other's, or the copies have diverged. A push is refused if the URL has lines that this store lacks, and a pull if
+this store has lines that the URL lacks. Claims and locks are not copied: they belong to one machine's processes.
 
-What a removal took out of the store is deleted at the URL by the next push. Versions that a bucket keeps are not.
+The next push after a removal deletes the removed files at the URL, but not the older versions that a bucket may keep.
 """
 
 import os
@@ -23,10 +23,14 @@ from tangent_jax.store.disk import MARKS, Disk, is_store
 
 @public
 def push(store: Disk, url: str) -> dict[str, Any]:
-    """Copies the store to a URL; returns the number of its journal's lines, of its files, and of those copied now.
+    """Copies the store to a URL; returns the numbers of its journal's lines, of its files, and of files copied now.
 
-    Raises: InputError where the URL holds another store, or one that has moved on; for a file of the store that was
-            altered; and where the URL cannot be written to. The copy at the URL is whole in each case.
+    Raises: InputError if the URL holds another store, or a later state; for an altered file of the store; and if
+            writing fails. The copy at the URL stays whole in each case.
+
+    >>> store = demo.store()
+    >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 3  # and marker, journal, HEAD
+    True
     """
     remote = Remote("store push", url)
     with store.using():
@@ -45,10 +49,16 @@ def push(store: Disk, url: str) -> dict[str, Any]:
 
 @public
 def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
-    """Copies a store from a URL to a folder: a new one, or one of the same store that is behind; returns as `push`.
+    """Copies a store from a URL to a folder, a new one or one with an earlier state of the store; returns as `push`.
 
-    Raises: InputError where the folder holds another store, or lines that the URL has not; where an object is gone or
-            altered; and where the URL holds no store. The folder is as before, or as at the URL.
+    Raises: InputError if the folder holds another store, or lines that the URL lacks; if an object is missing or
+            altered; and if the URL holds no store. The folder stays as before, or has the URL's state.
+
+    >>> _ = tj.store.push(demo.store(), "memory://examples/pulled")
+    >>> folder = demo.folder() / "copy"
+    >>> _ = tj.store.pull(folder, "memory://examples/pulled")
+    >>> [*tj.Store(folder)]
+    ['ann', 'bob']
     """
     root = expand_path("store pull", root).absolute()
     remote = Remote("store pull", url)
@@ -65,7 +75,7 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
         empty = not root.exists() or (root.is_dir() and not any(root.iterdir()))
         require(empty, "store pull", f"a store, or an empty folder, in {root}", "other files", "Choose another folder")
         partial = root.with_name(f".{root.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of a pull that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed pull
         with write_whole_folder(root, partial):
             for name, whole in remote.files.items():
                 place(objects / whole, inside(partial, *name.split("/")))
@@ -77,7 +87,7 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
 
 
 def go_on(store: Disk, remote: Remote, objects: Path) -> None:
-    """Adds to a store the files and the lines that it has not."""
+    """Adds missing files and journal lines to a store."""
     check_same(remote, store.identity, objects)
     with store.using(change=True):
         theirs, lines = remote_lines(remote, objects), journal_of(store.root)
@@ -101,7 +111,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
 
 
 def place(source: Path, path: Path) -> None:
-    """Copies a file to its place."""
+    """Copies a file to its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, path)
 
@@ -112,17 +122,17 @@ def journal_of(root: Path) -> list[str]:
 
 
 def hashes(content: bytes) -> list[str]:
-    """The hash of each whole line."""
+    """The hash of each complete line."""
     return [fingerprint(line) for line in content.split(b"\n")[:-1]]
 
 
 def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
-    """The hash of each line of the journal at a URL; none where there is no store yet."""
+    """The hash of each line of the journal at a URL; none if there is no store."""
     return hashes(content_of(remote, "journal.jsonl", objects)) if remote.files else []
 
 
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
-    """The bytes of a file at a URL, or of its local copy, which have the SHA-256 that the index says."""
+    """The bytes of a file at a URL, or of its local copy, checked against the index's SHA-256."""
     whole = remote.files.get(name, "")
     require(whole, remote.function, f"{name} at {remote.url}", "none: it holds no store")
     copy = None if objects is None else objects / whole
@@ -133,7 +143,7 @@ def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
 
 
 def check_same(remote: Remote, identity: str, objects: Path | None = None) -> None:
-    """Raises InputError where the URL holds another store than the one of this identity."""
+    """Raises InputError if the URL holds a store with another identity."""
     if not remote.files:
         return
     same = identity.encode() in content_of(remote, "store.json", objects)
@@ -141,7 +151,7 @@ def check_same(remote: Remote, identity: str, objects: Path | None = None) -> No
 
 
 def check_whole(store: Disk) -> None:
-    """Raises InputError where a file of the store is not what its journal says."""
+    """Raises InputError if a file of the store differs from its journal."""
     wrong = store.verify()
     if wrong:
         raise InputError(f"store pull: expected a whole store in {store.root}; got {wrong[0]}. Push it again.")

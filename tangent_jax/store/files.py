@@ -59,8 +59,8 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     >>> tj.store.read_component(path)[0]["head"]["kernel"].shape
     (6, 3)
     """
-    path = urls.local_copy("read_component", path)
-    flat, metadata = read_tensors("read_component", path)
+    with urls.passing_copy("read_component", path) as file:
+        flat, metadata = read_tensors("read_component", file)
     try:
         dw = trees.nest(flat)
     except (TypeError, AttributeError) as error:

@@ -294,7 +294,7 @@ def check_component(dw: Tree, provenance: Provenance) -> None:
 def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
     """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
 
-    Where heads differ, the bodies are compared.
+    If heads differ, the bodies are compared.
     """
     if provenance.head != first.head:
         dw, other = body(dw), body(other)

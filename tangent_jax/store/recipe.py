@@ -18,7 +18,8 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
-from tangent_jax.models.ntk import FeatureSettings, rows_of
+from tangent_jax.models.mapped import rows_of
+from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve

@@ -210,7 +210,7 @@ class Store(Disk, Mapping[str, Tree]):
     ) -> Tree:
         """The mean of all components (for statistics, the sum), or a weighted sum, in the order of names; journaled.
 
-        Where heads differ, the bodies are composed, without heads (`join` composes those).
+        If heads differ, the bodies are composed, without heads (`join` composes those).
         Args:       how, penalty: as `merge`; a merge by factors needs those of every component.
         Guarantees: reads one component at a time; the same bits for the same components, whatever was added and removed
                     before.

@@ -137,7 +137,8 @@ def test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere(url, tmp_path
     with mirrors.open_mirror("test", url) as mirror:
         write_whole(mirror.root / "ledger.json", "paid 1")
         Journal("test", mirror.root / "runs.jsonl").append({"a": 1})
-        assert {*Remote("test", f"{url}/state").files} == {"ledger.json", "runs.jsonl"}
+        here = {name: file_fingerprint(mirror.root / name) for name in ("ledger.json", "runs.jsonl")}
+        assert Remote("test", f"{url}/state").files == here
         refused("expected no other process", mirrors.open_mirror("test", url).__enter__)
     monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "elsewhere"))
     with mirrors.open_mirror("test", url) as mirror:
@@ -156,7 +157,7 @@ def test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere(url, tmp_path
 
 def test_a_local_copy_is_fetched_where_it_changed(url, monkeypatch):
     urls.write("test", f"{url}/x", b"1")
-    assert urls.local_copy("test", f"{url}/x").read_bytes() == b"1"
+    assert urls.local_copy("test", f"{url}/x", ["beside it is none"]).read_bytes() == b"1"
     urls.write("test", f"{url}/x", b"2")
     assert urls.local_copy("test", f"{url}/x").read_bytes() == b"2"
     monkeypatch.setattr(urls, "download", lambda *_: pytest.fail("fetched twice"))

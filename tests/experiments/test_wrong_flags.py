@@ -136,6 +136,7 @@ EARLY = [
     ("compose", ["--settings=leave_one_out"], "--method of exact, ridge, ranpac, lda beside --settings; got taft,soup"),
     ("compose", ["--width=64", "--method=ridge"], "flags: expected --method of exact beside --width; got ridge"),
     ("compose", ["--method=exact", "--head_scale=10"], "beside --head_scale; got exact"),
+    ("private", ["--method=exact", "--loss=rsl"], "flags: expected --method of taft, nlft beside --loss; got exact"),
     ("tasks", ["--directions=2"], "flags: expected --method of exact beside --directions; got taft,soup"),
     # what can be known before any image is read is said then
     (

@@ -14,7 +14,8 @@ from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
-from tangent_jax.models.ntk import feature_map, rows_of
+from tangent_jax.models.mapped import rows_of
+from tangent_jax.models.ntk import feature_map
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.statistics import (
     ADDED,

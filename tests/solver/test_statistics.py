@@ -10,11 +10,12 @@ import pytest
 from helpers import assert_rel_close, images, small
 
 from tangent_jax.core import InputError
-from tangent_jax.models import ntk
+from tangent_jax.models import mapped
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.heads import relabel
-from tangent_jax.models.ntk import feature_map, map_once, rows_of
+from tangent_jax.models.mapped import map_once, rows_of
+from tangent_jax.models.ntk import feature_map
 from tangent_jax.solver.statistics import NEVER, Settings, choose_settings, make_statistics, of_rows
 from tangent_jax.train.evaluate import accuracy, evaluate
 
@@ -210,9 +211,9 @@ def test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_tha
     built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)
     x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))
     data = Features(x, np.arange(9) % 2, tuple((f"{i:064x}", f"{i}") for i in range(9)))
-    passes, compute = [], ntk.compute_rows
+    passes, compute = [], mapped.compute_rows
     monkeypatch.setattr(
-        ntk, "compute_rows", lambda map_, data, *more: passes.append(len(data)) or compute(map_, data, *more)
+        mapped, "compute_rows", lambda map_, data, *more: passes.append(len(data)) or compute(map_, data, *more)
     )
     once, shard = map_once(built, data), np.array([8, 2, 5])
     np.testing.assert_array_equal(rows_of(built, once.take(shard)), rows_of(built, data.take(shard)))

@@ -1,6 +1,6 @@
-"""A store as a page shows it: components, owners, privacy, similarity, compositions, removals, and events in order.
+"""The content of a store's page: components, owners, privacy, similarity, compositions, removals, and events.
 
-Every value is read from the store. A file that is missing or altered is named, and the rest is read.
+All values come from the store. Missing or altered files are named; the others are read.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ import tangent_jax as tj
 from tangent_jax.core import InputError, Tree, progress_bar, show_progress, speaking, trees
 
 MOST_BYTES = 1 << 28
-"""Of tangent weights that are held at once to compare components."""
+"""The bytes of tangent weights in memory while components are compared."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """A component: its place in the order of names, from 1; when it was added; `damage`: what is wrong with its file.
+    """A component: its number in the order of names, from 1; when it was added; `damage`: the fault of its file.
 
-    `origin`: its provenance, None where that cannot be read.
+    `origin`: its provenance, None if unreadable.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Component:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decided it besides its examples, by words."""
+        """All settings that decided it, except its examples, in words."""
         origin = self.origin
         if origin is None:
             return {}
@@ -53,7 +53,7 @@ class Component:
 
 @dataclasses.dataclass(frozen=True)
 class Removal:
-    """A removal: its line of the journal; its receipt, None where it cannot be read; `wrong`: what does not verify."""
+    """A removal: its journal line; its receipt, None if unreadable; `wrong`: claims that do not verify."""
 
     line: dict[str, Any]
     receipt: tj.store.Receipt | None
@@ -61,12 +61,12 @@ class Removal:
 
     @property
     def retrained(self) -> list[str]:
-        """The components that were trained again."""
+        """The retrained components."""
         return sorted(self.line["added"])
 
     @property
     def dropped(self) -> list[str]:
-        """The components that left for good."""
+        """The components that were removed for good."""
         return [name for name in self.line["removed"] if name not in self.line["added"]]
 
     @property
@@ -77,7 +77,7 @@ class Removal:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Lines of the journal of one operation that follow each other, and the components that they name."""
+    """Consecutive journal lines of one operation, and the components that they name."""
 
     operation: str
     lines: list[dict[str, Any]]
@@ -86,7 +86,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Owned:
-    """The images of an owner, None where nobody says whose they are, and the components that hold them."""
+    """The images of an owner (None: unknown owner), and the components that hold them."""
 
     owner: str | None
     images: int
@@ -94,7 +94,7 @@ class Owned:
 
 
 class Inspection:
-    """All that the pages show of a store, read once."""
+    """All data of a store's pages, read once."""
 
     def __init__(self, store: tj.Store) -> None:
         self.store, self.entries = store, store.journal.entries
@@ -116,7 +116,7 @@ class Inspection:
 
     @property
     def images(self) -> int:
-        """The number of different images that the components saw."""
+        """The number of distinct images that the components saw."""
         return len(set().union(*(origin.identifiers for origin in self.origins.values())))
 
     @property
@@ -149,7 +149,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
         damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
         try:
             origin = store.provenance(name)
-            if not damage:  # a component that another machine made need not be one that `add` takes
+            if not damage:  # another machine's component may not pass the checks of `add`
                 dw = store[name]
                 with speaking("Store.add"):
                     kind = tj.store.kind_of([origin])
@@ -162,7 +162,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
 
 
 def names_in(line: Mapping[str, Any]) -> list[str]:
-    """The components that a line of the journal is about; of a removal and what took their places, those that stay."""
+    """The components of a journal line; for a removal with retrained components, the latter."""
     if line["op"] == "add":
         return [line["name"]]
     fields = {"remove": "added", "discard": "added", "merge": "showed"}
@@ -182,7 +182,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             except InputError as error:
                 wrong.append(str(error))
             bar.update()
-            whole = {"added": {}, "forgotten": [], **line}  # a line has what changed
+            whole = {"added": {}, "forgotten": [], **line}  # a line lists the changes
             yield Removal(whole, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
 
 
@@ -195,7 +195,7 @@ def groups(origins: Mapping[str, tj.store.Provenance]) -> dict[str, list[str]]:
 
 
 def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
-    """The owners, those of most images first, and at the end the images of which nobody says whose they are."""
+    """The owners, by the number of their images, and at the end the images without a known owner."""
     images, held = defaultdict(set), defaultdict(list)
     for name, origin in origins.items():
         own = defaultdict(set)
@@ -209,7 +209,7 @@ def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
 
 
 def events_of(entries: Sequence[dict[str, Any]]) -> list[Event]:
-    """The lines of the journal, newest first; additions that follow each other within a day are one event."""
+    """The journal's lines, newest first; consecutive additions within a day are one event."""
 
     def kind(numbered: tuple[int, dict[str, Any]]) -> tuple[str, str | int]:
         number, line = numbered
@@ -232,7 +232,7 @@ def common_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, An
 
 
 def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost | None, str]:
-    """(the privacy cost of all components together, the reason why none can be stated, where none can)."""
+    """(the privacy cost of all components together, or the reason why there is none)."""
     lacking = [name for name, origin in seen.origins.items() if origin.privacy is None]
     if len(seen.origins) < len(store):
         return None, "some components cannot be read"
@@ -248,9 +248,9 @@ def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost |
 
 
 def similarity(components: Mapping[str, Tree], names: Sequence[str]) -> np.ndarray:
-    """The cosine of each pair of components, as they are added, "s s"; NaN where one is zero or has no leaves.
+    """The cosine of each pair of components, as they are added, "s s"; NaN if one is zero or has no leaves.
 
-    Few are held at once: each block of components is read, and beside it those before it.
+    Few are in memory at once: each block of components is compared with the blocks before it.
     """
 
     def flat(dw: Tree) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Pages from templates: every value is escaped by default, and a page may fetch nothing and run nothing."""
+"""Pages from templates: values are escaped by default, and pages fetch nothing and run no scripts."""
 
 import base64
 import datetime
@@ -35,7 +35,7 @@ def clock(time: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as a reader says it: 0.31 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    """A duration in words: 0.31 s, 12 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 99.5:
         return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -71,7 +71,7 @@ def plain(value: Any) -> str:
 
 
 def shell(words: Sequence[str]) -> str:
-    """A command as a shell takes it, a flag a line."""
+    """A command for a shell, one flag per line."""
     quoted = [shlex.quote(word) for word in words]
     flags = [i for i, word in enumerate(words) if word.startswith("--")]
     first = flags[0] if flags else len(words)
@@ -79,7 +79,7 @@ def shell(words: Sequence[str]) -> str:
 
 
 def shown(value: Any) -> Any:
-    """A value as a page shows it: text of others without characters that turn or hide other text."""
+    """A value for a page: foreign text without characters that reorder or hide other text."""
     return "\n".join(map(visible, value.split("\n"))) if type(value) is str else value
 
 
@@ -93,7 +93,7 @@ def raster(cosines: np.ndarray) -> str:
 
 
 def environment() -> Environment:
-    """The templates with their filters; a value that no one gave is an error."""
+    """The templates with their filters; a missing value is an error."""
     pages = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -1,6 +1,6 @@
-"""A removal request as a page shows it: the images asked for, who holds them, what each way of removal costs.
+"""The content of a removal request's page: the images, the components that hold them, the cost of each way of removal.
 
-Nothing is changed. A way is rehearsed by training apart from the store what would take a component's place.
+The store does not change. A rehearsal trains the replacements of components outside the store.
 """
 
 import dataclasses
@@ -18,29 +18,29 @@ from tangent_jax.core import InputError, read_lines, require
 from tangent_jax.data import SUFFIXES, Dataset, content_identifier, hidden
 
 SHOWN = 60
-"""Thumbnails on a page."""
+"""The most thumbnails on a page."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request: identifiers or names of images, or an owner; `files`: of those that came as images, the file."""
+    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such."""
 
     asked: tuple[str, ...] = ()
     files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     owner: str | None = None
 
     def plan(self, store: tj.Store, owners: Mapping[str, str] | None) -> tj.store.RemovalPlan:
-        """The plan of the removal; nothing is changed."""
+        """The plan of the removal; changes nothing."""
         return tj.store.plan_removal(store, examples=self.asked, owner=self.owner, owners=owners)
 
     def spelled(self, word: str) -> str:
-        """The word as a reader knows it: of an image, the name of its file."""
+        """The word for readers: for an image, the name of its file."""
         return self.files[word].name if word in self.files else word
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """An image that must go: (component, name) of each row that holds it, its owner and picture, None where unknown."""
+    """An image to remove: (component, name) of each row with it, its owner and picture, None if unknown."""
 
     identifier: str
     places: list[tuple[str, str]]
@@ -52,8 +52,8 @@ class Asked:
 class Unknown:
     """A word of a request that no component saw.
 
-    `removals`: those that took it out; `requests`: others that answered a request with this word in it, of which a name
-    does not tell whether an image was there; `alike`: examples whose last name it is, with other content.
+    `removals`: those that removed it; `requests`: earlier requests with this word, whose images a name does not
+    identify; `alike`: examples with the same last part of the name and other content.
     """
 
     word: str
@@ -66,9 +66,9 @@ class Unknown:
 class Way:
     """A way of removal.
 
-    `impossible`: by component the reason why it is not possible; `lost`: rows that go without being asked for;
-    `seconds`: measured where it was `rehearsed`, else from what the training took; `accuracies`: of each task after it,
-    where they were measured; `bounds`: the distance of each rehearsed component from the optimum, at most.
+    `impossible`: the reason, by component; `lost`: rows that are removed although they were not requested; `seconds`:
+    measured if `rehearsed`, else estimated from the training time; `accuracies`: of each task afterwards, if measured;
+    `bounds`: the largest distance of each rehearsed component from the optimum.
     """
 
     how: str
@@ -82,7 +82,7 @@ class Way:
 
 
 def read_request(path: Path) -> Request:
-    """The request in a file of identifiers or names, one a line; or that of an image, or of all images in a folder."""
+    """The request in a file of identifiers or names, one per line; or for an image, or all images in a folder."""
     require(path.exists(), "inspect", "a file or a folder in --examples", f"{path}, which does not exist")
     images = [path] if path.suffix.lower() in SUFFIXES else []
     if path.is_dir():
@@ -97,7 +97,7 @@ def read_request(path: Path) -> Request:
 
 
 def check_known(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> None:
-    """Raises InputError for a request of nothing that the store holds, or was asked for before."""
+    """Raises InputError if the store holds nothing of the request, and no earlier removal answered it."""
     before = any(entry.removals or entry.requests for entry in unknown(seen, request, plan))
     got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
     do = "Name images as the components do, or pass the files: content decides"
@@ -118,13 +118,13 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
 
 
 def answers(removal: Removal, word: str) -> bool:
-    """True where a removal took out the image of an identifier, or all images of an owner."""
+    """True if a removal removed the image of an identifier, or all images of an owner."""
     owner = removal.receipt.owner if removal.receipt else None
     return word == owner or bool(hidden([word]) & {*removal.line["forgotten"]})
 
 
 def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> tuple[list[Asked], list[str]]:
-    """(the images that must go, why there is no picture of some)."""
+    """(the images to remove, the reasons why some have no picture)."""
     places: dict[str, list[tuple[str, str]]] = {}
     for component, holding in plan.components.items():
         for identifier, name in holding.rows:
@@ -139,14 +139,14 @@ def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan)
 
 
 class Pictures:
-    """Thumbnails of images: from the files of a request, or from the data set of a component that saw them."""
+    """Thumbnails, from the files of a request, or from the data set of a component that saw the images."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.files, self.reasons = files, []
         self.dataset = functools.cache(self.open)
 
     def open(self, spec: str) -> tuple[Dataset, dict[str, int]] | None:
-        """(a data set, the row of each training image by its name), None where it is not there."""
+        """(a data set, the row of each training image by name), or None if it is missing."""
         try:
             with tj.show_progress(f"reading {spec}"):
                 dataset = tj.open_dataset(spec)
@@ -156,7 +156,7 @@ class Pictures:
         return dataset, {name: row for row, name in enumerate(dataset.train.names)}
 
     def of(self, identifier: str, origins: Sequence[tuple[tj.store.Provenance, str]]) -> str | None:
-        """The picture of an image, whose content is its identifier's; None where there is none."""
+        """The picture of an image, checked by its identifier; None if there is none."""
         try:
             if identifier in self.files:
                 return thumbnail(self.files[identifier].read_bytes(), str(self.files[identifier]))
@@ -179,10 +179,10 @@ def ways_of(
     plan: tj.store.RemovalPlan, commands: Mapping[str, Sequence[str]],
     measure: Callable[..., Sequence[float | None]] | None, rehearse: Callable[[str], Mapping[str, Any]] | None,
 ) -> list[Way]:  # fmt: skip
-    """The ways of a removal, those that are not possible too.
+    """All ways of a removal, impossible ones too.
 
-    Args: commands: of each way; measure: the accuracies without some components and with others in their places, None
-          where no test data is given; rehearse: trains what takes the components' places, None to train nothing.
+    Args: commands: of each way; measure: the accuracies without some components and with their replacements, None
+          without test data; rehearse: trains the replacements, None to train nothing.
     """
     ways = []
     for how in tj.store.WAYS:
@@ -204,14 +204,14 @@ def ways_of(
 
 
 def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) -> list[str]:
-    """A line for each place that a removal leaves alone: earlier exports, the data sets, other stores beside it."""
+    """A line for each place that a removal cannot reach: earlier exports, the data sets, neighbouring stores."""
     left = [export.path for export in seen.store.state.exports if {*export.names} & {*plan.components}]
     lines = [f"{path}: an export of a component that goes" for path in left]
     return lines + tj.store.preview_removal(seen.store, plan, cache)[1].not_reached
 
 
 def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The words of each way's command; `file`: of the request; `given`: other flags, None to leave one out."""
+    """The words of each way's command; `file`: of the request; `given`: other flags, None to omit one."""
     what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
     flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
     ends = {how: [] if how == "drop" else [f"--{how}"] for how in tj.store.WAYS}

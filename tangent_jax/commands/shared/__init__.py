@@ -1,1 +1,1 @@
-"""Code that commands share, and experiments with them; nothing here defines a flag when it is imported."""
+"""Code that commands and experiments share; importing it defines no flag."""

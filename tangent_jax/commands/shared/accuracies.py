@@ -1,8 +1,8 @@
-"""Accuracy of a store's model on test data: of all components, as some leave, and as others take their places.
+"""Accuracy of a store's model on test data: of all components, without some, and with replacements.
 
     body = (sum_s body_s) / k,   head = the mean of the heads of one task;   without one: (sum - body_s) / (k - 1)
 
-So each component is read twice, however many there are. It differs from the sum of the survivors by rounding alone.
+So each component is read only twice. The result differs from the sum of the survivors by rounding only.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from tangent_jax.core import Tree, require
 from tangent_jax.data import Dataset
 
 New = Mapping[str, tj.store.Retrained]
-"""What takes the places of components, by name."""
+"""The replacements of components, by name."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """Test data, and the components whose head is of its classes."""
+    """Test data, and the components with a head of its classes."""
 
     name: str
     members: tuple[str, ...]
@@ -41,9 +41,9 @@ class Accuracies:
         self.heads = [reduce(plus, (head(store[name]) for name in task.members)) for task in tasks]
 
     def __call__(self, gone: Collection[str] = (), new: New | None = None) -> list[float | None]:
-        """The accuracy of each task without the components `gone`, with others in the places of some of them.
+        """The accuracy of each task without the components `gone`, with replacements `new` for some of them.
 
-        None where no component of a task is left, or one has lost classes.
+        None if a task has no component any more, or one has lost classes.
         """
         new, old = new or {}, {name: self.store[name] for name in gone}
         count = len(self.store) - len(gone) + len(new)
@@ -88,10 +88,10 @@ def head(dw: Tree) -> Tree:
 
 
 def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Task]:
-    """The tasks of a store's components, of those whose test data `specs` name; `file`: of the network's weights.
+    """The tasks of a store's components with test data in `specs`; `file`: the network's weights.
 
-    A component's data set is the one that its recipe names, where that is given; else all that have its classes.
-    Raises: InputError for a data set that has the classes of no component.
+    A component's data set is that of its recipe if `specs` has it; otherwise every one with its classes.
+    Raises: InputError for a data set whose classes no component has.
     """
     origins = {name: store.provenance(name) for name in store}
     summed, do = [name for name, origin in origins.items() if origin.features], "Leave --dataset out"
@@ -108,7 +108,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
         for names in fitting:
             origin = origins[names[0]]
             predict = tj.store.predictor_of(origin, names[0], file)
-            if spec not in features:  # the trunk is the same in all components
+            if spec not in features:  # all components have the same trunk
                 features[spec] = setup.features(predict, dataset.test, f"{dataset.name}: test inputs")
             test = tj.models.of_classes(features[spec], dataset.classes, origin.classes or dataset.classes)
             tasks.append(Task(dataset.name, tuple(names), predict, test))
@@ -117,7 +117,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
 
 
 def fits(origin: tj.store.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
-    """True where a data set is the component's own or, where its own is not among `specs`, has its classes."""
+    """True if a data set is the component's own, or, if its own is not in `specs`, has its classes."""
     known = {*origin.classes} <= {*dataset.classes} if origin.classes else False
     known = known or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
     own = origin.recipe.dataset if origin.recipe else None

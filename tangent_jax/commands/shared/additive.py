@@ -1,4 +1,4 @@
-"""Methods that compose by sums of statistics: joint training itself, however the images are divided."""
+"""Methods that compose by sums of statistics: equal to joint training, for any division of the images."""
 
 import copy
 from functools import cached_property
@@ -21,11 +21,11 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
     "ranpac": (("relu",), "ridge"),
     "lda": (("h",), "lda"),
 }
-"""The features of each method, and how their statistics are solved."""
+"""The features of each method, and how its statistics are solved."""
 
 
 def check_flags(methods: list[str]) -> None:
-    """Raises InputError for --settings that these methods cannot have: before any long work."""
+    """Raises InputError for --settings that do not fit these methods, before any long work."""
     if F.settings in setup.CHOICES:
         return
     how = setup.settings_of("flags, --settings", F.settings).how
@@ -35,17 +35,17 @@ def check_flags(methods: list[str]) -> None:
 
 
 def features_of(name: str) -> tuple[FeatureSettings, str]:
-    """(the features of a method of ADDITIVE, how their statistics are solved)."""
+    """(the features of a method of ADDITIVE, how its statistics are solved)."""
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
     return FeatureSettings(parts, F.blocks, F.directions, width, F.seed), how
 
 
 class Additive(Method):
-    """One of ADDITIVE on the data set of the flags; its stores are named by its features, and keep their statistics.
+    """A method of ADDITIVE on the flags' data set; its features name its stores, which keep statistics.
 
-    `known`: features by their parts and split, which methods of the same parts share. Shards, all images and held-out
-    ones then take one pass together.
+    `known`: features by their parts and title, shared by methods with the same parts, so that shards, all images and
+    held-out images share one pass.
     """
 
     def __init__(self, title: str, known: dict[tuple, MappedOnce]) -> None:
@@ -55,9 +55,9 @@ class Additive(Method):
         self.map: Any = self.predict
         self.train, self.test = self.once(self.train, "train"), self.once(self.test, "test")
 
-    def once(self, data: tj.Features, split: str) -> MappedOnce:
-        """The features of a split, whose rows are computed once."""
-        return self.known.setdefault((self.map.parts, split), map_once(self.map, data))
+    def once(self, data: tj.Features, title: str) -> MappedOnce:
+        """The features of a split, with rows that are computed once."""
+        return self.known.setdefault((self.map.parts, title), map_once(self.map, data))
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""
@@ -65,12 +65,12 @@ class Additive(Method):
             return rows_of(self.map, data)
 
     def statistics(self, divided: dict[str, np.ndarray], title: str) -> Statistics:
-        """The sum of the shards' statistics, of all classes of the data set, as the store of this title has them."""
+        """The sum of the shards' statistics over all classes of the data set, from the store of this title."""
         return self.store(divided, title).statistics().of_classes(self.dataset.classes)
 
     @cached_property
     def chosen(self) -> tuple[Settings, int]:
-        """The settings of --settings, or those that it chooses, of how many.
+        """The settings of --settings, or the chosen ones, and the number tried.
 
         Held-out images are those of a validation split, or a fifth of the training images.
         """
@@ -92,12 +92,12 @@ class Additive(Method):
             return choose_settings(total, rows, data.targets, (self.how,), left_out)
 
     def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
-        """The test accuracy of the head that the sum of the shards' statistics has."""
+        """The test accuracy of the head from the sum of the shards' statistics."""
         head = self.statistics(divided, title).solve(self.chosen[0])
         scores = self.rows_of(self.test, "test") @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
         return float(np.mean(scores.argmax(1) == self.test.targets))
 
     def facts(self) -> dict[str, Any]:
-        """The chosen settings, how many were tried, and the size of a contribution: for the result."""
+        """For the result: the chosen settings, the number tried, and the size of a contribution."""
         (settings, tried), numbers = self.chosen, self.predict.subset.size
         return {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}

@@ -1,4 +1,4 @@
-"""The result and the picture of a run that was audited by its own canaries."""
+"""The result and the picture of a run that its own canaries audit."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from tangent_jax.commands.shared import plots, titles
 
 
 def summary(audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, confidence: float) -> dict[str, Any]:
-    """The bounds as JSON has them; `kept`: True where neither exceeds the claimed epsilon."""
+    """The bounds as JSON has them; `kept`: True if neither exceeds the claimed epsilon."""
     bound, count = tj.audit.one_run_bound(audit.scores, audit.coins, claimed, confidence), len(audit.coins)
     proved = max(bound.epsilon, bound.gaussian_epsilon or 0.0)
     return {

@@ -1,4 +1,4 @@
-"""The exit codes of every command and experiment; the page reference/exit_codes.md is made of this table."""
+"""The exit codes of every command and experiment; the page reference/exit_codes.md is generated from this table."""
 
 import signal
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ DONE, FAILED, STOPPED = 0, 1, 130
 
 
 def of_signal(number: int) -> int:
-    """The code of a process that a signal ends, as a shell gives it."""
+    """The exit code of a process that a signal ends, in a shell's convention."""
     return 128 + number
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """A row of the table: what a code means, what stands on stderr, whether to start the same command again."""
+    """A row of the table: the meaning of a code, the output on stderr, and whether to repeat the command."""
 
     codes: tuple[int, ...]
     means: str
@@ -56,4 +56,4 @@ MEANINGS = (
         "yes, a few times",
     ),
 )
-"""What each code means; any other above 128 is a signal's. Two rows of one code are told apart by stderr."""
+"""The meaning of each code; any other above 128 is a signal's. If a code has two rows, stderr tells which applies."""

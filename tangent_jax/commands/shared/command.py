@@ -1,7 +1,7 @@
-"""The frame of every binary: flags in, one clear line for bad input, the result as the last line of stdout.
+"""The frame of every binary: reads flags, reports bad input in one line, prints the result as the last line of stdout.
 
-A binary that takes `processes` runs as one job of several processes, of which process 0 alone writes: in the others
---out and --store are folders that are deleted at the end, and nothing is printed on stdout.
+A binary with `processes` can run as one job of several processes. Only process 0 writes; the others use temporary
+folders for --out and --store, and print nothing on stdout.
 """
 
 import atexit
@@ -38,19 +38,19 @@ from tangent_jax.core import (
     write_whole,
 )
 
-MIRRORS: list[mirrors.Mirror] = []  # of --out, where that is a URL
-SCRATCH: list[tempfile.TemporaryDirectory] = []  # of a job's processes that keep nothing
+MIRRORS: list[mirrors.Mirror] = []  # the mirror of --out, if that is a URL
+SCRATCH: list[tempfile.TemporaryDirectory] = []  # the temporary folders of a job's other processes
 
 
 def out_folder() -> Path:
-    """The folder of --out, made where it does not exist."""
+    """The folder of --out, created if it does not exist."""
     out = expand_path("flags, --out", flags.FLAGS.out)
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
 
 def check_out(path: Path) -> None:
-    """Raises InputError for a path where no folder could be made or written to: before any long work."""
+    """Raises InputError for a path that cannot be created or written, before any long work."""
     nearest = next(place for place in (path, *path.parents) if place.exists())
     good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     require(good, "flags", "--out in a folder that can be written to", path)
@@ -60,7 +60,7 @@ def check_out(path: Path) -> None:
 
 @contextmanager
 def out_at_url() -> Iterator[None]:
-    """Makes --out a local folder while the `with` runs, and copies it to the URL where --out is one."""
+    """If --out is a URL, replaces it by a local folder within the `with` block, and copies that to the URL."""
     F: Any = flags.FLAGS
     if "out" not in F or not urls.is_url(F.out):
         yield
@@ -78,7 +78,7 @@ def out_at_url() -> Iterator[None]:
 
 
 def finish(result: dict[str, Any], **more: Any) -> None:
-    """Writes result.json in --out (with `more`), all results to a URL, and the result as the last line of stdout."""
+    """Writes result.json in --out (with `more`), copies results to a URL, and prints the result as the last line."""
     try:
         text, line = json.dumps({**result, **more}, indent=1, allow_nan=False), json.dumps(result)
     except ValueError as error:
@@ -98,7 +98,7 @@ def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def stop(number: int, _: object) -> None:
-    """The handler of SIGINT and SIGTERM: the first ends the work at its next update, the second at once."""
+    """The handler of SIGINT and SIGTERM: the first signal stops work at its next update, the second at once."""
     print("\nstopping at the next step (again: at once)", file=sys.stderr, flush=True)
     request_stop()
     signal.signal(number, lambda *_: sys.exit(codes.of_signal(number)))
@@ -107,27 +107,22 @@ def stop(number: int, _: object) -> None:
 def run(
     main: Callable[..., None], commands: Collection[str] = (), processes: bool = False, of_url: Collection[str] = ()
 ) -> None:
-    """Runs a binary; bad input is one line on stderr and exit code 1, an interruption a line about going on.
+    """Runs a binary; bad input gives one line on stderr and exit code 1, an interruption a line about resuming.
 
-    `commands`: the values of the one argument besides the flags; main is called with it. `of_url`: those of them that
-    take a URL as one more. `processes`: whether several processes may run it as one job.
+    `commands`: the values of the only argument besides flags, which main receives. `of_url`: those that take a URL as
+    another argument. `processes`: True if several processes may run it as one job.
     """
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
         given, name = argv[1:], Path(argv[0]).stem
-        expected = f"one command of {', '.join(commands)}" if commands else "flags only"
-        takes_url = bool(given) and given[0] in of_url
-        expected = f"{given[0]} URL" if takes_url else expected
         try:
-            good = len(given) == 1 + takes_url and given[0] in commands if commands else not given
-            good = good and (not takes_url or urls.is_url(given[1]))
-            require(good, name, expected, " ".join(given) or "none")
+            check_given(name, given, commands, of_url)
             check_effects()
             join(name, processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with speaking(name), jobs.asked_for(), out_at_url():
+            with speaking(name), out_at_url(), jobs.asked_for():
                 if "out" in flags.FLAGS:
                     check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
                 main(*given)
@@ -154,6 +149,18 @@ def run(
     app.run(guarded, flags_parser=parsed)
 
 
+def check_given(name: str, given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:
+    """Raises InputError for other arguments than `run` says, and for a store at a URL: before any work."""
+    takes_url = bool(given) and given[0] in of_url
+    expected = f"one command of {', '.join(commands)}" if commands else "flags only"
+    expected = f"{given[0]} URL" if takes_url else expected
+    good = len(given) == 1 + takes_url and given[0] in commands if commands else not given
+    good = good and (not takes_url or urls.is_url(given[1]))
+    require(good, name, expected, " ".join(given) or "none")
+    if "store" in flags.FLAGS and flags.FLAGS.store:
+        expand_path("flags, --store", flags.FLAGS.store)
+
+
 def of_device(error: Exception) -> str:
     """An error of memory or of a device, in one line."""
     first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -162,21 +169,21 @@ def of_device(error: Exception) -> str:
 
 
 def parsed(argv: list[str]) -> list[str]:
-    """The arguments besides the flags; a wrong flag ends the process in one line, and --help without an error."""
+    """The arguments besides flags; a wrong flag ends the process with one line, --help without an error."""
     try:
         return parse(argv)
     except flags.Error as error:
         name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
-    except SystemExit:  # absl's help, which it has printed
+    except SystemExit:  # absl has printed the help
         sys.exit(codes.DONE)
 
 
 def join(name: str, processes: bool) -> None:
-    """Joins the job that flags or a cluster name, and takes the devices that are asked for."""
+    """Joins the job of the flags or the cluster, and takes the requested devices."""
     F: Any = flags.FLAGS
     place = F.coordinator, F.processes, F.process_id
-    if "worker" in F and (F.worker or F.farm):  # of a farm each process works by itself, whatever the cluster says
+    if "worker" in F and (F.worker or F.farm):  # a farm's process works alone, even if the cluster describes a job
         require(place == (None, None, None), name, "--worker or --farm without --coordinator", "both")
         check_device(name, lambda: None)
     else:
@@ -197,7 +204,7 @@ def join(name: str, processes: bool) -> None:
 
 
 def leave(code: int) -> None:
-    """Ends the process after an error: one of a job at once, as its end would wait for the others'."""
+    """Ends the process after an error; in a job at once, as a normal exit would wait for the others."""
     if not jax.distributed.is_initialized():
         sys.exit(code)
     sys.stdout.flush()
@@ -205,12 +212,12 @@ def leave(code: int) -> None:
     for folder in SCRATCH:
         folder.cleanup()
     if placement.is_writer():
-        time.sleep(1)  # it coordinates the others, which are leaving too
+        time.sleep(1)  # process 0 coordinates the others, which are leaving too
     os._exit(code)
 
 
 def check_device(name: str, start: Callable[[], None]) -> None:
-    """Starts JAX; raises InputError where JAX_PLATFORMS names a device that does not exist."""
+    """Starts JAX; raises InputError if JAX_PLATFORMS names a device that does not exist."""
     try:
         start()
         jax.devices()

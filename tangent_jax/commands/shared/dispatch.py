@@ -1,4 +1,4 @@
-"""COMMAND --flags: lists the commands of a program, or runs one; only the one that runs is imported."""
+"""COMMAND --flags: lists the commands of a program, or imports and runs one of them."""
 
 import ast
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from tangent_jax.commands.shared.codes import of_signal
 
 COMMANDS = ("finetune", "compose", "tasks", "private", "store", "inspect")
-"""Those of `tangent-jax`."""
+"""The commands of `tangent-jax`."""
 
 
 def dispatch(program: str, package: str, names: Sequence[str]) -> None:
     """Runs the module of a package that the first argument names, as `python -m` would; --help lists them.
 
-    Args:   program: as it is called; names: of the modules.
-    Raises: SystemExit with one line for another name, and for a package that is not installed.
+    Args:   program: the name it is called by; names: of the modules.
+    Raises: SystemExit with one line for an unknown name, or a package that is not installed.
     """
     given = sys.argv[1] if len(sys.argv) > 1 else "none"
     if given in ("--help", "-h"):
@@ -49,8 +49,9 @@ def listing(program: str, package: str, names: Sequence[str]) -> str:
 
 
 def end_at_a_signal() -> None:
-    """Ends the process at once at a signal, until `command.run` takes over: while libraries are imported nothing has
-    begun, and they might swallow an exception.
+    """Ends the process at once at a signal, until `command.run` handles signals.
+
+    While libraries are imported no work has begun, and they might swallow an exception.
     """
 
     def end(number: int, _: object) -> None:

@@ -1,10 +1,10 @@
 """Shard models on many machines: each worker trains some groups of shards, then the launching process composes.
 
     --worker=I/N              under any scheduler: train the groups whose number is I modulo N, and exit
-    --farm=slurm|local        submit N such workers through submitit, wait for them, and go on
+    --farm=slurm|local        submit N such workers through submitit, wait for them, then compose
 
-The groups of all stores of a command are numbered in one row. Which groups there are is decided by the shards alone, so
-a component has the same bits whoever trains it.
+The groups of all stores of a command are numbered consecutively. The shards alone decide the groups, so a component has
+the same bits whichever worker trains it.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ from tangent_jax.core import check_stop, hold_lock, progress_bar, refusal, requi
 
 LOCAL = {"timeout_min": 60 * 24 * 365}
 SLURM = {"time": 60}
-REQUEUES = 100  # of a Slurm job at its time limit, by submitit
+REQUEUES = 100  # the most times that submitit requeues a Slurm job at its time limit
 
 
 class Work(NamedTuple):
@@ -51,12 +51,12 @@ def check_workers(workers: int, work: Sequence[Work]) -> None:
 
 
 def is_worker() -> bool:
-    """True in a process that trains its groups of shards and exits."""
+    """True in a process that only trains its groups of shards."""
     return F.worker is not None
 
 
 def check_flags() -> None:
-    """Raises InputError for flags that no farm can have: before any long work."""
+    """Raises InputError for flags that do not fit a farm, before any long work."""
     if is_worker():
         own_part()
     elif F.farm:
@@ -77,7 +77,7 @@ def own_part() -> tuple[int, int]:
 
 
 def submitit() -> Any:
-    """The package submitit; InputError where it, or the Slurm that --farm asks for, is not there."""
+    """The package submitit; InputError if it, or the Slurm that --farm asks for, is missing."""
     do = "Install tangent-jax[farm], or start --worker=I/N yourself"
     require(importlib.util.find_spec("submitit"), "farm", "the package submitit with --farm", "none", do)
     there, do = shutil.which("sbatch") and shutil.which("srun"), "Use --farm=local, or --worker=I/N elsewhere"
@@ -86,7 +86,7 @@ def submitit() -> Any:
 
 
 def train_own(work: Sequence[Work]) -> None:
-    """Trains the groups of --worker=I/N, and says so in the last line of stdout."""
+    """Trains the groups of --worker=I/N, and prints them in the last line of stdout."""
     index, workers = own_part()
     check_workers(workers, work)
     number, trained = 0, 0
@@ -103,7 +103,7 @@ def launch(binary: str, work: Sequence[Work]) -> None:
     """Trains the components of all stores by --workers of --farm; InputError naming each worker that failed."""
     check_workers(F.workers, work)
     with ExitStack() as held:
-        # of two launchers the second is refused: their workers would only wait for each other
+        # a second launcher is refused: its workers would only wait for the first's
         for path in sorted({part.method.path(part.title) for part in work}):
             held.enter_context(hold_lock(tj.store.Claims(tj.Store(path)).lock("launcher"), wait=False))
         base = [sys.executable, "-m", "tangent_jax", binary, *sys.argv[1:]]
@@ -133,7 +133,7 @@ def submit(workers: Sequence[Worker]) -> list[Any]:
 
 
 def options() -> dict[str, Any]:
-    """The parameters for submitit: those of --farm_options, whole numbers as such, before our defaults."""
+    """submitit's parameters from --farm_options, with whole numbers as such, over our defaults."""
     given = {}
     for entry in F.farm_options:
         key, _, value = entry.partition("=")
@@ -148,7 +148,7 @@ def options() -> dict[str, Any]:
 
 
 def wait(jobs: Sequence[Any]) -> None:
-    """Waits for the jobs; an interruption ends them: each stops at a safe point."""
+    """Waits for the jobs; an interruption ends them at their next safe point."""
     pending = [*jobs]
     try:
         with tj.show_progress("farm"), progress_bar(len(jobs), "worker") as bar:
@@ -166,7 +166,7 @@ def wait(jobs: Sequence[Any]) -> None:
 
 
 def failure(index: int, job: Any) -> str | None:
-    """Says of a worker that failed why it did and where its log is; None for one that finished."""
+    """The reason why a worker failed, and its log; None for a finished one."""
     from submitit.core.utils import UncompletedJobError
 
     try:

@@ -1,8 +1,8 @@
-"""The flags that several binaries have, in one table, and readers of their values.
+"""Defines flags from the common table, and reads their values.
 
-A binary defines the flags that it reads, and no other: `define("weights", "dataset", ...)`. Flags that are fields of a
-Recipe carry its defaults. A default that is a list makes a flag take several values, with commas (`lr=["1e-3"]`); a
-tuple gives the values that a binary takes, the first by default (`method=("taft", "nlft")`).
+A binary defines only the flags that it reads: `define("weights", "dataset", ...)`. Flags that are fields of a Recipe
+have its defaults. A list as default makes a flag take several comma-separated values (`lr=["1e-3"]`); a tuple lists the
+values that a binary allows, the first as default (`method=("taft", "nlft")`).
 """
 
 import sys
@@ -22,7 +22,7 @@ PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
 """The subsets of the paper's Table 3: full, bitfit, layernorm, fc."""
 
 FIELD_OF = {"lr": "learning_rate", "subset": "kind"}
-"""The field of a Recipe that a flag of another name gives."""
+"""The field of a Recipe for a flag with another name."""
 
 
 MODEL = ("weights", "architecture", "image_size")
@@ -37,14 +37,14 @@ SEARCH: dict[str, Any] = {"search_epochs": 30, "lr": ["1e-3", "1e-4"], "seed": [
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")
 """The flags that `shards.Method` reads, of one model; the defaults are SHARDED_DEFAULTS."""
 SHARDED = (*SINGLE, "lr_nlft", "sharding", "owners", "concentration", "at_once")
-"""Those that it reads, of models trained apart."""
-# f_w(x), of a random head, would count once, however many are added: so the outputs are the tangent alone
+"""The flags that it reads for models trained apart."""
+# the tangent alone: f_w(x) of a random head would count once, for any number of models
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 JOB = ("metrics", "profile_steps", "plan", "topology")
-"""The flags of a binary that is one long run: what it writes as it goes, and whether it will fit."""
+"""The flags of a binary with one long run: logs, traces and plans."""
 FARM = ("farm", "workers", "farm_options", "worker")
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
-"""The paper's private runs: cross entropy, the tangent alone."""
+"""The defaults of private runs, the paper's: cross entropy, the tangent alone."""
 EFFECTS: dict[str, dict[str, Sequence[Any]]] = {
     "certificate": {"solver": ["optimum"]},
     "passes": {"solver": ["optimum"]},
@@ -53,11 +53,11 @@ EFFECTS: dict[str, dict[str, Sequence[Any]]] = {
     "shards": {"sharding": ["uniform", "hash", "class", "dirichlet"]},
     "topology": {"plan": [True]},
 }
-"""The values of other flags with which a flag has an effect."""
+"""For each flag, the values of other flags with which it has an effect."""
 
 
 def only_with(*names: str, **values: Any) -> None:
-    """Says that flags have an effect with one value (or some) of another flag alone: with others they are refused."""
+    """Declares that flags have an effect only with one value (or some) of another flag; others are refused."""
     for name in names:
         EFFECTS[name] = EFFECTS.get(name, {}) | {k: v if isinstance(v, list) else [v] for k, v in values.items()}
 
@@ -65,7 +65,7 @@ def only_with(*names: str, **values: Any) -> None:
 def parse(argv: Sequence[str]) -> list[str]:
     """The arguments besides the flags; --preset changes the defaults of its flags.
 
-    Raises: flags.Error for a flag that does not exist or a value that it does not take.
+    Raises: flags.Error for an unknown flag or an invalid value.
     """
     rest = F(argv)
     for name, value in PRESETS[F.preset].items() if "preset" in F and F.preset else ():
@@ -74,7 +74,7 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 
 def check_effects() -> None:
-    """Raises InputError for a flag that was given and has no effect beside the others."""
+    """Raises InputError for a given flag that has no effect with the others."""
     for name, needed in EFFECTS.items():
         given = name in F and F[name].present
         for other, values in ((o, v) for o, v in needed.items() if given and o in F):
@@ -96,11 +96,11 @@ def define(*names: str, **defaults: Any) -> None:
         elif isinstance(defaults.get(name), list):
             make = partial(flags.DEFINE_list, help=make.keywords["help"].removesuffix(".") + "; several with commas.")
         make(name, **{**default, **make.keywords, **given})
-        F.register_key_flag_for_module(sys.argv[0], F[name])  # so that the binary's --help shows it
+        F.register_key_flag_for_module(sys.argv[0], F[name])  # the binary's --help then shows it
 
 
 def listed(flag: str, known: Iterable[str] = ()) -> list[str]:
-    """The entries of a comma-separated flag, at least one, each of `known` where any are known."""
+    """The entries of a comma-separated flag, at least one, each in `known` if that is given."""
     values, known = [*F[flag].value], [*known]
     good = values and all(values) and (not known or {*values} <= {*known})
     expected = f"--{flag} of {', '.join(known)}" if known else f"--{flag} with an entry, no empty one"

@@ -1,4 +1,4 @@
-"""Requests of job scripts to any binary: a cache of compiled programs, a log of its steps, a trace of some."""
+"""Settings of job scripts for any binary: a cache of compiled programs, a log of its steps, a trace of some."""
 
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tangent_jax.core import expand_path, require
 
 @contextmanager
 def asked_for() -> Iterator[None]:
-    """The work inside the `with` keeps its compiled programs, and writes its log and its trace, as the flags say."""
+    """Within the `with` block, keeps compiled programs, and writes the log and the trace of the flags."""
     if F.compilation_cache is not None:
         keep_programs(F.compilation_cache)
     if "metrics" not in F:
@@ -24,15 +24,15 @@ def asked_for() -> Iterator[None]:
 
 
 def keep_programs(folder: str) -> None:
-    """Makes JAX keep every compiled program in a folder, which later starts read.
+    """Makes JAX store every compiled program in a folder, for later starts.
 
-    Raises: OSError for a folder that cannot be written; JAX would only warn, at each program.
+    Raises: OSError if the folder cannot be written; JAX would only warn, at each program.
     """
     path = expand_path("flags, --compilation_cache", folder).absolute()
     path.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path).close()
     jax.config.update("jax_compilation_cache_dir", str(path))
-    # JAX's default keeps what took a second to compile; most programs here take less, and a run has dozens
+    # JAX's default stores programs that took a second; most here take less, and a run has dozens
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

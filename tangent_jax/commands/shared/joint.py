@@ -1,7 +1,7 @@
-"""One model of several tasks, trained on all their images at once: a body that they share, and a head of each.
+"""Joint (multi-task) training: one model on the images of all tasks, with a shared body and a head for each.
 
-The heads stand side by side as one head; the loss of an example reads the outputs of its own task alone. So the anchor,
-and every tangent in it, is that of the single models.
+The heads are concatenated; the loss of an example reads the outputs of its own task only. So the anchor, and every
+tangent, is that of the single models.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class OfOwnTask(tj.losses.Loss):
 def fit_jointly(
     predicts: Mapping[str, tj.Predictor], features: Mapping[str, tj.Features], recipe: tj.Recipe
 ) -> dict[str, Tree]:
-    """The tangent weights of each task by one model trained on all: the body of all, and the task's own head."""
+    """The tangent weights of each task from one model trained on all: the shared body and the task's head."""
     counts = [predict.model.classes for predict in predicts.values()]
     ends = np.cumsum(counts)
     first = next(iter(predicts.values()))

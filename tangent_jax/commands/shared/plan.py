@@ -1,10 +1,10 @@
-"""The plan of a run: what its programs compute and hold, from shapes alone, before any feature is computed.
+"""The plan of a run: the FLOPs and memory of its programs, from shapes alone, before any feature is computed.
 
-    peak of a phase = what stays: weights, inputs, targets, state
-                      + the most that one of its programs takes besides: temporaries, results that replace no argument
+    peak of a phase = permanent data: weights, inputs, targets, state
+                      + the largest additional memory of a program: temporaries, results that replace no argument
 
-Random weights are not drawn. The peak is what the memory of one device must hold. On a CPU inputs count twice, as the
-pages of the cached features and as the device's copy; Python, the libraries and the compiler come on top.
+Random weights are not drawn. The peak must fit into the memory of one device. On a CPU inputs count twice, as pages of
+the cached features and as the device's copy; Python, the libraries and the compiler are not counted.
 """
 
 import json
@@ -27,9 +27,9 @@ from tangent_jax.programs import Program, private_steps, size_of, solver_pass, t
 
 
 class Phase(NamedTuple):
-    """Programs, the first of them that of a step; and the memory beside them.
+    """The programs of a phase, the first one a step, and other memory.
 
-    `often`: runs of the first program's body in a step, or in a pass; `held`: bytes that stay besides `stays`.
+    `often`: runs of the first program's body in a step or pass; `held`: bytes held in addition to `stays`.
     """
 
     programs: dict[str, Program]
@@ -39,14 +39,14 @@ class Phase(NamedTuple):
 
 
 def show(recipe: tj.Recipe, dataset: Dataset, mechanism: tj.privacy.Mechanism | None = None) -> None:
-    """Prints the plan of a run on a data set as the last line of stdout; mechanism: of a private one."""
+    """Prints the plan of a run on a data set as the last line of stdout; mechanism: for a private run."""
     print(json.dumps(plan_of(recipe, dataset.classes, len(dataset.train), mechanism)))
 
 
 def plan_of(
     recipe: tj.Recipe, classes: int | Sequence[str], examples: int, mechanism: tj.privacy.Mechanism | None = None
 ) -> dict[str, Any]:
-    """The plan of a run on so many examples: FLOPs and bytes of a step or pass, and peaks, of one device."""
+    """The plan of a run on this many examples: FLOPs and bytes of a step or pass, and peaks, for one device."""
     mesh = mesh_of(F.topology)
     predict: Any = jax.eval_shape(lambda: recipe.predictor(classes, tj.load(recipe.weights, F.architecture)))
     features = features_of(recipe, predict, examples)
@@ -79,9 +79,9 @@ def plan_of(
 
 
 def mesh_of(topology: str | None) -> Mesh:
-    """The devices that are here, or those of a TPU topology, along one axis.
+    """The present devices, or those of a TPU topology, along one axis.
 
-    Raises: InputError where JAX knows no such topology, or cannot compile for it.
+    Raises: InputError if JAX knows no such topology, or cannot compile for it.
     """
     if topology is None:
         return placement.mesh()
@@ -96,7 +96,7 @@ def mesh_of(topology: str | None) -> Mesh:
 
 
 def room_of(mesh: Mesh) -> int | None:
-    """The bytes that one device holds, on a CPU the machine; None for devices that are not here or do not say."""
+    """The memory of one device, on a CPU of the machine; None for absent devices or without this information."""
     device = mesh.devices.flat[0]
     if device.platform == "cpu":
         return placement.machine_memory()
@@ -104,7 +104,7 @@ def room_of(mesh: Mesh) -> int | None:
 
 
 def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Features:
-    """Features of as many examples as the data set has, zeros that take no memory."""
+    """Features with as many examples as the data set, as zeros that take no memory."""
     stage = predict.subset.stage
     kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.dtype)) if stage else np.dtype(np.uint8)
     inputs = np.broadcast_to(np.zeros((), kind), (count, *predict.model.input_shape(stage)))
@@ -112,7 +112,7 @@ def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Feat
 
 
 def features_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
-    """The trunk on as many images as it runs at once."""
+    """The trunk on as many images as it processes at once."""
     program = trunk(predict, mesh=mesh)
     return Phase({"trunk": program}, program.arguments)
 
@@ -136,7 +136,7 @@ def private_phase(
 
 
 def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
-    """The gradient, the product and the factors of a batch of a pass, and what is held from pass to pass."""
+    """The gradient, product and factors of a batch of a pass, and the memory kept between passes."""
     own = solver_pass(predict, features, recipe.objective(), mesh=mesh)
     part, dw = own.curvature.arguments[:2]
     matrices = jax.eval_shape(own.curvature.run, *own.curvature.arguments)
@@ -147,7 +147,7 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Feature
 
 
 def figures_of(phase: Phase) -> dict[str, Any]:
-    """Compiles the programs of a phase; the FLOPs and bytes of its first, and the peak, on one device."""
+    """Compiles the programs of a phase; returns FLOPs and bytes of the first, and the peak, for one device."""
     costs, besides, began = [], [], time.perf_counter()
     for title, program in phase.programs.items():
         print(f"compiling the {title}", file=sys.stderr)

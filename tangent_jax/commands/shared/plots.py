@@ -1,6 +1,6 @@
-"""Pictures as PNG files beside the JSON, in one style: 960 pixels wide, one panel under another, no legends.
+"""Pictures as PNG files beside the JSON, in one style: 960 pixels wide, panels stacked, no legends.
 
-A line has its name at its end, a dot in its row; one colour has one meaning in all pictures. What a title says comes
+A line's name stands at its end, a dot's in its row. A colour has the same meaning in all pictures. Titles are computed
 from the values (titles.py).
 """
 
@@ -39,11 +39,11 @@ STYLE: Any = {
     "lines.markersize": 5,
     "errorbar.capsize": 3,
 }
-"""The style of every picture; text of 11 points is read when 960 pixels are shrunk to 600."""
+"""The style of every picture; text of 11 points stays readable at 600 pixels."""
 plt.rcParams.update(STYLE)
 WIDTH = 6.4  # inches
 
-PALETTE = {  # Okabe and Ito's colours but yellow, which white paper hides
+PALETTE = {  # Okabe and Ito's colours without yellow, which is invisible on white
     "blue": "#0072B2",
     "vermilion": "#D55E00",
     "green": "#009E73",
@@ -53,7 +53,7 @@ PALETTE = {  # Okabe and Ito's colours but yellow, which white paper hides
     "black": "#000000",
 }
 MARKERS = "osD^vP<X>p*"
-"""Each line of a panel has its own: printed in grey, most of these colours are alike."""
+"""A marker for each line of a panel, as most of these colours look alike in grey."""
 MEANINGS = {"taft": "blue", "nlft": "vermilion", "soup": "vermilion", "sisa": "vermilion", "fc": "green"}
 MEANINGS |= {"test": "blue", "train": "sky"}
 EXPLAINED = {"taft": "tangent", "nlft": "non-linear", "soup": "non-linear", "fc": "head alone"}
@@ -65,18 +65,18 @@ def word(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A name as titles write it: "taft" is TAFT."""
+    """A name in titles: "taft" is TAFT."""
     return re.sub(r"^(taft|nlft|sisa|fc)\b", lambda match: match[0].upper(), name.replace("_", " "))
 
 
 def shown(name: str) -> str:
-    """A name as pictures write it: "taft" is TAFT (tangent)."""
+    """A name in pictures: "taft" is TAFT (tangent)."""
     known = EXPLAINED.get(word(name)) if re.fullmatch(r"[a-zA-Z]+(-\d+)?", name) else None
     return f"{short(name)} ({known})" if known else short(name)
 
 
 def number(value: float, spread: float = 0.0) -> str:
-    """A value with the decimals that its spread leaves, three at most; three digits or decimals without one."""
+    """A value with as many decimals as its spread supports, three at most; without a spread, three digits."""
     if not spread:
         return f"{value:.3f}" if 0.001 <= abs(value) < 1 else f"{value:.3g}"
     decimals = int(np.clip(np.ceil(-np.log10(spread)), 2 if abs(value) < 10 else 0, 3))
@@ -84,7 +84,7 @@ def number(value: float, spread: float = 0.0) -> str:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: the first of a word in MEANINGS has that word's, the others those that are left."""
+    """A colour for each name: that of its first word in MEANINGS, or one of the others."""
     chosen: dict[str, str] = {}
     for name in (names := [*names]):
         own = PALETTE.get(MEANINGS.get(word(name), ""))
@@ -102,7 +102,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
 
 
 def spaced(heights: Sequence[float], gap: float) -> np.ndarray:
-    """The heights nearest to the given ones, in their order, that are `gap` apart, in 0..1 where there is room."""
+    """The heights nearest to the given ones, in order, at least `gap` apart, within 0..1 if possible."""
     order = np.argsort(heights, kind="stable")
     steps = gap * np.arange(len(order))
     free = isotonic_regression(np.asarray(heights)[order] - steps).x
@@ -117,9 +117,9 @@ def name_ends(
     colour: Mapping[str, str],
     write: Callable[[str], str] = shown,
 ) -> None:
-    """Writes names in the right margin at the heights of their lines' ends, apart, and joins each to its line.
+    """Writes names in the right margin at the heights of their lines' ends, without overlap, joined to the lines.
 
-    The panels are laid out already: a name's height counts in theirs.
+    The panels must be laid out: heights are relative to them.
     """
     to_panel = axes.transData + axes.transAxes.inverted()
     line = 1.3 * plt.rcParams["font.size"] * axes.figure.dpi / 72 / axes.get_window_extent().height
@@ -131,8 +131,11 @@ def name_ends(
 
 
 def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Plots panels, in two columns where they are more than three. A panel has `x`, `lines` {name: y or (y, spread)},
-    `xlabel`, `ylabel`, and perhaps `title`, `log` (axes), `ticks` and `dashed` (names of lines to compare with)."""
+    """Plots panels, in two columns if there are more than three.
+
+    A panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`, and optionally `title`, `log` (axes), `ticks`
+    and `dashed` (names of reference lines).
+    """
     columns = 1 + (len(panels) > 3)
     rows = -(-len(panels) // columns)
     height = 0.8 + (3.2 if rows == 1 else 2.4) * rows
@@ -153,7 +156,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
 
 
 def colour_lines(panel: Mapping[str, Any]) -> dict[str, str]:
-    """The colours of a panel's lines; those to compare with are black."""
+    """The colours of a panel's lines; reference lines are black."""
     dashed = panel.get("dashed", ())
     return colours(name for name in panel["lines"] if name not in dashed) | dict.fromkeys(dashed, PALETTE["black"])
 
@@ -183,21 +186,21 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
 
 
 def write_plainly(axis: Axis, low: float, high: float) -> None:
-    """Labels a logarithmic axis by plain numbers; of few decades also 2 and 5 times its powers of ten."""
+    """Labels a logarithmic axis with plain numbers; over few decades also at 2 and 5 times powers of ten."""
     digits = "25" if high < 100 * low else ""
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in digits else "")
 
 
 def history(path: Path, rows: Sequence[Mapping[str, float]], title: str, count: int) -> None:
-    """Plots the loss (of a solver's passes the certificate, or the gradient) and the accuracies by epoch.
+    """Plots the loss (for a solver's passes the certificate, or the gradient) and the accuracies by epoch.
 
-    count: of the test images, which says what a step of the curve weighs.
+    count: the number of test images, for the resolution of the curve.
     """
     unit, label = ("passes", "pass over the data") if "passes" in rows[0] else ("epoch", "epoch")
     shared = {"x": [row[unit] for row in rows], "xlabel": label}
     names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
-    # a run resumed with other test images has no accuracy of its earlier epochs
+    # a run resumed with other test images lacks the accuracy of earlier epochs
     accuracies = {name.split("_")[0]: [row.get(name, float("nan")) for row in rows] for name in names}
     known = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
     column = next(name for name in known if name in rows[0])
@@ -219,9 +222,9 @@ def dots(
     xlabel: str = "",
     level: tuple[float, str] | None = None,
 ) -> None:
-    """Plots {group: {name: (mean, spread)}}, a row for each value; `level`: a value to compare with, and its name.
+    """Plots {group: {name: (mean, spread)}}, a row for each value; `level`: a reference value and its name.
 
-    Groups share an axis of that label; without one each group has an axis of its own, which its name labels.
+    With `xlabel` the groups share that axis; without it each group has its own axis, labelled by its name.
     """
     sizes = [len(rows) for rows in groups.values()]
     height = 0.9 + 0.27 * sum(sizes) + (0.35 if xlabel else 0.6) * len(groups)
@@ -229,7 +232,7 @@ def dots(
     figure, grid = plt.subplots(len(groups), 1, figsize=(WIDTH, height), **layout)
     names = [*dict.fromkeys(name for rows in groups.values() for name in rows)]
     colour = colours(names)
-    if len(names) > len(PALETTE):  # a colour that comes twice says nothing
+    if len(names) > len(PALETTE):  # a repeated colour has no meaning
         colour = dict.fromkeys(names, PALETTE["blue"])
     for (group, rows), axes in zip(groups.items(), grid.flat, strict=True):
         for at, (name, (mean, spread)) in enumerate(rows.items()):
@@ -242,7 +245,7 @@ def dots(
         axes.spines["left"].set_visible(False)
         if level:
             axes.axvline(level[0], ls="--", lw=1, color=PALETTE["black"])
-    for axes in grid.flat:  # once all of a shared axis is drawn
+    for axes in grid.flat:  # after everything on a shared axis is drawn
         low, high = axes.get_xlim()
         if 0 < low < high / 2 and not level:
             axes.set_xlim(left=0)

@@ -1,4 +1,4 @@
-"""Names for several flags at once: the values of --preset."""
+"""Presets: a value of --preset sets several flags."""
 
 PRESETS: dict[str, dict[str, str]] = {
     "paper": {
@@ -26,11 +26,11 @@ PRESETS: dict[str, dict[str, str]] = {
 """The defaults of other flags by preset.
 
 paper: the paper's seven methods with its search of learning rates and ranks. optimum: tangents at their optimum, merged
-by the second moments of their inputs. classes: contributors that know no classes but their own.
+by the second moments of their inputs. classes: contributors with different classes.
 """
 
 
 def help_of_presets() -> str:
-    """The help text of --preset: what each stands for."""
+    """The help text of --preset: the flags that each preset sets."""
     flags = {name: " ".join(f"--{flag}={value}" for flag, value in own.items()) for name, own in PRESETS.items()}
     return "Other defaults: " + "; ".join(f"{name} for {text}" for name, text in flags.items()) + "."

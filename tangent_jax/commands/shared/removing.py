@@ -1,4 +1,4 @@
-"""The removal that the flags of `store remove` ask for, and what is said of it before it is done."""
+"""The removal that the flags of `store remove` ask for, and its description before it happens."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from tangent_jax.core import read_lines, require, urls
 
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
-    """The plan of what the flags ask for."""
+    """The removal plan of the flags."""
     is_single = bool(F.name) + bool(F.examples) + bool(F.owner) == 1
     require(is_single, "store remove", "--name, --examples or --owner, one of them", "several or none")
     do = "Name the images in a file, --examples; else the components are dropped"
@@ -27,15 +27,15 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 def read_asked() -> list[str]:
     """The identifiers or names in the file of --examples."""
-    path = urls.local_copy("store remove", F.examples)
-    require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
-    asked = read_lines("store remove", path)
+    with urls.passing_copy("store remove", F.examples) as path:
+        require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
+        asked = read_lines("store remove", path)
     require(asked, "store remove", f"examples in {path}, one a line", "none")
     return asked
 
 
 def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
-    """Says on stderr what the plan does, its cost, and copies of examples; with --dry_run also why other ways fail."""
+    """Describes plan, cost and copies of examples on stderr; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
         gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)
@@ -58,14 +58,14 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
 
 
 def alike(store: tj.Store, example: str) -> str:
-    """Words that name the images in the store which have this last name; "" where none has it."""
+    """A phrase with the store's images that have this last part of the name; "" if there are none."""
     names = {name for component in store for _, name in store.provenance(component).images_seen}
     others = sorted(name for name in names if Path(name).name == Path(example).name)
     return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
 
 
 def check_removed(store: tj.Store, plan: tj.store.RemovalPlan) -> None:
-    """Raises InputError where no component saw any of what was asked for, and no removal took it out before."""
+    """Raises InputError if no component saw any of the request, and no earlier removal answered it."""
     receipts = [tj.store.read_receipt(store.root / "receipts" / f"{name}.json")[0] for name in store.state.receipts]
     before = {word for receipt in receipts for word in (*receipt.asked, receipt.owner)}
     new = [word for word in plan.unknown if word not in before and not store.state.has_forgotten(word)]

@@ -1,4 +1,4 @@
-"""Rounds of composition at an anchor that moves, as `compose` and `store remove` ask for them."""
+"""Rounds of composition at a moving anchor, for `compose` and `store remove`."""
 
 import dataclasses
 import sys
@@ -14,11 +14,11 @@ from tangent_jax.commands.shared.shards import Method, owners_of_train
 from tangent_jax.core import require
 
 ROUNDS = {"solver": "optimum", "penalty": 0.1, "passes": 12}
-"""The settings of a tangent's rounds where no flag gives others; its output is the total."""
+"""The default settings of a tangent's rounds; the output is the total."""
 
 
 def recipe_of(method: str) -> dict[str, Any]:
-    """The fields of a recipe in which rounds differ from one composition."""
+    """The fields of a recipe that differ between rounds and one composition."""
     rank = {"rank": int(F.rank[0])}
     if method == "nlft":
         return {"solver": "adam", **rank}
@@ -27,7 +27,7 @@ def recipe_of(method: str) -> dict[str, Any]:
 
 
 def check_flags(additive: set[str]) -> None:
-    """Raises InputError for flags that no rounds can have: before any long work."""
+    """Raises InputError for flags that do not fit rounds, before any long work."""
     sums, do = sorted(additive & {*F.method}), "Compose them without --rounds"
     require(not sums, "flags", "--method of components that train, beside --rounds", ",".join(sums), do)
     require(len(F.merge) == 1, "flags", "one --merge beside --rounds", ",".join(F.merge))

@@ -1,4 +1,4 @@
-"""runs.jsonl: the accuracies of finished runs, which a repeated command reads and does not compute again."""
+"""runs.jsonl: the accuracies of finished runs, which a repeated command reads instead of training."""
 
 import dataclasses
 from pathlib import Path
@@ -8,7 +8,7 @@ from tangent_jax.core import Journal, convert, hold_lock, placement
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A finished run in runs.jsonl: its identity, its accuracy, and |dw| where it was measured."""
+    """A finished run in runs.jsonl: its identity, its accuracy, and |dw| if it was measured."""
 
     key: str
     accuracy: float
@@ -20,18 +20,18 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.journal, self.lock = Journal("Runs", path), path.with_suffix(".lock")
-        lines = placement.from_writer(self.read)  # of a job's processes one reads and writes
+        lines = placement.from_writer(self.read)  # only one process of a job reads and writes
         self.done = {line.key: line.accuracy for line in lines}
         self.norms = {line.key: line.norm for line in lines if line.norm is not None}
 
     def read(self) -> list[Line]:
-        """The runs of the file; InputError where it was altered."""
+        """The runs in the file; InputError if it was altered."""
         with hold_lock(self.lock):
             self.journal.load()
         return [convert(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
 
     def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
-        """Adds a run, on disk when this returns, to those of the file, of which another process may have added some."""
+        """Adds a run to the file, on disk when this returns; other processes may add runs too."""
         self.done[key] = accuracy
         if norm is not None:
             self.norms[key] = norm

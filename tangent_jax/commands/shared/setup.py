@@ -1,4 +1,4 @@
-"""The recipe, model, data and features that a binary's flags name."""
+"""The recipe, model, data and features of a binary's flags."""
 
 import dataclasses
 import functools
@@ -8,25 +8,24 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core import identity, refusal, require
-from tangent_jax.core.checks import speaking
+from tangent_jax.core import identity, refusal, require, speaking
 from tangent_jax.data import Dataset, Examples
 
 CHOICES = ("held_out", "leave_one_out")
-"""What chooses the settings of statistics, where --settings does not say them."""
+"""The ways to choose the settings of statistics, if --settings does not give them."""
 
 
 def recipe(**changes: Any) -> tj.Recipe:
-    """The recipe that the binary's flags name, with changes."""
+    """The recipe of the binary's flags, with changes."""
     flag_of = {field: flag for flag, field in FIELD_OF.items()}
     names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
     given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
-    given = {field: value for field, value in given.items() if not isinstance(value, list)}  # searched: in the changes
+    given = {field: value for field, value in given.items() if not isinstance(value, list)}  # lists are searched
     return tj.Recipe(**given | changes)
 
 
 def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
-    """The recipe of statistics of these features, on the model and data that the flags name."""
+    """The recipe of statistics of these features, on the flags' model and data."""
     own = recipe()
     fields: dict[str, Any] = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
     fields["features"] = features
@@ -34,7 +33,7 @@ def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
 
 
 def settings_of(function: str, text: str) -> tj.solver.Settings:
-    """The settings that --settings says: how to solve, the shrinkage, the balance."""
+    """The settings in --settings: the way to solve, the shrinkage, the balance."""
     how, *numbers = text.split(",")
     try:
         settings = tj.solver.Settings(how, *map(float, numbers))
@@ -46,7 +45,7 @@ def settings_of(function: str, text: str) -> tj.solver.Settings:
 
 @functools.cache
 def open_dataset(spec: str) -> Dataset:
-    """Opens the data set; prints on stderr, once, the files left out of it and the copies among its images."""
+    """Opens the data set; prints files left out and duplicate images on stderr, once."""
     with tj.show_progress(f"reading {spec}"):
         dataset = tj.open_dataset(spec)
         lines = (*dataset.remarks, *dataset.copies())
@@ -56,14 +55,14 @@ def open_dataset(spec: str) -> Dataset:
 
 
 def open_tested(spec: str) -> Dataset:
-    """Opens a data set that has images to test on; one that has none is refused before any long work."""
+    """Opens a data set; raises InputError if it has no test images, before any long work."""
     dataset = open_dataset(spec)
     require(len(dataset.test), "flags", f"test images in {dataset.name}", "none")
     return dataset
 
 
 def open_datasets() -> dict[str, Dataset]:
-    """The data sets of --dataset, by their specifications: of different names, each with images to test on."""
+    """The data sets of --dataset by specification: with different names, each with test images."""
     sets = {spec: open_tested(spec) for spec in listed("dataset")}
     names = [dataset.name for dataset in sets.values()]
     require(len({*names}) == len(F.dataset), "flags", "--dataset of different names", ", ".join(names), "Rename one")
@@ -82,12 +81,12 @@ def pretrained(weights: str) -> tj.Pretrained:
 
 
 def has_class_token() -> bool:
-    """True where a network of --weights can be given a new class token (CLS=T)."""
+    """True if a network of --weights can get a new class token (CLS=T)."""
     return hasattr(pretrained(F.weights).model, "with_class_token")
 
 
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
-    """The features of the examples, from the cache that the flags name or computed now."""
+    """The features of the examples, from the flags' cache or computed now."""
     with tj.show_progress(title):
         data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes))
     if data.skipped:
@@ -96,10 +95,13 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
 
 
 def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
-    """Returns (train, test); to choose settings, in the place of test the validation split, or a fifth of train."""
+    """Returns (train, test); to choose settings, the validation split or a fifth of train instead of test."""
     train = features(predict, dataset.train, "train inputs")
-    if on_test:
-        return train, features(predict, dataset.test, "test inputs")
+    return (train, features(predict, dataset.test, "test inputs")) if on_test else hold_out(predict, dataset, train)
+
+
+def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
+    """(features to train on, features that choose settings): the validation split, or a fifth of train."""
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     train, measured = train.hold_out()
@@ -109,14 +111,14 @@ def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -
 
 
 def public_images(private: Examples) -> Examples:
-    """The images of --public, of which none may be private."""
+    """The images of --public; none may be private."""
     public = open_dataset(F.public).train
     tj.privacy.check_public("flags", public.identifiers(), private.identifiers())
     return public
 
 
 def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
-    """The predictor in coordinates whitened by the images of --public; without that flag as it is."""
+    """The predictor whitened by the images of --public; unchanged without that flag."""
     if F.public is None:
         return predict
     return tj.privacy.whiten(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
@@ -124,5 +126,5 @@ def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
 
 @functools.cache
 def run_key(spec: str, weights: str) -> str:
-    """The identity that all runs on a data set share: of every image and label of every split, and of the weights."""
+    """The identity that all runs on a data set share: every image and label of every split, and the weights."""
     return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)

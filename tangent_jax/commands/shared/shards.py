@@ -1,4 +1,4 @@
-"""Models trained apart on shards of a data set, in stores, so that no binary trains them twice."""
+"""Models trained apart on shards of a data set, kept in stores, so that no binary trains them twice."""
 
 import dataclasses
 import re
@@ -16,10 +16,10 @@ from tangent_jax.core import Tree, expand_path, require
 
 
 class Method:
-    """One method on the data set of the flags: its recipe, predictor and features.
+    """One method on the flags' data set: its recipe, predictor and features.
 
-    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's;
-    `recipe`: another than the flags'.
+    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's; `recipe`:
+    to use instead of the flags'.
     """
 
     def __init__(self, method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> None:
@@ -38,9 +38,9 @@ class Method:
             self.move_anchor()
 
     def move_anchor(self) -> None:
-        """Moves the anchor by the network fine-tuned on --anchor_images, which are no longer trained on.
+        """Moves the anchor by the network fine-tuned on --anchor_images, which leave the training set.
 
-        Raises: InputError for a method of other leaves than the network's, images of other classes, or private ones.
+        Raises: InputError for a method with other leaves than the network's, images of other classes, or private ones.
         """
         if re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(e-?[0-9]+)?", F.anchor_images):
             expected = "--anchor_images, a fraction above 0 and below 1, or a data set"
@@ -60,12 +60,12 @@ class Method:
         recipe, pretrained = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
         predict, classes = recipe.predictor(self.dataset.classes, pretrained), self.dataset.classes
         move = tj.store.public_move(self.path("anchor"), predict, public, recipe, classes)
-        # the outputs are the total, as f_w is what public images taught
+        # the outputs are the total: f_w holds the training on public images
         self.recipe = dataclasses.replace(self.recipe, moves=(move,), output="total")
         self.predict = setup.predictor(self.recipe, classes)
 
     def hold_out(self) -> Self:
-        """Makes it train on four fifths of the training images, and test on the rest."""
+        """Trains on four fifths of the training images from now on, and tests on the rest."""
         self.train, self.test = self.train.hold_out()
         require(len(self.test), "sharded", "five images of a class, to hold one out", "fewer")
         self.is_held_out = True
@@ -93,9 +93,9 @@ class Method:
     def store(
         self, rows: dict[str, np.ndarray], title: str, factors: bool = False, only: Container[int] | None = None
     ) -> tj.Store:
-        """The store of one component per shard, read or trained now, with the component's factors where `factors`.
+        """The store of one component per shard, read or trained now; with factors if `factors`.
 
-        `only`: the groups that are trained, None for all.
+        `only`: the groups to train, None for all.
         """
         store = tj.Store(self.path(title))
         print(f"store: {store.root}", file=sys.stderr)
@@ -104,7 +104,7 @@ class Method:
         return store
 
     def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
-        """(components, factors) of a store, as of the classes of the data set."""
+        """(components, factors) of a store, over the classes of the data set."""
         if self.recipe.head != "named":
             return store, tj.store.Factors(store)
         joined = tj.join(store, self.predict, self.dataset.classes)
@@ -128,7 +128,7 @@ class Method:
         return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, F.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
-        """All the data as one shard, which `full` trains."""
+        """All data as one shard, for `full`."""
         return {"all": np.arange(len(self.train))}
 
     def full(self) -> Tree:
@@ -138,7 +138,7 @@ class Method:
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
     ) -> list[tj.Fitted]:
-        """Trains one model for each entry of `rows`, and stores none."""
+        """Trains one model for each entry of `rows`, without a store."""
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
@@ -154,7 +154,7 @@ class Method:
         return tj.evaluate(self.predict, dw, on)
 
     def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.audit.Membership:
-        """Attacks the membership of training images in models: those at rows `gone`, against as many test images."""
+        """Membership attacks on models, for the training images at rows `gone` against as many test images."""
 
         def train(data: tj.Features, halves: list[np.ndarray]) -> list[Tree]:
             rows = {f"shadow {i}": half for i, half in enumerate(halves)}
@@ -169,11 +169,11 @@ class Method:
 
 
 def owners_of_train() -> set[str]:
-    """The owners of --dataset's training images by --owners; InputError for an image that has none."""
+    """The owners of --dataset's training images, from --owners; InputError for an image without one."""
     require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
     return {*tj.shards.every_owner(setup.open_dataset(F.dataset).train.names, F.owners)}
 
 
 def steady(fitted: tj.Fitted) -> float:
-    """The training time with every epoch as long as the median: the first also compiles."""
+    """The training time with the median epoch's time for all epochs, as the first one also compiles."""
     return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)

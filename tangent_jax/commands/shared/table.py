@@ -24,17 +24,17 @@ def flag(
     high: float | None = None,
     **more: Any,
 ) -> partial:
-    """A flag for `define`; `values`: of an enum; `low`, `high`: the bounds of a number; no default: the Recipe's."""
+    """A flag for `define`; `values`: of an enum; `low`, `high`: bounds of a number; no default: the Recipe's."""
     bounds = {"lower_bound": low, "upper_bound": high}
     options: dict[str, dict] = {"enum": {"enum_values": [*values]}, "integer": bounds, "float": bounds}
     return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **more)
 
 
 class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
-    """The text of an image size, such as 224 or 224x160, and the size of a text."""
+    """Converts between an image size and its text, such as 224 or 224x160."""
 
     def parse(self, argument: Any) -> ImageSize:
-        """Returns the side, or height and width; ValueError for a text of anything else."""
+        """Returns the side, or (height, width); ValueError for any other text."""
         height, cross, width = str(argument).partition("x")
         if not height.isdecimal() or not (width.isdecimal() or not cross):
             raise ValueError("expected pixels of a side, such as 224, or of height and width, such as 224x160")
@@ -50,11 +50,11 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
 SEEDS = (1 << 32) - 1
 TABLE: dict[str, partial] = {
     "weights": flag(
-        "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file."
+        "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file or URL."
     ),
     "architecture": flag(
         "string",
-        "Architecture of the weights, by timm's name or ours, such as resnet50 or L/16; unset: what the file says.",
+        "Architecture of the weights, by timm's name or ours, such as resnet50 or L/16; unset: as the file states.",
         default=None,
     ),
     "image_size": partial(
@@ -69,61 +69,61 @@ TABLE: dict[str, partial] = {
         "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
         f"{'|'.join(ARCHIVES)}:PATH.",
     ),
-    "cache_dir": flag("list", "Folder of cached features; large ones over A,B.", default=["~/.cache/tangent_jax"]),
+    "cache_dir": flag("list", "Folder or URL of cached features; A,B: several.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
-    "cache_dtype": flag(
-        "enum",
-        "Dtype of cached features; unset: --dtype.",
-        ["float32", "float16", "bfloat16"],
-    ),
-    "skip_unreadable": flag("bool", "Leave unreadable images out and count them.", default=False),
+    "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
+    "skip_unreadable": flag("bool", "Skip unreadable images, and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
-    "linearization": flag("enum", "The computation of the tangent.", LINEARIZATIONS),
+    "linearization": flag("enum", "How the tangent is computed.", LINEARIZATIONS),
     "output": flag("enum", "The outputs of a tangent model: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
     "method": flag(
         "enum",
-        "Tangent (taft), non-linear (nlft), the head alone (fc); of a comparison more, in its text.",
+        "Tangent (taft), non-linear (nlft) or the head alone (fc); comparisons list more methods in their text.",
         ["taft", "nlft", "fc"],
     ),
-    "subset": flag("enum", "Trained leaves of those blocks: all, or of a kind; or head, everything.", KINDS),
-    "blocks": flag("integer", "Number of last blocks that are trained (0: the head alone).", low=0),
-    "rank": flag("integer", "Rank of --subset=lora, or width of --subset=adapter.", low=1),
-    "head_scale": flag("float", "Multiple of the paper's deviation of a new head, 0.01."),
-    "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (PT=F)."),
+    "subset": flag("enum", "Trained leaves: those of the last --blocks, a kind of them, or others.", KINDS),
+    "blocks": flag("integer", "Number of last blocks that train (0: the head alone).", low=0),
+    "rank": flag("integer", "Rank with --subset=lora, or width with --subset=adapter.", low=1),
+    "head_scale": flag("float", "Factor on the standard deviation of a new head, 0.01 in the paper."),
+    "reset": flag("bool", "Re-initialise the trained blocks, norm and head before linearising (the paper's PT=F)."),
     "head": flag(
-        "string", "drawn: a new head; named: each class drawn by its name, so that heads join; or a frozen head's file."
+        "string",
+        "drawn: a new head; named: a new head with each class drawn by its name, so that heads join; or a frozen "
+        "head's file.",
     ),
-    "new_class_token": flag("bool", "A new class token at the first trained block (CLS=T)."),
+    "new_class_token": flag("bool", "Use a new class token from the first trained block on (the paper's CLS=T)."),
     "loss": flag(
         "enum",
         "Loss: rescaled square (rsl; alpha 1, kappa 15), cross entropy (ce), mean squared error (mse).",
         sorted(LOSSES),
     ),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
-    "radius": flag("float", "Radius of projected descent: |dw| stays below it; unset: no bound.", low=0.0),
-    "lr": flag("float", "Learning rate; of private runs in units of 1 / clip norm.", low=0.0, high=1e6),
-    "solver": flag(
-        "enum", "Adam, or the optimum by conjugate gradients, which needs no learning rate and no epochs.", SOLVERS
-    ),
+    "radius": flag("float", "Radius of projected descent, the bound of |dw| (L2); unset: no bound.", low=0.0),
+    "lr": flag("float", "Learning rate; for private runs in units of 1 / clip norm.", low=0.0, high=1e6),
+    "solver": flag("enum", "adam, or optimum: conjugate gradients, without learning rate or epochs.", SOLVERS),
     "certificate": flag(
-        "float", "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.", low=0.0
+        "float",
+        "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.",
+        low=0.0,
     ),
-    "passes": flag("integer", "With --solver=optimum: the most passes over the training set.", low=2),
+    "passes": flag("integer", "With --solver=optimum: the largest number of passes over the training set.", low=2),
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
     "batch_size": flag("integer", "Examples per step.", low=1),
-    "seed": flag("integer", "Seed of the new head, of reset blocks, of the order of examples.", low=0, high=SEEDS),
-    "delta": flag("float", "Failure probability of the privacy budget, below 1 / images.", low=0.0, default=1e-5),
+    "seed": flag("integer", "Seed of the new head, of reset blocks, and of the order of examples.", low=0, high=SEEDS),
+    "delta": flag("float", "Delta of the privacy budget (epsilon, delta), below 1 / images.", low=0.0, default=1e-5),
     "public": flag(
-        "string", "Public images, as --dataset; only the inputs of its train split are read. Unset: none.", default=None
+        "string",
+        "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
+        default=None,
     ),
-    "shards": flag("integer", "Shards trained apart: those of components, or of owners.", low=2, default=50),
+    "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
     "at_once": flag(
         "integer",
-        "Models trained as one program: memory for about five dw each. Rounding depends on it.",
+        "Number of models trained in one program; each needs memory for about five dw. Affects rounding.",
         low=1,
         default=10,
     ),
-    "lr_nlft": flag("float", "Learning rate of the non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
+    "lr_nlft": flag("float", "Learning rate of non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
     "sharding": flag(
         "enum",
         "The division of examples: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
@@ -137,157 +137,154 @@ TABLE: dict[str, partial] = {
     "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
     "compilation_cache": flag(
         "string",
-        "Folder that keeps compiled programs for later starts; unset: JAX_COMPILATION_CACHE_DIR's.",
+        "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR.",
         default=None,
     ),
-    "metrics": flag(
-        "list", "Writers of the values of every step, in --out/metrics: csv, tensorboard, wandb.", default=["csv"]
-    ),
+    "metrics": flag("list", "Writers that log every step to --out/metrics: csv, tensorboard, wandb.", default=["csv"]),
     "profile_steps": flag(
-        "string", "FIRST:LAST, the steps whose trace jax.profiler writes to --out/profile; unset: none.", default=None
+        "string", "FIRST:LAST: steps that jax.profiler traces, into --out/profile; unset: none.", default=None
     ),
     "plan": flag("bool", "Compile, print FLOPs, bytes and peak memory of a step, and exit.", default=False),
     "topology": flag(
         "string",
-        "Of --plan: devices that are not here, such as v5e:2x2 (needs libtpu); unset: those here.",
+        "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
         default=None,
     ),
-    "farm": flag("enum", "Train the components by --workers through submitit.", ["slurm", "local"], default=None),
+    "farm": flag("enum", "Train components with --workers through submitit.", ["slurm", "local"], default=None),
     "workers": flag("integer", "Number of workers of --farm.", low=1, default=None),
     "farm_options": flag(
         "list",
-        "Of --farm=slurm: submitit's parameters as KEY=VALUE, with commas: partition, time (minutes), gpus_per_node, "
-        "mem, account, ...; of --farm=local: timeout_min.",
+        "submitit's parameters, as KEY=VALUE,...; --farm=slurm: partition, time (minutes), gpus_per_node, mem, ...; "
+        "--farm=local: timeout_min.",
         default=[],
     ),
-    "worker": flag(
-        "string", "I/N: train the components of worker I (from 0) of N, and exit; without it, compose.", default=None
-    ),
-    "out": flag("string", "Folder of result.json and pictures."),
+    "worker": flag("string", "I/N: only train the components of worker I (from 0) of N; unset: compose.", default=None),
+    "out": flag("string", "Folder or URL of result.json and pictures."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
-    "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: as the cluster says.", default=None),
-    "processes": flag("integer", "Processes of the job, with --coordinator.", low=1, default=None),
-    "process_id": flag("integer", "This process, from 0, with --coordinator.", low=0, default=None),
+    "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
+    "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1, default=None),
+    "process_id": flag("integer", "Number of this process, from 0, with --coordinator.", low=0, default=None),
     # composition, stores
     "store": flag(
         "string", "Folder of the store, or of several: the components that are trained.", default="out/store"
     ),
-    "owner": flag("string", "All images of this contributor are removed.", default=None),
-    "owners": flag("string", "CSV of file,owner: whose each image is.", default=None),
+    "owner": flag("string", "Contributor whose images are all removed.", default=None),
+    "owners": flag("string", "CSV of file,owner: the contributor of each image.", default=None),
     "trust": flag(
-        "bool", "Follow what components say that other machines made: folders, weights, data sets.", default=False
+        "bool", "Open folders, weights and data sets that components from other machines name.", default=False
     ),
     "source": flag(
         "string",
-        "add: folder with dw.safetensors (out/finetune); merge: the store that is added; data: an unpacked archive.",
+        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; data: an unpacked archive.",
         default=None,
     ),
-    "name": flag(
-        "list", "Components: one, which is added (unset: the folder's name), or several, removed.", default=[]
-    ),
+    "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
     "examples": flag(
         "string",
-        "Images that are removed: a file of identifiers or names, one a line; inspect: an image or a folder too.",
+        "Images to remove: a file of identifiers or names, one per line; inspect: also an image or a folder.",
         default=None,
     ),
-    "retrain": flag("bool", "remove: train each component again on the rest of its data.", default=False),
-    "exact": flag("bool", "remove: move each solved component to its optimum without them, certified.", default=False),
-    "dry_run": flag("bool", "remove: say the work and its cost, and do nothing.", default=False),
-    "receipt": flag("string", "verify: a receipt, to be checked too.", default=None),
-    "rehearse": flag("bool", "Measure each way of removal by training, apart from the store.", default=False),
-    "rounds": flag("integer", "Times that the anchor moves by what the components merge to.", low=1, default=1),
+    "retrain": flag("bool", "remove: retrain each affected component on its remaining data.", default=False),
+    "exact": flag("bool", "remove: move each solved component to its new optimum, certified.", default=False),
+    "dry_run": flag("bool", "remove: print the plan and its cost, and stop.", default=False),
+    "receipt": flag("string", "verify: also check this receipt.", default=None),
+    "rehearse": flag("bool", "Measure each way of removal by training outside the store.", default=False),
+    "rounds": flag("integer", "Number of rounds: each moves the anchor by the merged components.", low=1, default=1),
     "anchor_images": flag("string", "Public images that move the anchor: a fraction, or a data set.", default=None),
     "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
-        "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or what chooses them, held_out or leave_one_out."
+        "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or how that is chosen: held_out or leave_one_out."
     ),
     "merge": flag("enum", f"Merge by {', '.join(own.help for own in MERGES.values())}.", MERGES, default="mean"),
     "merge_penalty": flag(
         "float",
-        "Ridge of an example in a merge by factors; held-out images choose of several.",
+        "Ridge per example in a merge by factors; held-out images choose among several.",
         low=1e-12,
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a folder that does not exist yet; data: a zip.", default=None),
+    "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "json": flag("bool", "JSON instead of a table.", default=False),
-    "factors": flag("bool", "Write factors.safetensors too, which merges by curvature need.", default=False),
-    "width": flag(
-        "integer", "Numbers of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096
-    ),
+    "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
+    "width": flag("integer", "Size of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096),
     "directions": flag(
         "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=4
     ),
     "left": flag(
-        "float", "Fraction of the components that are composed, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
+        "float", "Fraction of the components to compose, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
     ),
-    "negate": flag("string", "The name of a task that is subtracted from the sum of the others.", default=None),
+    "negate": flag("string", "Task to subtract from the sum of the others.", default=None),
     # privacy
     "epsilon": flag("float", "Privacy budget, for adding or removing one unit.", low=0.0, default=3.0),
     "unit": flag(
         "enum",
-        "Protected is each image, or each owner of --owners with all their images.",
+        "Unit of protection: each image, or each owner in --owners with all their images (user-level privacy).",
         NEIGHBOURING,
         default="example",
     ),
     "clip_norm": flag("float", "L2 norm to which a unit's gradient is clipped.", low=0.0, default=1.0),
     "sampling": flag(
         "enum",
-        "All units at every step, or Poisson samples of expected --batch_size.",
+        "full: all units at every step; poisson: Poisson samples of expected size --batch_size.",
         ["full", "poisson"],
         default="full",
     ),
     "noise": flag(
         "enum",
-        "Of floats, or discrete on a grid, safe against rounding, with keys of 256 bits.",
+        "gaussian: noise in floats; discrete: on a grid, safe against floating-point attacks, with 256-bit keys.",
         ["gaussian", "discrete"],
         default="gaussian",
     ),
     "noise_seed": flag(
-        "integer", "Repeats noise and samples: NOT private. Unset: entropy.", low=0, high=SEEDS, default=None
+        "integer",
+        "Seed of repeatable noise and samples: NOT private. Unset: entropy.",
+        low=0,
+        high=SEEDS,
+        default=None,
     ),
-    "part": flag("string", "I/K: only images whose content (or owner) hashes to part I of K (I from 0).", default=None),
+    "part": flag("string", "I/K: only images of part I (from 0) of K, by content (or owner) hash.", default=None),
     "canaries": flag(
-        "integer", "Canaries that audit one run; unset: none. They cost a little accuracy.", low=FEWEST, default=None
+        "integer",
+        "Canaries that audit the run; unset: none. They cost a little accuracy.",
+        low=FEWEST,
+        default=None,
     ),
     "confidence": flag("float", "Confidence of the bounds.", low=0.5, high=0.999999, default=0.95),
-    "broken": flag("string", "The part of the mechanism that is broken on purpose.", default="nothing"),
+    "broken": flag("string", "Part of the mechanism to break on purpose.", default="nothing"),
     "steps": flag(
-        "integer", "Steps of an optimiser, each on one batch (of private runs: all examples).", low=1, default=5
+        "integer", "Number of optimiser steps, each on one batch (in private runs on all examples).", low=1, default=5
     ),
     # measurements
     "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
-    "repeats": flag("integer", "Times that a measurement is repeated: rounds, at most; random orders; runs.", low=1),
-    "seconds": flag("float", "Seconds at most, compilation apart; one round is always run.", low=0.1),
-    "only": flag("list", "Parts alone, by name: tables, sections, features joined by +; unset: all.", default=[]),
-    "images": flag("integer", "Number of images, at random; unset: all.", low=2, default=None),
-    "removed": flag("float", "Number of images removed; below 1 a fraction of all.", low=0.0),
+    "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
+    "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
+    "only": flag("list", "Only these parts: tables, sections, features joined by +; unset: all.", default=[]),
+    "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
+    "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
     "size": flag(
         "string", "ViT size, Ti, S, B or L (patches of 16 at 224 pixels), or an architecture such as dinov3-S/16."
     ),
-    "models": flag("integer", "Models that are trained to compare with.", low=2),
-    "network": flag("string", "A network by name; pretrained: the tangent of --weights."),
+    "models": flag("integer", "Number of models trained for comparison.", low=2),
+    "network": flag("string", "A network's name; pretrained: the tangent of --weights."),
     "scheme": flag(
         "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
     ),
-    "search_anchor": flag("bool", "Search PT and CLS too, not only the learning rate.", default=True),
-    "finished": flag(
-        "list", "JOB=FOLDER of results that were computed elsewhere, such as table3=out/table3.", default=[]
-    ),
+    "search_anchor": flag("bool", "Also search PT and CLS, not only the learning rate.", default=True),
+    "finished": flag("list", "JOB=FOLDER of results computed elsewhere, such as table3=out/table3.", default=[]),
     "by": flag(
         "string",
         "Influence of each component, or of each image by the kernel, by warm solves, or by both compared.",
         default="component",
     ),
-    "flip": flag("float", "Fraction of labels that are flipped, and then detected.", low=0.0, high=0.5, default=0.0),
+    "flip": flag("float", "Fraction of labels to flip and then detect.", low=0.0, high=0.5, default=0.0),
     "resolved": flag(
-        "integer", "Images left out of a model that is solved again, one by one, as a check.", low=0, default=20
+        "integer", "Number of images to leave out, one by one, with a new solve, as a check.", low=0, default=20
     ),
-    "other": flag("string", "A data set of images of other things, as --dataset; unset: none.", default=None),
-    "attacked": flag("integer", "Models that are attacked, of --shadows in all.", low=5, default=24),
+    "other": flag("string", "A data set of other subjects, in the form of --dataset; unset: none.", default=None),
+    "attacked": flag("integer", "Number of attacked models, among --shadows in total.", low=5, default=24),
     "known": flag(
-        "integer", "Models attacked with knowledge of all other images, for --certificates.", low=2, default=8
+        "integer", "Number of models attacked with knowledge of all other images, for --certificates.", low=2, default=8
     ),
     "certificates": flag("list", "Certificates of exact removals to attack.", default=["1", "0.3", "0.1", "0.03"]),
 }

@@ -1,4 +1,4 @@
-"""Thumbnails: images of a data set as a page holds them."""
+"""Thumbnails of images, for pages."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Titles of pictures: what is to be seen, computed from the values that are drawn."""
+"""Titles of pictures: the result that a picture shows, computed from its values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

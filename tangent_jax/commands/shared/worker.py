@@ -1,4 +1,4 @@
-"""A worker as submitit pickles and runs it; imports nothing heavy, for it only waits for a process of its own."""
+"""A worker that submitit pickles and runs; it imports nothing heavy, as it only waits for a process of its own."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tangent_jax.commands.shared.codes import of_signal
 
 
 class Worker:
-    """A command in a process of its own; `visible`: the GPUs that a local one sees, as CUDA_VISIBLE_DEVICES."""
+    """A command in a process of its own; `visible`: the GPUs of a local one, as CUDA_VISIBLE_DEVICES."""
 
     def __init__(self, command: Sequence[str], visible: str | None) -> None:
         self.command, self.visible, self.child = [*command], visible, 0
@@ -24,7 +24,7 @@ class Worker:
             environment.pop("CUDA_VISIBLE_DEVICES", None)
             environment |= {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(of_signal(number)))  # submitit ignores it
-        # in its own session: a scheduler's signal to the group would kill it in the place of asking it to stop
+        # in its own session: a scheduler's signal to the group would kill it instead of asking it to stop
         process = subprocess.Popen(self.command, env=environment, start_new_session=True)
         self.child = process.pid
         try:
@@ -35,15 +35,15 @@ class Worker:
         return process.wait()
 
     def stop(self) -> None:
-        """Asks the process to end at its next safe point, and waits until it has."""
+        """Asks the process to stop at its next safe point, and waits for it."""
         with suppress(ProcessLookupError, ChildProcessError):
             if not self.child:
-                return  # not begun: 0 would be this process's whole group
+                return  # not started: pid 0 would be this process's whole group
             os.kill(self.child, signal.SIGTERM)
             os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT)
 
     def checkpoint(self) -> Any:
-        """The submission that submitit puts back into the queue, before the job's time is over or it is preempted."""
+        """The submission that submitit requeues before the job's time limit or preemption."""
         from submitit.helpers import DelayedSubmission
 
         self.stop()

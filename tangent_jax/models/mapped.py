@@ -1,0 +1,103 @@
+"""Rows of features: computed batch by batch, and where several sums need those of one image, once.
+
+    rows_of(map, data)                         "n k", by one pass
+    rows_of(map, map_once(map, data).take(i))  the rows of these examples; those that are known are read
+
+A row has the same bits at any place of a batch of one size.
+"""
+
+import dataclasses
+from typing import cast
+
+import jax
+import numpy as np
+
+from tangent_jax.core import check_stop, identity, progress_bar
+from tangent_jax.core.boundary import public, public_class
+from tangent_jax.models.features import Features
+from tangent_jax.models.ntk import FeatureMap
+
+
+@public_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class MappedOnce(Features):
+    """Features whose rows by a feature map are computed once, for all parts of them; made by `map_once`.
+
+    `rows`: of all examples, shared by the results of `take`; `at`: the places of these examples among them.
+
+    >>> once = tj.models.map_once(demo.map, demo.train)
+    >>> len(once.take(np.arange(5)))
+    5
+    """
+
+    rows: "SharedRows | None" = None
+    at: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+
+    def take(self, rows: np.ndarray) -> "MappedOnce":
+        taken = super().take(rows)
+        at = self.at[np.asarray(rows)] if len(rows) else self.at[:0]
+        return cast(MappedOnce, dataclasses.replace(taken, at=at))
+
+
+class SharedRows:
+    """The rows of all examples by one feature map, each computed when it is first needed."""
+
+    def __init__(self, map_: FeatureMap, data: Features) -> None:
+        self.source, self.map, self.data = source_of(map_), map_, data
+        self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
+        self.is_known = np.zeros(len(data), bool)
+
+    def read(self, at: np.ndarray, batch: int) -> np.ndarray:
+        """The rows of the examples at these places, "k"."""
+        missing = at[~self.is_known[at]]
+        if len(missing):
+            self.values[missing] = compute_rows(self.map, self.data.take(missing), batch)
+            self.is_known[missing] = True
+        return self.values[at]
+
+
+@public
+def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
+    """The same features, with rows by this map that stay in memory once computed.
+
+    Guarantees: shards, all examples and held-out parts (`take`, `hold_out`) share one pass.
+
+    >>> once = tj.models.map_once(demo.map, demo.train)
+    >>> tj.models.rows_of(demo.map, once.take(np.arange(5))).shape
+    (5, 6)
+    """
+    fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(Features) if field.init}
+    return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)))
+
+
+def source_of(map_: FeatureMap) -> str:
+    """The identity of all that decides a map's rows, its compute dtype too."""
+    return identity(map_.identity, str(map_.dtype))
+
+
+@public
+def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
+    """The features of all examples, "n k", f32; features of `map_once` are computed once.
+
+    >>> tj.models.rows_of(demo.map, demo.test).shape
+    (12, 6)
+    """
+    if isinstance(data, MappedOnce) and data.rows is not None and data.rows.source == source_of(map_):
+        return data.rows.read(data.at, batch)
+    return compute_rows(map_, data, batch)
+
+
+def compute_rows(map_: FeatureMap, data: Features, batch: int) -> np.ndarray:
+    """The features of all examples, computed now."""
+    n, parts = len(data), [np.zeros((0, sum(map_.sizes)), np.float32)]
+    with progress_bar(n, "example") as bar:
+        for start in range(0, n, batch):
+            x = np.asarray(data.inputs[start : start + batch])
+            padded = np.concatenate([x, np.zeros((batch - len(x), *x.shape[1:]), x.dtype)])
+            parts.append(np.asarray(_rows(map_, padded))[: len(x)])
+            bar.update(len(x))
+            check_stop()
+    return np.concatenate(parts)
+
+
+_rows = jax.jit(FeatureMap.rows)
