@@ -73,7 +73,7 @@ def resized(content: bytes, name: str, side: int, quality: int, square: bool = F
     return out.getvalue()
 
 
-def read(path: Path) -> bytes:
+def read(path: Any) -> bytes:
     require(path.is_file(), "data", f"the file {path.name} of the archive", f"none at {path}", "Unpack it whole")
     return path.read_bytes()
 
