@@ -1019,7 +1019,7 @@ MUTATIONS = [
       f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper/report.py", "result_of", '["identity"] == own', '["identity"]',
       f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
-    M("tangent_jax/models/cache.py", "CachedRows.is_sized", '"""True where the', '"""Whether the',
+    M("tangent_jax/models/cache.py", "CachedRows.is_sized", '"""True if the', '"""Whether the',
       f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
     M("tangent_jax/train/log.py", "Csv.__init__", '(row["step"]) <= done', '(row["step"]) <= done + 1',
       f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),

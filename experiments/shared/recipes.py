@@ -152,12 +152,12 @@ def clothes(folder: Path, chosen: Chosen) -> Iterator[Stored]:
             paths = sorted(p for p in (root / split / label).glob("*") if p.suffix.lower() in SUFFIXES)
             wanted = splits[split].split() if split in splits else [path.name for path in paths]
             for entry in wanted:
-                found = [path for path in paths if path.name.startswith(entry)]
+                images = [path for path in paths if path.name.startswith(entry)]
                 require(
-                    len(found) == 1, "data", f"one image {entry}* in {split}/{label}", len(found), "Unpack it whole"
+                    len(images) == 1, "data", f"one image {entry}* in {split}/{label}", len(images), "Unpack it whole"
                 )
-                content = resized(read(found[0]), found[0].name, 256, 80)
-                yield Stored(f"{split}/{label}/{found[0].name}", split, label, content)
+                content = resized(read(images[0]), images[0].name, 256, 80)
+                yield Stored(f"{split}/{label}/{images[0].name}", split, label, content)
 
 
 def sample(folder: Path, _: Chosen) -> Iterator[Stored]:
