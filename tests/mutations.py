@@ -46,7 +46,7 @@ RESNET, LORA, PAPER = (
 FUNCTIONS = "tests/models/test_functions.py"
 URLS, URL_DATA, URL_STORES = "tests/core/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
 DOOR, SNAPSHOTS, MIRRORS = (f"tangent_jax/core/{name}.py" for name in ("urls", "snapshots", "mirrors"))
-COPIES = "tangent_jax/store/copies.py"
+COPIES, URL_MODELS = "tangent_jax/store/copies.py", "tests/models/test_url_models.py"
 FOREIGN = "tests/store/test_foreign.py"
 SITE = "tests/test_site.py"
 REQUESTS, INSPECT = "tangent_jax/commands/report/requests.py", "tests/experiments/test_inspect.py"
@@ -1667,6 +1667,12 @@ MUTATIONS = [
       f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
     M("tangent_jax/core/url_paths.py", "UrlPath.check_size", "got == size", "True",
       f"{URL_DATA}::test_what_changes_after_it_was_listed_is_told"),
+    M("tangent_jax/models/shared_rows.py", "fetch_rows", "url is None or holds_rows(folder)", "True",
+      f"{URL_MODELS}::test_features_are_computed_once_for_all_machines"),
+    M("tangent_jax/exports/folder.py", "export_to_url", "path.name == SAID", "path.name != SAID",
+      f"{URL_MODELS}::test_an_export_that_is_stopped_is_none_and_is_written_again"),
+    M("tangent_jax/store/erasure.py", "find_traces", "Path(place).name == CACHE", "False",
+      f"{URL_MODELS}::test_a_removal_says_which_urls_it_does_not_reach"),
     M(COPIES, "push", "lines[: len(theirs)] == theirs", "True",
       f"{URL_STORES}::test_copies_that_parted_and_other_stores_are_refused"),
     M(COPIES, "go_on", "theirs[: len(lines)] == lines", "True",

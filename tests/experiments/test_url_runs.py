@@ -61,7 +61,7 @@ def inputs(s3, tmp_path_factory):
     return root
 
 
-def killed_three_times(s3, tmp_path, binary, url, *flags):
+def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL):
     """The last line of a command that is killed after its state at `url` has changed, three times, and ends then."""
     code = EVERY_STEP.format(binary=binary, module=module_of(binary.split()[0]))
     flags = [*binary.split()[1:], *flags]
@@ -72,7 +72,7 @@ def killed_three_times(s3, tmp_path, binary, url, *flags):
         process = start(code, *flags, stderr=tmp_path / "err", HOME=str(home), **s3.environment)
         wait_until(process, lambda before=before: Remote("test", f"{url}/state").number > before + 1)
         assert process.exitcode is None, (tmp_path / "err").read_text()
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(process.pid, number)
         process.join()
         assert not s3.fs.exists(f"{url}/result.json")
         shutil.rmtree(home)
@@ -128,15 +128,21 @@ def test_finetune_and_export(s3, inputs, tmp_path):
     assert "a folder that does not exist yet in --to; got s3://bucket/export" in err
 
 
-def test_private_steps_are_paid_at_the_url(s3, inputs, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_private_steps_are_paid_at_the_url(number, s3, inputs, tmp_path):
+    """SIGTERM loses nothing; a step that was paid and then lost to SIGKILL stays paid, and is not taken again."""
     more = ["--epochs=12", "--subset=head", "--noise_seed=3", "--delta=1e-3"]
     run("private", *flags_of(inputs, *more), f"--out={tmp_path}/here", f"--cache_dir={tmp_path}/cache")
-    url = "s3://bucket/private"
+    url = f"s3://bucket/private{number}"
     flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={tmp_path}/cache")
-    line = killed_three_times(s3, tmp_path, "private", url, *flags)
-    same_run(line, url, tmp_path / "here")
-    paid = json.loads(urls.read("test", f"{url}/ledger.json"))
-    assert 12 <= paid["spent"]["steps_paid"] <= 12
+    line = killed_three_times(s3, tmp_path, "private", url, *flags, number=number)
+    paid = json.loads(urls.read("test", f"{url}/ledger.json"))["spent"]["steps_paid"]
+    assert paid == 12
+    assert line["epsilon"] == pytest.approx(json.loads((tmp_path / "here/result.json").read_text())["epsilon"])
+    if number == signal.SIGTERM:
+        same_run(line, url, tmp_path / "here")
+    else:
+        assert 12 - 3 <= line["steps"] <= paid
 
 
 def test_compose_finds_the_settings_that_were_searched(s3, inputs, tmp_path):
@@ -151,4 +157,4 @@ def test_compose_finds_the_settings_that_were_searched(s3, inputs, tmp_path):
     same_run(line, url, tmp_path / "here")
     _, err = run("compose", *flags_of("s3://bucket", *more), "--store=s3://bucket/stores", code=1)
     assert "expected a path of this machine; got s3://bucket/stores" in err
-    assert "tangent-jax store push" in err
+    assert "store push copies a store to a URL" in err
