@@ -102,7 +102,8 @@ def clipped_sum(
     Raises:     InputError for clip_norm <= 0.
 
     >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 3), np.float32)}
-    >>> x, y, settings = np.eye(2, dtype=np.float32), np.array([0, 1]), {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
+    >>> x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+    >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
     >>> clipped = jax.jit(lambda dw: tj.privacy.clipped_sum(linear, dw, x, y, np.ones(2), **settings))(dw)
     >>> clipped.norms.tolist(), clipped.sensitivity.item()
     ([0.816, 0.816], 0.1)

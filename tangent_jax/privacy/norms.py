@@ -42,7 +42,8 @@ def clipped_sum_closed_form(
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
     Raises:     InputError for clip_norm <= 0, or a model without a closed form.
 
-    >>> x, y, settings = demo.train.inputs[:2], demo.train.targets[:2], {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
+    >>> x, y = demo.train.inputs[:2], demo.train.targets[:2]
+    >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
     >>> total = lambda dw: tj.privacy.clipped_sum_closed_form(demo.predict, dw, x, y, np.ones(2), **settings)
     >>> jax.jit(total)(demo.dw).norms.shape
     (2,)
