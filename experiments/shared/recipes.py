@@ -73,7 +73,7 @@ def resized(content: bytes, name: str, side: int, quality: int, square: bool = F
     return out.getvalue()
 
 
-def read(path: Path) -> bytes:
+def read(path: Any) -> bytes:
     require(path.is_file(), "data", f"the file {path.name} of the archive", f"none at {path}", "Unpack it whole")
     return path.read_bytes()
 
@@ -152,12 +152,12 @@ def clothes(folder: Path, chosen: Chosen) -> Iterator[Stored]:
             paths = sorted(p for p in (root / split / label).glob("*") if p.suffix.lower() in SUFFIXES)
             wanted = splits[split].split() if split in splits else [path.name for path in paths]
             for entry in wanted:
-                images = [path for path in paths if path.name.startswith(entry)]
+                matches = [path for path in paths if path.name.startswith(entry)]
                 require(
-                    len(images) == 1, "data", f"one image {entry}* in {split}/{label}", len(images), "Unpack it whole"
+                    len(matches) == 1, "data", f"one image {entry}* in {split}/{label}", len(matches), "Unpack it whole"
                 )
-                content = resized(read(images[0]), images[0].name, 256, 80)
-                yield Stored(f"{split}/{label}/{images[0].name}", split, label, content)
+                content = resized(read(matches[0]), matches[0].name, 256, 80)
+                yield Stored(f"{split}/{label}/{matches[0].name}", split, label, content)
 
 
 def sample(folder: Path, _: Chosen) -> Iterator[Stored]:
