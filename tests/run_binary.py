@@ -29,7 +29,8 @@ from tangent_jax.core import placement
 
 ROOT = Path(__file__).resolve().parents[1]
 REMEMBER = ("tangent_jax.commands", "tangent_jax.core.progress", "experiments")
-KEPT = ("jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
+OF_ITS_PROCESS = ("--farm=local", "--compilation_cache", "--help")
+"""Flags that change the process of a binary."""
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["dp_accounting", "matplotlib.pyplot", "orbax.checkpoint", "scipy.stats", "sklearn.datasets", "tangent_jax._public"]
@@ -67,7 +68,7 @@ def start(module, *arguments, stdout=os.devnull, stderr=os.devnull, **environmen
 
 def output(binary, *arguments, code=0):
     """(stdout, stderr) of a binary started from the checkout, which must exit with `code`."""
-    if os.environ.get("TANGENT_JAX_FORKS"):
+    if os.environ.get("TANGENT_JAX_FORKS") or any(str(word).startswith(OF_ITS_PROCESS) for word in arguments):
         return output_of(module_of(binary), *arguments, code=code)
     got, stdout, stderr = run_here(binary, *arguments)
     assert got == code, stderr[-3000:]
@@ -118,7 +119,7 @@ def run_here(binary, *arguments):
 
 
 def leave_as_found(inside):
-    """Flags, signals, JAX's settings and what functions remember are a fresh process's inside, and later as before."""
+    """Flags, signals and what functions remember are a fresh process's inside, and later as they were."""
     for number in (signal.SIGINT, signal.SIGTERM):
         inside.callback(signal.signal, number, signal.getsignal(number))
     modules = [module for name, module in [*sys.modules.items()] if name.startswith(REMEMBER)]
@@ -126,8 +127,6 @@ def leave_as_found(inside):
         if hasattr(function, "cache_clear"):
             function.cache_clear()  # what other flags named, or what was said once
             inside.callback(function.cache_clear)
-    for name in ("jax_compilation_cache_dir", *KEPT):
-        inside.callback(jax.config.update, name, getattr(jax.config, name))
     inside.callback(placement.use_devices, None)
     inside.enter_context(jax.enable_x64(False))
     inside.enter_context(flagsaver.flagsaver())

@@ -12,6 +12,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -33,6 +35,10 @@ class Server:
     def fail(self, method, path, code, status, message="", after=0, count=1000):
         """Answers, after so many that pass, so many requests of a method on paths that contain a text."""
         self.tell(method=method, path=path, code=code, status=status, message=message, after=after, count=count)
+
+    def slow(self, method, path, seconds):
+        """Answers requests of a method on paths that contain a text after some seconds."""
+        self.tell(method=method, path=path, status=0, after=0, count=1000, seconds=seconds)
 
     def mend(self):
         """Answers all requests again."""
@@ -67,7 +73,9 @@ def main():
             return [b""]
         if rule["count"] and method == rule["method"] and rule["path"] in path:
             rule["after"] -= 1
-            if rule["after"] < 0:
+            if rule["after"] < 0 and not rule["status"]:
+                time.sleep(rule["seconds"])
+            elif rule["after"] < 0:
                 rule["count"] -= 1
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response(f"{rule['status']} No", [("Content-Type", "application/xml")])
@@ -77,8 +85,6 @@ def main():
     server = make_server("127.0.0.1", 0, application, threaded=True)
     print(server.port, flush=True)
     parent = os.getppid()
-    import threading
-    import time
 
     def watch():
         while os.getppid() == parent:

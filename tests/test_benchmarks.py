@@ -57,7 +57,7 @@ def test_the_page_of_the_paper_has_the_tally_of_each_claim_as_its_reports():
         words = {None: "not run", True: "holds", False: "in part" if first and first[0] else "does not hold"}
         assert verdict == words[first and first[0] == first[1]], name
     ran = [verdict for *_, verdict in rows if verdict != "not run"]
-    said = re.findall(r"Of the (\d+) claims that were run (\d+) hold, (\d+) hold in part, (\d+) do not hold", page)
+    said = re.findall(r"(\d+) claims were run: (\d+) hold, (\d+) hold in part, (\d+) do not hold", page)
     counts = [len(ran), *map(ran.count, ("holds", "in part", "does not hold"))]
     assert [[int(number) for number in numbers] for numbers in said] == [counts]
 

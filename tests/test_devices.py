@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import run_binary
 from helpers import in_long
-from run_binary import output
+from run_binary import output, output_of
 
 TOLERANCE = 2e-5  # relative, of dw after a few epochs: sums over examples are formed in another order
 DRAWN = {"noise", "coins"}  # with entropy
@@ -173,7 +173,7 @@ REFUSED = {
 def test_a_job_that_cannot_be_is_refused_in_one_line(given):
     with socket.create_server(("", 0)) as server:
         flags = given.format(taken=server.getsockname()[1]).split()
-        _, stderr = output("finetune", *flags, code=1)
+        _, stderr = output_of("tangent_jax.commands.finetune", *flags, code=1)
     assert stderr.startswith(REFUSED[given])
     assert stderr.count("\n") == 1
 

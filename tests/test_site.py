@@ -69,6 +69,7 @@ def test_a_docstring_is_prose_equations_lists_and_examples():
         "    - **c**: another.",
         ":Guarantees:",
         r"    exact, as \ ``f(a)``\  is.",
+        ".. rubric:: Example",
         ">>> 1 + 1",
         "2",
     ]

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -202,6 +203,24 @@ def test_docstrings_and_help_texts_are_plain_english():
     texts |= {f"--{flag}": entry.keywords["help"] for flag, entry in TABLE.items()}
     assert len(texts) > 2000
     assert not {name: violations(text) for name, text in texts.items() if violations(text)}
+
+
+def markdown(path):
+    """The text of a page; the text cells of a notebook."""
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def test_pages_are_plain_english():
+    """All but the changelog, and the reports that commands write."""
+    pages = [path for kind in ("*.md", "*.ipynb") for path in sorted((ROOT / "docs").rglob(kind))]
+    pages = [path for path in pages if not below(path.relative_to(ROOT).as_posix(), ["docs/paper"])]
+    pages += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    assert len(pages) > 25
+    wrong = {page.relative_to(ROOT).as_posix(): violations(markdown(page)) for page in pages}
+    assert not {page: lines for page, lines in wrong.items() if lines}
 
 
 NO_EXAMPLE = {"InputError"}

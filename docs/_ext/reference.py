@@ -25,7 +25,7 @@ DEMO = """The examples
 Every example runs as a test. It uses ``jax``, ``jnp``, ``np``, ``tj``, and ``demo``, a model of three dense layers with
 its data, which is made so:
 
-.. literalinclude:: /../tests/demo.py
+.. literalinclude:: ../../../tests/demo.py
    :language: python
 """
 

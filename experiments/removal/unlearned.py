@@ -31,7 +31,7 @@ define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="
 define("attacked", "known", "certificates")
 
 MAIN = "U-LiRA online"
-MOST = 0.1  # false-positive rates in the picture
+MOST = 0.1  # the largest false-positive rate in the picture
 KNOWN = ("random", "canaries")
 """The requests for --certificates."""
 

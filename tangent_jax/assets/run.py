@@ -23,7 +23,7 @@ DTYPES = {"F32": np.float32, "F16": np.float16}
 
 
 def load(folder: str | Path) -> Run:
-    """The function that the folder's files compute, on the device that jax or onnxruntime chooses.
+    """The function of the folder's program, on the device that jax or onnxruntime chooses.
 
     Raises: ValueError, in one line, for a file that serving.json does not name, and for inputs of another shape.
     """
@@ -49,7 +49,7 @@ def read_serving(folder: Path) -> dict[str, Any]:
 
 
 def by_jax(folder: Path) -> Run:
-    """The program of model.jax, its weights on the device."""
+    """The program of model.jax, with its weights on the device."""
     import jax
     from jax import export
 
@@ -83,7 +83,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) -> np.ndarray:
-    """One image as the model was trained on it, "y x 3" uint8: upright RGB, resized, centre cropped."""
+    """One image, preprocessed as in training, "y x 3" uint8: upright RGB, resized, centre cropped."""
     from PIL import Image, ImageOps
 
     picture = ImageOps.exif_transpose(Image.open(path, formats=FORMATS))

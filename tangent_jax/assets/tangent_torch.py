@@ -8,11 +8,11 @@ torch and safetensors alone:
     from tangent_torch import TangentViT
     model = TangentViT("the folder")            # model.preprocessing says how images are resized and normalised
     outputs = model(images)                     # "b c", of normalised images "b 3 y x"
-    value, tangent = model.pair(images)         # f_w(x) and J_w f(x) . dw; where provenance.json says that the outputs
-                                                # are the tangent, as a private model's, model(images) is that alone
+    value, tangent = model.pair(images)         # f_w(x) and J_w f(x) . dw; if provenance.json states tangent outputs,
+                                                # as for private models, model(images) is the tangent alone
 
-The parameters of the module are dw, so an optimiser trains it as any other; w is fixed. LoRA factors, adapters, a new
-class token and a frozen head are read too.
+The parameters of the module are dw, so an optimiser can train it; w is fixed. LoRA factors, adapters, a new class token
+and a frozen head are supported.
 """
 
 import json
@@ -34,7 +34,7 @@ SETTINGS = {
     "adapter_width": None, "adapter_from": None,
     "pool": ("token", "avg"), "activation": ("gelu", "gelu_tanh", "quick_gelu"),
 }  # fmt: skip
-"""The settings that this file knows, with their values where they are few; a model with any other is refused."""
+"""The supported settings, with their values if they are few; models with others are refused."""
 
 
 class TangentViT(nn.Module):
@@ -52,7 +52,7 @@ class TangentViT(nn.Module):
         self.dw = nn.ParameterDict({spelled(name): nn.Parameter(leaf) for name, leaf in dw.items()})
 
     def forward(self, images):
-        """f_lin, or the tangent alone of a model that was trained so, "b c", of normalised images "b 3 y x"."""
+        """f_lin, or for tangent outputs the tangent alone, "b c", from normalised images "b 3 y x"."""
         value, tangent = self.pair(images)
         return tangent if self.output == "tangent" else value + tangent
 
@@ -92,7 +92,7 @@ def block(p, i, x, c):
 
 
 def part(p, i, j, y, c):
-    """The j-th part of block i, with its adapter and LayerScale, where it has them."""
+    """The j-th part of block i, with its adapter and LayerScale, if it has them."""
     adapter = f"block_{i}.adapter{j}"
     if f"{adapter}.down.kernel" in p:
         inner = ACTIVATIONS[c["activation"]](y @ p[f"{adapter}.down.kernel"] + p[f"{adapter}.down.bias"])
@@ -111,7 +111,7 @@ def norm(p, name, x, c):
 
 
 def merged(p):
-    """The weights in which every W that has LoRA factors is W + (A B)^T; a fused qkv has those of its three parts."""
+    """The weights with W + (A B)^T for every W with LoRA factors; a fused qkv combines those of its three parts."""
     names = {"out": "attn.proj", "mlp_in": "mlp.fc1", "mlp_out": "mlp.fc2"}
     deltas = {}
     for path in [path for path in p if path.endswith(".lora_a")]:
@@ -127,14 +127,14 @@ def merged(p):
 
 
 def read(path):
-    """(tensors by name, the description of the model) of a file that tangent_jax exported."""
+    """(tensors by name, the description of the model) in a file of an export."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return tensors, json.loads((file.metadata() or {}).get("tangent_jax", "{}"))
 
 
 def check(description):
-    """(settings, names of wrappers) of a model; ValueError for one that this file does not know."""
+    """(settings, names of wrappers) of a model; ValueError for an unsupported one."""
     c = description.get("config", {})
     wrappers = [name for wrapper in description.get("wrappers", ()) for name in wrapper]
     others = [f"{n} {value}" for n, value in c.items() if n not in SETTINGS or value not in (SETTINGS[n] or (value,))]
@@ -146,5 +146,5 @@ def check(description):
 
 
 def spelled(name):
-    """The name as a ParameterDict takes it, without dots."""
+    """The name without dots, for a ParameterDict."""
     return name.replace(".", "/")

@@ -32,6 +32,7 @@ from tangent_jax.commands.shared.flags import (
     OPTIMUM,
     SHARDED,
     SHARDED_DEFAULTS,
+    TRAINING,
     F,
     define,
     listed,
@@ -74,7 +75,7 @@ NAMES = {"greedy": "greedy soup", "exact": "exact (tangent features)", "ranpac":
 NAMES |= {"lda": "LDA (frozen features)", "ridge": "ridge (frozen features)"}
 only_with("width", "directions", method="exact")
 only_with("settings", method=[*ADDITIVE])
-only_with("head_scale", method=[*TRAINED])
+only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TRAINED])
 
 
 def main() -> None:

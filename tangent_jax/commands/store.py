@@ -236,6 +236,7 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
         total = store.statistics()
         head = total.solve(settings_of("store export", F.settings))
         return tj.store.predictor_of(origin, name, F.weights), total.classes, head
+    require(not F["settings"].present, "store export", "--settings of statistics", "tangent weights in the store")
     own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw

@@ -78,7 +78,7 @@ def explain(function: str, url: str, error: Exception) -> InputError:
     """The InputError that explains an error of a file system."""
     chain = [error, *filter(None, [error.__cause__, error.__context__])]
     names = {type(each).__name__ for each in chain}
-    text = " ".join((str(error) or type(error).__name__).split())[:200]
+    text = " ".join((str(error) or type(error).__name__).split())[:200].rstrip(".")
     if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}:
         do = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads"
         return refusal(function, f"credentials for {url}", "none", do)
@@ -234,9 +234,9 @@ def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()
 
 @contextmanager
 def passing_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[Path]:
-    """Yields as `local_copy`, for what a removal may reach: the copy of a URL is deleted when the `with` ends.
+    """Yields a `local_copy` for data that a removal may cover: a URL's copy is deleted when the `with` block ends.
 
-    A memory map of a file of it stays good.
+    Memory maps of its files stay valid.
     """
     if not is_url(path):
         yield expand_path(function, path)
@@ -246,7 +246,7 @@ def passing_copy(function: str, path: str | os.PathLike, names: Sequence[str] = 
 
 
 def fetch_all(function: str, url: str, root: Path, names: Sequence[str]) -> Path:
-    """Fetches the file or folder at a URL to a folder, as `local_copy` says, and returns the path of its copy."""
+    """Fetches the file or folder at a URL into a folder, as for `local_copy`, and returns the copy's path."""
     folder, _, last = url.rpartition("/")
     whole = info_of(function, url)
     is_file, folder = whole is not None, url if whole is None else folder

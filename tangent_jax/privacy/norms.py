@@ -42,11 +42,11 @@ def clipped_sum_closed_form(
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
     Raises:     InputError for clip_norm <= 0, or a model without a closed form.
 
-    >>> x, y, present = demo.train.inputs[:2], demo.train.targets[:2], jnp.ones(2)
+    >>> x, y = demo.train.inputs[:2], demo.train.targets[:2]
     >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
-    >>> clipped = tj.privacy.clipped_sum_closed_form(demo.predict, demo.dw, x, y, present, **settings)
-    >>> clipped.sensitivity, clipped.norms.shape
-    (0.1, (2,))
+    >>> total = lambda dw: tj.privacy.clipped_sum_closed_form(demo.predict, dw, x, y, np.ones(2), **settings)
+    >>> jax.jit(total)(demo.dw).norms.shape
+    (2,)
     """
     check_clip_norm(clip_norm)
     predict.closed_form("clipped_sum_closed_form", "Call clipped_sum")

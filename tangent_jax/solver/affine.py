@@ -18,7 +18,7 @@ from tangent_jax.core import Tree, expect
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.targets import Predict
 
-ROWS, SCALES = 4, (0.1, 10.0)  # outputs and steps at which what must be equal is compared
+ROWS, SCALES = 4, (0.1, 10.0)  # rows, and factors of a step, of the numerical comparisons
 
 
 def check_affine(predict: Predict, like: Tree, x: Any) -> None:

@@ -72,9 +72,9 @@ def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], n
 
     Args:   data: the inputs of f; predict: affine in dw.
 
-    >>> changes = tj.solver.make_changes(demo.predict, demo.test)
+    >>> changes = tj.solver.make_changes(demo.predict, demo.train)
     >>> changes(jax.tree.map(lambda leaf: leaf[None], demo.dw)).shape
-    (1, 12, 3)
+    (1, 24, 3)
     """
     problem = make_problem(predict, data, make_objective(), None, predict.zeros())
     parts, batches = form_all(problem), problem.batches

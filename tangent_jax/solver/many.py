@@ -96,7 +96,7 @@ def solve_many(
                 weights and for fewer starts than rows.
 
     >>> without = np.ones((2, 24)) - np.eye(24)[:2]  # leaves out the first example, then the second
-    >>> options = {"example_weights": without, "start": demo.fitted}
+    >>> options = {"example_weights": without, "start": demo.fitted, "at_once": 2}
     >>> solved = tj.solver.solve_many(demo.predict, demo.train, demo.objective, **options)
     >>> [fitted.certificate < 0.01 for fitted in solved]
     [True, True]

@@ -43,7 +43,7 @@ class Loss:
     def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
         """Cotangents u_k, "k b c", with sum_k u_k u_k^T the Hessian of each example's loss in its outputs "c".
 
-        Args:   key: None for an exact root, k = c; else `count` random vectors; the mean of their sum is the Hessian.
+        Args:   key: None for an exact root, k = c; else `count` random vectors, exact in the mean.
         """
 
         def hessian(z: Array, y: Array) -> Array:

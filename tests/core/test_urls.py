@@ -13,6 +13,7 @@ from tangent_jax.core import InputError, mirrors, urls
 from tangent_jax.core.files import file_fingerprint, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.snapshots import Remote
+from tangent_jax.core.url_paths import as_place, read_range
 
 NUMBERS = itertools.count()
 
@@ -187,6 +188,20 @@ def test_what_a_file_system_cannot_do_is_one_line(s3, monkeypatch, tmp_path):
     fsspec.filesystem("s3").clear_instance_cache()
     refused("credentials for s3://bucket/x; got none", *call)
     fsspec.filesystem("s3").clear_instance_cache()
+
+
+def test_an_object_that_is_replaced_after_its_listing_is_told(s3):
+    """Of the same size, by another client, whose writes this one's own listing does not show."""
+    urls.write("test", "s3://bucket/listed/x", b"1" * 100)
+    file = as_place("test", "s3://bucket/listed") / "x"
+    assert read_range(file, 10, 5) == b"11111"
+    with file.open() as opened:
+        s3.fs.pipe_file("bucket/listed/x", b"2" * 100)
+        refused("it changed while it was read", read_range, file, 10, 5)
+        with pytest.raises(InputError, match="it changed while it was read"), urls.telling("test", str(file)):
+            opened.read()
+    urls.write("test", "s3://bucket/listed/x", b"3" * 100)
+    refused("it changed while it was read", read_range, file, 10, 5)
 
 
 def test_urls_that_nothing_reads_are_one_line(monkeypatch):

@@ -120,12 +120,37 @@ def test_finetune_and_export(s3, inputs, tmp_path):
     assert pushed == {"lines": 1, "files": 4, "copied": 4}
     pulled = json.loads(run("store", "pull", "s3://bucket/store", f"--store={tmp_path}/pulled")[0])
     assert pulled == {"lines": 1, "files": 4, "copied": 4}
+    s3.slow("PUT", "/export/", 1.0)
+    for name in ("README.md", "README.md", "model.safetensors"):
+        s3.fs.rm("bucket/export", recursive=True) if s3.fs.exists("bucket/export") else None
+        process = start(module_of("store"), "export", f"--store={tmp_path}/pulled", f"--to={to}", "--trust")
+        wait_until(process, lambda name=name: name in urls.list_files("test", to))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert "provenance.json" not in urls.list_files("test", to)
+    s3.mend()
     run("store", "export", f"--store={tmp_path}/pulled", f"--to={to}", "--trust")
     (_, there), dw = load_export(to), Store(store)["a"]
     for path, leaf in trees.leaves(dw).items():
         assert np.array_equal(trees.leaves(there)[path], leaf), path
     _, err = run("store", "export", f"--store={store}", f"--to={to}", code=1)
     assert "a folder that does not exist yet in --to; got s3://bucket/export" in err
+
+
+def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_path):
+    url, code = "s3://bucket/full", EVERY_STEP.format(binary="finetune", module=module_of("finetune"))
+    flags = flags_of("s3://bucket", "--epochs=3", "--method=fc", f"--out={url}", f"--cache_dir={tmp_path}/cache")
+    s3.fail("PUT", "/full/state/", "QuotaExceeded", 507, "the bucket is full", after=12)
+    _, err = output_of(code, *flags, code=1)
+    line = err.strip().rpartition("\n")[2]
+    assert line.startswith("flags, --out: expected s3://bucket/full/state/")
+    assert "the bucket is full" in line
+    assert not s3.fs.exists(f"{url}/result.json")
+    before = Remote("test", f"{url}/state")
+    assert before.number > 0
+    s3.mend()
+    output_of(code, *flags)
+    assert json.loads(urls.read("test", f"{url}/result.json"))["steps"] == 3 * 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -62,10 +62,8 @@ def test_an_export_that_is_stopped_is_none_and_is_written_again(url, monkeypatch
         except KeyboardInterrupt:
             assert not exports.is_export(url)
     assert stopped == 4
-    (pretrained, step), files = (
-        exports.load_export(url),
-        json.loads(urls.read("test", f"{url}/provenance.json"))["files"],
-    )
+    pretrained, step = exports.load_export(url)
+    files = json.loads(urls.read("test", f"{url}/provenance.json"))["files"]
     assert same(pretrained.w, W)
     assert same(step, dw)
     assert {*urls.list_files("test", url)} == {*files, "provenance.json"}

@@ -81,7 +81,7 @@ TABLE: dict[str, partial] = {
         "Tangent (taft), non-linear (nlft) or the head alone (fc); comparisons list more methods in their text.",
         ["taft", "nlft", "fc"],
     ),
-    "subset": flag("enum", "Trained leaves: those of the last --blocks, a kind of them, or others.", KINDS),
+    "subset": flag("enum", "Trained leaves: blocks, a kind of leaves in them, head, or everything.", KINDS),
     "blocks": flag("integer", "Number of last blocks that train (0: the head alone).", low=0),
     "rank": flag("integer", "Rank with --subset=lora, or width with --subset=adapter.", low=1),
     "head_scale": flag("float", "Factor on the standard deviation of a new head, 0.01 in the paper."),
