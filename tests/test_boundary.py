@@ -183,7 +183,7 @@ def test_paths_and_rows_that_are_none_end_in_one_line(tmp_path, monkeypatch):
     calls = [lambda bad=bad, call=call: call(bad) for bad in (url, long, "a\0b", Unshown()) for call in (
         lambda path: write(path, dw, {}), read, tj.store.read_factors, store.verify_receipt, tj.Cache, tj.Store,
         lambda path: expand_path("test", path),
-    )]  # fmt: skip
+    ) if (bad, call) != (url, tj.Cache)]  # fmt: skip
     calls += [lambda: write(folder, dw, {}), lambda: read(folder), lambda: read(tmp_path / "pipe")]
     calls += [lambda: tj.Store("/dev/null"), lambda: tj.Store("/dev/null/store")]
     calls += [lambda: tj.Batches([[1, 2], [3]], [0, 1]), lambda: tj.Batches(np.ones((2, 1)), [[1, 2], [3]])]

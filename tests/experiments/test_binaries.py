@@ -127,7 +127,7 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     }
     assert (tmp_path / "out/tasks.md").read_text().startswith("| task | single | mean | scaled | curvature |")
     assert Image.open(tmp_path / "out/tasks.png").size[0] > 600
-    own = json.loads(run("tasks", *flags[:-1], "--method=ridge,lda", "--width=8", f"--out={tmp_path}/own")[0])
+    own = json.loads(run("tasks", *flags[:-1], "--method=ridge,lda", f"--out={tmp_path}/own")[0])
     assert {name: {*row} for name, row in own["tasks"].items()} == {key: {"ridge", "lda"} for key in ("pets", "cars")}
     assert own["tasks"]["pets"]["lda"] >= 0.75
     assert own["normalised"] == {}

@@ -122,10 +122,11 @@ def run(
             join(name, processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with speaking(name), out_at_url(), jobs.asked_for():
+            with speaking(name), out_at_url():
                 if "out" in flags.FLAGS:
                     check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
-                main(*given)
+                with jobs.asked_for():
+                    main(*given)
             check_stop()
         except tj.InputError as error:
             print(error, file=sys.stderr)
