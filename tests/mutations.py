@@ -915,6 +915,8 @@ MUTATIONS = [
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
     M(LEFT, "Leaving.each", "fraction, rows", "fraction",
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
+    M("tangent_jax/linear/gram.py", "Rows.transposed_product", "values.append(value)", "values.append(np.float32(value))",
+      f"{KERNEL}::test_the_tangent_weights_are_float64_without_x64"),
     M("tangent_jax/linear/gram.py", "add_products", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass",
       f"{KERNEL}::test_the_gram_matrix_is_that_of_the_jacobian[blocks-1-token]"),
     M(EXPANSION, "Expansion.pulls", "(self.own.shape[1]) - self.roots", "(self.own.shape[1]) + self.roots", EXPANDED),
