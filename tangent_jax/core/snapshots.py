@@ -59,6 +59,11 @@ class Remote:
         if self.number:
             self.files = self.read_index(self.number)
 
+    @property
+    def dead(self) -> set[str]:
+        """The objects that the newest state does not name: left by a killed push, or of one that runs now."""
+        return self.objects - {*self.files.values()}
+
     @contextmanager
     def steady(self) -> Iterator[None]:
         """Says that another writer made a newer state, if reading fails within the `with` block because of that."""
@@ -100,7 +105,7 @@ class Remote:
         Raises: InputError if another writer made a state since this one was read, if a file does not match `files`, or
                 if writing fails; the newest state stays whole in each case.
         """
-        if files == self.files and self.number and not self.objects - {*files.values()}:  # some, after a killed push
+        if files == self.files and self.number and not self.dead:
             return
         files = {name: self.upload(root / name, whole, grow) for name, whole in files.items()}
         writer, number = uuid.uuid4().hex, self.number + 1

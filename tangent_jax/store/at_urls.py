@@ -7,6 +7,7 @@ A folder is erased only if its content shows that it belongs to the removal; who
 Versions that a bucket keeps stay.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Set
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 
 REMOVE = "store remove"
+ROWS = re.compile("[0-9a-f]{24}-[0-9a-f]{24}")
+"""The name of a folder of cached rows (models/features.py)."""
 RESULTS = ("dw.safetensors", "factors.safetensors")
 
 
@@ -30,15 +33,15 @@ class Trace(NamedTuple):
 
 
 def rows_at(url: str, left: list[str], identifiers: Set[str]) -> Iterator[Trace]:
-    """The folders of cached rows below a URL that name removed images, or that a killed removal has emptied in part."""
-    names = urls.list_files(REMOVE, url)
-    for name in sorted({name.partition("/")[0] for name in names if "/index/" in name}):
+    """The folders of cached rows below a URL that name removed images, or hold rows that a killed writer left."""
+    wanted = identifiers | hidden(identifiers)
+    for name in sorted({*filter(ROWS.fullmatch, (name.partition("/")[0] for name in urls.list_files(REMOVE, url)))}):
         remote = Remote(REMOVE, f"{url}/{name}")
         whole = remote.files.get("examples.txt")
         held = {*remote.read(remote.object_url(whole)).decode(errors="replace").split()} if whole else set()
-        half = remote.number and not remote.files and remote.objects
-        if half or held & (identifiers | hidden(identifiers)):
-            yield Trace(f"{remote.url}: rows of removed images", partial(keep, remote, {}))
+        if remote.dead or held & wanted:
+            rest = {} if held & wanted else remote.files
+            yield Trace(f"{remote.url}: rows of removed images", partial(keep, remote, rest))
             left.append(still(url))
 
 
@@ -50,7 +53,7 @@ def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> I
     if whole and is_component(remote.object_url(whole), fingerprint):
         gone |= {name for name in remote.files if name in RESULTS or name.startswith("steps/")}
     results = [f"{url}/{name}" for name in RESULTS] if is_component(f"{url}/{RESULTS[0]}", fingerprint) else []
-    if gone or results:
+    if gone or results or remote.dead:
         rest = {name: whole for name, whole in remote.files.items() if name not in gone}
         yield Trace(
             f"{url}: the removed component, its factors, steps and checkpoints", partial(keep, remote, rest, results)

@@ -44,15 +44,15 @@ class Provenance:
     `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
     linearised (after new head, resets and new class token); `subset`: its leaves; `examples`: (content identifier,
     name) of each example it saw; `recipe`: how it was trained, None if unknown; `privacy`: the privacy account, None if
-    none was kept; `seconds`: the training time; `run`: the identity of the run, None without checkpoints;
-    `folders`: the caches and checkpoints of these examples, and the URLs of those that are local copies;
-    `total_penalty`: Lambda of a component that was solved to its optimum, which stays when examples leave;
-    `certificate`: the bound on its distance to that optimum; `owners`: the owner of each example, by the example's
-    name, if known; `classes`: the names of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON;
-    `targets`: the fingerprint of the training targets; `public`: (content identifier, name) of each public image
-    that whitened its training or moved its anchor; `features`: the settings of the features that a component of
-    statistics sums, None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then
-    no folder, weights or data that it names are opened (`own`).
+    none was kept; `seconds`: the training time; `run`: the identity of the run, None without checkpoints; `folders`:
+    the caches and checkpoints of these examples, and the URLs of those that are local copies; `total_penalty`: Lambda
+    of a component that was solved to its optimum, which stays when examples leave; `certificate`: the bound on its
+    distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
+    of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
+    targets; `public`: (content identifier, name) of each public image that whitened its training or moved its anchor;
+    `features`: the settings of the features that a component of statistics sums, None for tangent weights (kinds.py);
+    `is_own`: False if another machine or user wrote it: then no folder, weights or data that it names are opened
+    (`own`).
 
     Guarantees: owners have one spelling; names of images and classes hold printable characters only.
 
@@ -100,9 +100,8 @@ class Provenance:
         is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
         expect(is_run, "a run of 32 hex digits, or none", repr(self.run))
         for folder in self.folders:
-            plain = ".." not in Path(folder).parts and folder.isprintable()
-            plain = plain and (urls.is_url(folder) or Path(folder).is_absolute())
-            expect(plain, "absolute folders or URLs, without ..", repr(folder))
+            plain = (urls.is_url(folder) or Path(folder).is_absolute()) and ".." not in Path(folder).parts
+            expect(plain and folder.isprintable(), "absolute folders or URLs, without ..", repr(folder))
         for field in ("certificate", "total_penalty", "seconds"):
             value = getattr(self, field)
             good = value is None or (math.isfinite(value) and value >= 0)

@@ -119,6 +119,8 @@ def test_a_removal_erases_rows_at_a_url(url, tmp_path):
     other = examples().take(np.arange(100, 140))
     features(MODEL, W, other, 2, Cache(f"{url}/cache"))
     shutil.rmtree(tmp_path / "scratch")
+    for name in {name.partition("/")[0] for name in urls.list_files("test", f"{url}/cache")}:
+        urls.write("test", f"{url}/cache/{name}/objects/{'0' * 64}", b"rows that a killed writer left")
     gone = {*examples().identifiers()[:10]}
     traces, left = find_traces(store, ["a"], gone)
     assert [trace.line for trace in traces if "cache" in trace.line and "rows" in trace.line]
@@ -126,12 +128,13 @@ def test_a_removal_erases_rows_at_a_url(url, tmp_path):
     assert any(line.startswith(f"{url}/cache: versions that its bucket keeps, and copies on other") for line in left)
     delete = urls.delete
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "delete", stopping(delete, lambda: True))
+        patch.setattr(urls, "delete", stopping(delete, itertools.count().__next__))  # the second: of objects
         with pytest.raises(KeyboardInterrupt):
             [trace.erase() for trace in traces if "cache" in trace.line]
     done = erase_traces(store, ["a"], gone)
     assert any("rows of removed images" in line for line in done.deleted)
     assert rows_of_url(f"{url}/cache") == [False, True]
+    assert not [name for name in urls.list_files("test", f"{url}/cache") if name.endswith("0" * 64)]
     assert not [line for line in erase_traces(store, ["a"], gone).deleted if "rows" in line]
     again = features(MODEL, W, examples(), 2, Cache(f"{url}/cache"))
     assert np.isfinite(again.inputs).all()
@@ -151,7 +154,12 @@ def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
     shutil.rmtree(tmp_path / "scratch")
     gone = {*examples().identifiers()[:10]}
     line = f"{url}/run: the removed component, its factors, steps and checkpoints"
-    assert line in [trace.line for trace in find_traces(store, ["a"], gone)[0]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urls, "delete", stopping(urls.delete, itertools.count().__next__))  # the second: of objects
+        traces = find_traces(store, ["a"], gone)[0]
+        with pytest.raises(KeyboardInterrupt):
+            [trace.erase() for trace in traces if trace.line == line]
+    assert len(urls.list_files("test", f"{url}/run/state/objects")) > 2
     assert line in erase_traces(store, ["a"], gone).deleted
     assert {*Remote("test", f"{url}/run/state").files} == {"result.json", "checkpoints/other/z"}
     names = urls.list_files("test", f"{url}/run")
