@@ -233,6 +233,7 @@ def test_results_here_beside_a_cache_at_a_url(s3, tmp_path):
     assert not (tmp_path / "other/result.json").exists()
 
 
+@pytest.mark.long
 def test_a_server_that_is_down_ends_a_command_soon(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     fsspec.filesystem("s3").clear_instance_cache()
