@@ -142,6 +142,8 @@ EARLY = [
     ("compose", ["--settings=leave_one_out"], "--method of exact, ridge, ranpac, lda beside --settings; got taft,soup"),
     ("compose", ["--width=64", "--method=ridge"], "flags: expected --method of exact beside --width; got ridge"),
     ("compose", ["--method=exact", "--head_scale=10"], "beside --head_scale; got exact"),
+    ("finetune", ["--loss=hinge"], "make_loss: expected a loss in rsl, ce, mse; got hinge"),
+    ("influence attribution", ["--loss=rsl:kappa"], "make_loss: expected rsl:HYPER_PARAMETER=NUMBER; got rsl:kappa"),
     ("private", ["--method=exact", "--loss=rsl"], "flags: expected --method of taft, nlft beside --loss; got exact"),
     ("compose", ["--method=exact,lda", "--epochs=5"], "beside --epochs; got exact,lda"),
     ("tasks", ["--directions=2"], "flags: expected --method of exact beside --directions; got taft,soup"),
