@@ -195,7 +195,7 @@ def as_loss(loss: Loss | Callable) -> Loss:
 
 
 LOSSES: dict[str, type[Loss]] = {"rsl": RescaledSquare, "ce": CrossEntropy, "mse": MeanSquared}
-"""The losses of class indices that objectives, recipes and `--loss` take by name; CONTRIBUTING.md says how to add one.
+"""The losses of class indices that objectives, recipes and commands take by name; CONTRIBUTING.md says how to add one.
 
 Each is a frozen dataclass under `@public_class`, whose hyper-parameters are its fields: numbers above 0 with a default,
 all of them `data_fields` of the pytree. It has a `check`, and an example in its docstring.
