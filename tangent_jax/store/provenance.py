@@ -192,8 +192,7 @@ class Provenance:
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # the seal decides, never the text
         fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
-        if isinstance(fields.get("recipe"), dict):
-            fields["recipe"] = of_version_0_3(fields["recipe"])
+        fields["recipe"] = of_version_0_3(fields.get("recipe"))
         return convert(cls, fields, "Provenance", where)
 
 

@@ -224,8 +224,10 @@ class Recipe:
         return solve(predict, data, self.objective(), start=start, **bound, **watched)
 
 
-def of_version_0_3(fields: dict[str, Any]) -> dict[str, Any]:
+def of_version_0_3(fields: Any) -> Any:
     """The fields of a recipe, with the alpha and kappa that version 0.3 kept beside the loss in its text."""
+    if not isinstance(fields, dict):
+        return fields
     own = {name: value for name, value in fields.items() if name not in ("alpha", "kappa")}
     if own.get("loss") == "rsl":
         default = {"alpha": 1.0, "kappa": 15.0}
