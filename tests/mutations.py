@@ -443,8 +443,12 @@ MUTATIONS = [
       "jnp.broadcast_to(of_epoch, (count,))",
       "tests/train/test_fit.py::test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed"),
     # The house of a run: settings, data, honesty of experiments
-    M(RECIPE, "Recipe.objective", "penalty, **{n: getattr(self, n) for n in hyper_parameters(self.loss)}", "penalty",
+    M("tangent_jax/train/losses.py", "make_loss", "float(number)", "1.0",
       f"{HONESTY}::test_a_recipe_is_what_it_says"),
+    M(RECIPE, "of_version_0_3", "if fields.get(n, default[n]) != default[n]", "if False",
+      "tests/store/test_store.py::test_a_recipe_of_version_0_3_has_its_alpha_and_kappa_in_the_text_of_its_loss"),
+    M("tangent_jax/store/heads.py", "check_joinable", "loss == first.recipe.objective().loss", "True",
+      "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M("tangent_jax/train/losses.py", "RescaledSquare.kappa", "| Array = 15.0", "| Array = 1.0",
       f"{HONESTY}::test_the_defaults_are_the_papers"),
     M("tangent_jax/train/optimizers.py", "DECAY_AT", "DECAY_AT = (15 / 30, 25 / 30)", "DECAY_AT = (10 / 30, 20 / 30)",

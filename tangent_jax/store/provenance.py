@@ -25,7 +25,7 @@ from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.moves import Move, images_of
-from tangent_jax.store.recipe import HEADS, Recipe
+from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
 """Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""
@@ -193,6 +193,7 @@ class Provenance:
         seal = fields.pop("seal", "")
         fields.pop("is_own", None)  # the seal decides, never the text
         fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
+        fields["recipe"] = of_version_0_3(fields.get("recipe"))
         return convert(cls, fields, "Provenance", where)
 
 

@@ -1,5 +1,6 @@
 """The table of flags: name, type, default and help text of every flag of every binary."""
 
+import dataclasses
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -47,6 +48,12 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def spell(name: str) -> str:
+    """A loss as --loss takes it, with its default hyper-parameters and its class."""
+    values = "".join(f":{field.name}={field.default:g}" for field in dataclasses.fields(LOSSES[name]))
+    return f"{name}{values} ({LOSSES[name].__name__})"
+
+
 SEEDS = (1 << 32) - 1
 TABLE: dict[str, partial] = {
     "weights": flag(
@@ -92,11 +99,7 @@ TABLE: dict[str, partial] = {
         "head's file.",
     ),
     "new_class_token": flag("bool", "Use a new class token from the first trained block on (the paper's CLS=T)."),
-    "loss": flag(
-        "enum",
-        "Loss: rescaled square (rsl; alpha 1, kappa 15), cross entropy (ce), mean squared error (mse).",
-        sorted(LOSSES),
-    ),
+    "loss": flag("string", f"Loss: {', '.join(map(spell, LOSSES))}. The numbers are defaults."),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
     "radius": flag("float", "Radius of projected descent, the bound of |dw| (L2); unset: no bound.", low=0.0),
     "lr": flag("float", "Learning rate; for private runs in units of 1 / clip norm.", low=0.0, high=1e6),
