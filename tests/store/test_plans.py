@@ -109,7 +109,7 @@ def test_a_component_that_goes_by_its_name_takes_what_no_other_saw(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reasons"),
     [
-        ({}, {"exact": "it was not solved to its optimum"}),
+        ({}, {"exact": "only a component that was solved to its optimum"}),
         ({"recipe": None}, {"retrain": "no recipe says", "exact": "no recipe says"}),
         ({"privacy": PRIVATE}, {"retrain": "without privacy", "exact": "without privacy"}),
         ({"recipe": SOLVED, "total_penalty": 0.3}, {}),
