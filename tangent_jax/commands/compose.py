@@ -214,8 +214,8 @@ def with_factors(name: str) -> bool:
 
 
 def title_of(count: int, name: str) -> str:
-    """The title of the store of a method's components."""
-    return f"{count}" + "-factors" * with_factors(name)
+    """The title of the store of a method's components; of owners without their number, so that one may be added."""
+    return "-".join([f"{count}"] * (F.sharding != "owner") + ["factors"] * with_factors(name))
 
 
 def make(name: str, **changes: Any) -> Method:

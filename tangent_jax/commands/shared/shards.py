@@ -116,8 +116,8 @@ class Method:
 
     def path(self, title: str) -> Path:
         """The folder of the store of this title."""
-        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
-        words += ["named"] * (self.recipe.head == "named")
+        words = [self.dataset.name, self.name, F.sharding, *[title] * bool(title), f"seed{F.seed}"]
+        words += ["held_out"] * self.is_held_out + ["named"] * (self.recipe.head == "named")
         if "anchor_images" in F and F.anchor_images is not None:
             words.append(F.anchor_images)
         return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
