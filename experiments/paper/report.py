@@ -1,7 +1,7 @@
 """The report on the whole paper: every table and figure beside our results, with commands and verdicts by one rule.
 
 It runs the other binaries, each in its own folder under --out. Finished results are read, not computed again, so an
-interrupted report resumes. --quick: digits, the embedded models and small budgets, under ten minutes.
+interrupted report resumes. --quick: digits, the embedded models and small budgets, 10 to 15 minutes.
 
 With two --weights, Table 7 compares the second, a ResNet's; with five, Table 9 compares the last three (MAE,
 supervised, contrastive). Without them these tables use embedded models, and three that are trained here, on digits.

@@ -117,7 +117,7 @@ def rows_in(folder: Path, left: list[str], identifiers: set[str], place: str) ->
     for cached in sorted(folder.iterdir()):
         try:
             if rows_of(cached, identifiers):
-                yield Trace(f"{cached}: rows of removed images", partial(erase, cached, identifiers))
+                yield Trace(f"{cached}: rows of removed images, of any run", partial(erase, cached, identifiers))
         except (OSError, InputError) as error:
             left.append(f"{cached}: {getattr(error, 'strerror', None) or error}")
 

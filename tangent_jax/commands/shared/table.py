@@ -119,7 +119,15 @@ TABLE: dict[str, partial] = {
         "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
         default=None,
     ),
-    "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
+    "shards": flag(
+        "integer",
+        "Number of shards that train apart: components, or owners.",
+        low=2,
+        default=50,
+    ),
+    "full": flag(
+        "bool", "Also train a model of all images, in its own store; unset: unless --sharding=owner.", default=None
+    ),
     "at_once": flag(
         "integer",
         "Number of models trained in one program; each needs memory for about five dw. Affects rounding.",
@@ -129,8 +137,8 @@ TABLE: dict[str, partial] = {
     "lr_nlft": flag("float", "Learning rate of non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
     "sharding": flag(
         "enum",
-        "The division of examples: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
-        "each class in Dirichlet(--concentration) proportions.",
+        "Division into --shards: a seeded shuffle; by a hash of the image's content; whole classes; each class in "
+        "Dirichlet(--concentration) proportions; or, without --shards, one shard for each owner in --owners.",
         ["uniform", "hash", "class", "owner", "dirichlet"],
         default="uniform",
     ),
@@ -262,7 +270,11 @@ TABLE: dict[str, partial] = {
     "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
     "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
     "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
-    "only": flag("list", "Only these parts: tables, sections, features joined by +; unset: all.", default=[]),
+    "only": flag(
+        "list",
+        "Only these parts, such as 'Table 7,Table 9' of paper report; features are joined by +. Unset: all.",
+        default=[],
+    ),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
     "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
     "size": flag(
