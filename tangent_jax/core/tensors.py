@@ -3,8 +3,8 @@
     header     8 bytes of length, then JSON: {name: {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}
     tensors    little-endian, one after another
 
-A text of the metadata that is longer than LONG is a tensor of bytes, so a component may name millions of images although
-the header ends at 100 MB.
+A text of the metadata that is longer than LONG is a tensor of bytes: the provenance of a component that names many
+images, since a header ends at 100 MB.
 
 The safetensors package writes it. This reader adds memory maps and bfloat16; it checks the header against the file's
 size before it allocates anything.
@@ -50,7 +50,8 @@ def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
     texts = {TEXT + name: np.frombuffer(metadata[name].encode(), np.uint8) for name in metadata.keys() - short.keys()}
     nbytes = len(json.dumps(short)) + 200 * len(tensors)  # a lower bound of the header's size
     require(nbytes <= MOST_HEADER, "encode", f"a header of at most {MOST_HEADER:,} bytes", f"{nbytes:,}")
-    most, do = max((len(text) for text in texts.values()), default=0), "Train on fewer images: a component names its own"
+    most = max((len(text) for text in texts.values()), default=0)
+    do = "Train on fewer images: a component names each of its own"
     require(most <= MOST_TEXT, "encode", f"texts of at most {MOST_TEXT:,} bytes", f"{most:,}", do)
     return save({name: np.ascontiguousarray(value) for name, value in tensors.items()} | texts, short)
 
@@ -99,10 +100,10 @@ def read_texts(function: str, path: Path, texts: Mapping[str, Entry], start: int
     content = {}
     with path.open("rb") as file:
         for name, entry in texts.items():
-            begin, end = entry.data_offsets
-            require(end - begin <= MOST_TEXT, function, f"texts of at most {MOST_TEXT:,} bytes", f"{end - begin:,} in {path}")
+            begin, nbytes = entry.data_offsets[0], math.prod(entry.shape)
+            require(nbytes <= MOST_TEXT, function, f"texts of at most {MOST_TEXT:,} bytes", f"{nbytes:,} in {path}")
             file.seek(start + begin)
-            content[name.removeprefix(TEXT)] = as_text(function, file.read(end - begin), f"{name} of {path}")
+            content[name.removeprefix(TEXT)] = as_text(function, file.read(nbytes), f"{name} of {path}")
     return content
 
 

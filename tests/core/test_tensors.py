@@ -36,5 +36,5 @@ def test_metadata_that_no_header_or_text_holds_are_refused(tmp_path, monkeypatch
 @pytest.mark.parametrize("value", [np.zeros(2), np.array([200, 65], np.uint8)])
 def test_a_text_that_is_none_is_refused(tmp_path, value):
     (tmp_path / "a.safetensors").write_bytes(save({"__metadata__/provenance": value}))
-    with pytest.raises(InputError, match="f: expected (text in UTF-8|.*provenance in U8); got "):
+    with pytest.raises(InputError, match=r"f: expected (text in UTF-8|.*provenance in U8); got "):
         read_tensors("f", tmp_path / "a.safetensors")
