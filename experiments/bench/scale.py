@@ -85,7 +85,8 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
 
 def measure_decoding() -> dict[str, float]:
     """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
-    images, cores = [photograph(i) for i in range(32)], os.cpu_count() or 1
+    images = [photograph(i) for i in range(32)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     chunks = [range(i, i + CachedRows.CHUNK) for i in range(0, (4 * cores + 8) * CachedRows.CHUNK, CachedRows.CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
 
@@ -113,7 +114,7 @@ def measure_decoding() -> dict[str, float]:
             "parent_us": lambda: own[-1] * 1e6,
             "hash_bytes": lambda: sum(map(len, images)) / seconds_of(lambda: [*map(content_identifier, images)]),
         }
-    ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": len(os.sched_getaffinity(0))}
+    ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": cores}
 
 
 def filled(folder: Path, count: int, shape: tuple[int, ...], file_bytes: int | None = None) -> CachedRows:
