@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from photos import picture
 from safetensors.numpy import save
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import InputError, tensors, trees
 from tangent_jax.core.files import fingerprint
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import seal_fields
@@ -213,8 +214,16 @@ STEP = encode_component(part(0), trees.fingerprint(part(0)), {"provenance": orig
 HEADER = json.loads(STEP[8 : 8 + int.from_bytes(STEP[:8], "little")])
 
 
+with mock.patch.object(tensors, "LONG", 99):  # as of a million images: the provenance lies behind the numbers
+    LONG_STEP = encode_component(part(0), trees.fingerprint(part(0)), {"provenance": origin(0).to_json()})
+
+
 @FUZZ
-@given(content=damaged(STEP[:3000]).map(lambda head: head + STEP[3000:]))
+@given(
+    content=damaged(STEP[:3000]).map(lambda head: head + STEP[3000:])
+    | damaged(LONG_STEP[:1500]).map(lambda head: head + LONG_STEP[1500:])
+    | damaged(LONG_STEP[-1500:]).map(lambda tail: LONG_STEP[:-1500] + tail)
+)
 def test_steps(folder, content):
     (folder / "dw.safetensors").write_bytes(content)
     read(lambda: read_component(folder / "dw.safetensors"), lambda: read_metadata(folder / "dw.safetensors"))

@@ -1,16 +1,20 @@
 """The bytes, seconds and money of each phase of a large job: TAFT-1, --images images, a ViT-L/16, eight devices.
 
-It measures decoding in threads and processes, hashing, writing, checking and reading the cache, and the bookkeeping of
-many tiny rows. FLOPs come from traced programs. Values that this machine cannot measure are constants below, and
-assumptions. The last line of stdout: {"measured", "cost", "phases"}.
+It measures decoding in threads and processes, hashing, writing, checking and reading the cache, the bookkeeping of many
+tiny rows, and stores whose component names all images, or twice as many. FLOPs come from traced programs. Values that
+this machine cannot measure are constants below, and assumptions. The last line of stdout: {"measured", "cost",
+"phases", "components"}.
 """
 
 import io
+import multiprocessing
 import os
+import resource
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +85,8 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
 
 def measure_decoding() -> dict[str, float]:
     """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
-    images, cores = [photograph(i) for i in range(32)], os.cpu_count() or 1
+    images = [photograph(i) for i in range(32)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     chunks = [range(i, i + CachedRows.CHUNK) for i in range(0, (4 * cores + 8) * CachedRows.CHUNK, CachedRows.CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
 
@@ -112,17 +117,22 @@ def measure_decoding() -> dict[str, float]:
     ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": cores}
 
 
-def filled(
-    folder: Path, count: int, shape: tuple[int, ...], dtype: Any, file_bytes: int | None = None
-) -> tuple[CachedRows, float]:
-    """Cached rows of random numbers, in files of this size, and the seconds of writing them."""
-    rows = CachedRows(folder, [f"{i:064x}" for i in range(count)], shape, np.dtype(dtype))
+def filled(folder: Path, count: int, shape: tuple[int, ...], file_bytes: int | None = None) -> CachedRows:
+    """Cached rows of random numbers, in files of this size."""
+    rows = CachedRows(folder, [f"{i:064x}" for i in range(count)], shape, np.dtype(np.float32))
     folder.mkdir(parents=True)
     rows.make(file_bytes)
-    values = np.random.default_rng(0).standard_normal((CachedRows.CHUNK, *shape), np.float32).astype(dtype)
-    missing = rows.missing()
-    seconds = seconds_of(lambda: [rows.write(c, values[: len(rows.rows(c))], []) for c in missing])
-    return rows, seconds
+    rows.missing()
+    write_rows(rows, 1)
+    return rows
+
+
+def write_rows(rows: CachedRows, writers: int) -> float:
+    """The seconds in which threads write all rows."""
+    values = np.random.default_rng(0).standard_normal((CachedRows.CHUNK, *rows.shape[1:]), np.float32)
+    chunks = range(-(-rows.count // CachedRows.CHUNK))
+    with ThreadPoolExecutor(writers) as pool:
+        return seconds_of(lambda: [*pool.map(lambda c: rows.write(c, values[: len(rows.rows(c))], []), chunks)])
 
 
 def again(rows: CachedRows) -> float:
@@ -134,9 +144,9 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
     """Bytes per second of writing, checking and randomly reading rows of a shape, from one file and from eight."""
     few = CachedRows.CHUNK if F.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
-        whole, written = filled(Path(folder) / "one", few, shape, np.float32)
+        whole = filled(Path(folder) / "one", few, shape)
         nbytes = whole.inputs.nbytes
-        spread, _ = filled(Path(folder) / "eight", few, shape, np.float32, nbytes // 8)
+        spread = filled(Path(folder) / "eight", few, shape, nbytes // 8)
         order = np.random.default_rng(1).permutation(few)
 
         def rate(rows: CachedRows) -> float:
@@ -145,20 +155,22 @@ def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
 
         measured = medians(
             {
+                "write_one_thread": lambda: nbytes / write_rows(whole, 1),
+                "write_bytes": lambda: nbytes / write_rows(whole, 2),
                 "check_bytes": lambda: nbytes / again(whole),
                 "read_one_file": lambda: rate(whole),
                 "read_eight_files": lambda: rate(spread),
             }
         )
-        return measured | {"write_bytes": nbytes / written, "files": len(spread.files())}
+        return measured | {"files": len(spread.files())}
 
 
 def measure_rows() -> dict[str, float]:
     """Microseconds and bytes of overhead per row, from rows of four numbers."""
     many = 1000 if F.quick else ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
-        rows, written = filled(Path(folder) / "tiny", many, (4,), np.float32)
-        checked = again(rows)
+        rows = filled(Path(folder) / "tiny", many, (4,))
+        written, checked = write_rows(rows, 2), again(rows)
         rows.missing()
         for path in rows.folder.iterdir():
             os.utime(path, (1e9, 1e9))  # finished long ago
@@ -171,6 +183,36 @@ def measure_rows() -> dict[str, float]:
     each = {"write_us": written, "check_us": checked, "start_complete_us": complete}
     measured = {name: seconds / many * 1e6 for name, seconds in each.items()}
     return measured | {"listed_bytes": listed / many, "held_bytes": held / len(examples)}
+
+
+def measure_component(images: int, folder: str) -> dict[str, float]:
+    """Seconds of what a store does whose one component names this many images; its bytes, and the most memory."""
+    identifiers = [content_identifier(b"%d" % i) for i in range(images)]
+    examples = tuple((whole, f"train/class {i % 1000}/{i}.jpg") for i, whole in enumerate(identifiers))
+    owners = {name: f"owner {i % 1000}" for i, (_, name) in enumerate(examples)}
+    origin = tj.store.Provenance("taft", {}, "", "", ("head/kernel",), examples, tj.Recipe(), owners=owners)
+    store = tj.Store(Path(folder) / "store")
+    before, measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, {"images": float(images)}
+    measured["add"] = seconds_of(lambda: store.add("all", {"head": {"kernel": np.ones((4, 4))}}, origin))
+    measured["bytes"] = float(store.path("all").stat().st_size)
+    measured["read"] = seconds_of(lambda: store.provenance("all"))
+    measured["plan one"] = seconds_of(lambda: tj.store.plan_removal(store, examples=identifiers[:1]))
+    measured["plan owner"] = seconds_of(lambda: tj.store.plan_removal(store, owner="owner 7"))
+    plan = tj.store.plan_removal(store, names=["all"])
+    measured["remove all"] = seconds_of(lambda: tj.store.remove(store, plan))
+    measured["open after"] = seconds_of(lambda: tj.Store(store.root))
+    measured["journal bytes"] = float((store.root / "journal.jsonl").stat().st_size)
+    return measured | {"memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024.0}
+
+
+def measure_components() -> list[dict[str, float]]:
+    """`measure_component` for all images and for twice as many, each in a process of its own."""
+    spawn, counts = multiprocessing.get_context("spawn"), (1000, 2000) if F.quick else (F.images, 2 * F.images)
+    measured = []
+    for count in counts:
+        with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder, ProcessPoolExecutor(1, spawn) as pool:
+            measured.append(pool.submit(measure_component, count, folder).result())
+    return measured
 
 
 def trace_costs() -> dict[str, Any]:
@@ -199,8 +241,9 @@ def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, A
         (f"decode, {CORES} threads", images, max(decoded / CORES, decoded * LOCK_SHARE)),
         (f"decode, {CORES} processes", images, max(decoded / CORES, n * measured["parent_us"] / 1e6)),
         ("trunk", 0, n * cost["trunk_flops"] / flops),
-        ("write the rows, one thread", rows, max(rows / measured["write_bytes"], rows / DISK)),
-        ("the same in bfloat16", rows // 2, max(rows / 2 / measured["write_bytes"], rows / 2 / DISK)),
+        ("write the rows, while they are computed", rows, max(rows / measured["write_bytes"], rows / DISK)),
+        ("the same, one thread that waits", rows, max(rows / measured["write_one_thread"], rows / DISK)),
+        ("write in bfloat16", rows // 2, max(rows / 2 / measured["write_bytes"], rows / 2 / DISK)),
         ("start again: check every byte", rows, max(rows / measured["check_bytes"], rows / DISK)),
         ("start again: complete", 0, n * measured["start_complete_us"] / 1e6),
         (f"TAFT-1, {EPOCHS} epochs streamed", EPOCHS * rows, EPOCHS * streamed),
@@ -220,9 +263,13 @@ def main() -> None:
     lines = [[r["phase"], f"{r['bytes'] / 1e9:,.0f}", f"{r['seconds']:,.0f}", f"{r['dollars']:.2f}"] for r in table]
     text = command.markdown(["phase", "GB", "seconds", "dollars"], lines)
     rates = command.markdown(["measured", "value"], [[k, f"{v:,.4g}"] for k, v in measured.items()])
-    (command.out_folder() / "scale.md").write_text(f"{text}\n{rates}")
-    print(f"{text}\n{rates}")
-    command.finish({"measured": measured, "cost": cost, "phases": table})
+    components = measure_components()
+    lines = [[name, *(f"{component[name]:,.4g}" for component in components)] for name in components[0]]
+    stores = command.markdown(["a store of one component", "", ""], lines)
+    page = f"{text}\n{rates}\n{stores}"
+    (command.out_folder() / "scale.md").write_text(page)
+    print(page)
+    command.finish({"measured": measured, "cost": cost, "phases": table, "components": components})
 
 
 if __name__ == "__main__":

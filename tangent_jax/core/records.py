@@ -78,6 +78,9 @@ def convert(kind: Any, value: Any, function: str, where: object) -> Any:
     if dataclasses.is_dataclass(kind):
         return record(kind, value, function, where)
     if origin is tuple and arguments[-1] is Ellipsis:
+        fields = [*get_args(arguments[0])]
+        if fields and all(type(v) is list and [*map(type, v)] == fields for v in value):
+            return tuple(map(tuple, value))  # as below, at once: a million names of images
         return tuple(convert(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is tuple:
         if len(value) != len(arguments):
@@ -86,6 +89,15 @@ def convert(kind: Any, value: Any, function: str, where: object) -> Any:
     if origin is dict:
         return {name: convert(arguments[1], v, function, f"{name} of {where}") for name, v in value.items()}
     return float(value) if kind is float else value
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: the inverse of `convert`. Unlike `dataclasses.asdict` it copies no tuple of texts."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value[:1])):
+        return tuple(map(plain, value))
+    return value
 
 
 def record(kind: Any, value: dict[str, Any], function: str, where: object) -> Any:

@@ -3,6 +3,9 @@
     header     8 bytes of length, then JSON: {name: {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}
     tensors    little-endian, one after another
 
+A text of the metadata that is longer than LONG is a tensor of bytes: the provenance of a component that names many
+images, since a header ends at 100 MB.
+
 The safetensors package writes it. This reader adds memory maps and bfloat16; it checks the header against the file's
 size before it allocates anything.
 """
@@ -19,11 +22,14 @@ import numpy as np
 from safetensors.numpy import save
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.records import as_text, convert, parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 COUNTERS = ("num_batches_tracked", "position_ids")  # torch's counters: whole numbers that no network reads
 MOST_HEADER = 100_000_000  # bytes: safetensors' own limit
+LONG = 1 << 20  # characters of a text in the header
+MOST_TEXT = 4 << 30  # bytes of a text: the memory that a file from another party may take
+TEXT = "__metadata__/"  # begins the name of a tensor that holds a text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +44,22 @@ class Entry:
 def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
     """The tensors and the metadata as the bytes of a safetensors file.
 
-    Raises: InputError for metadata beyond the limit of a header, such as a million image names.
+    Raises: InputError for a text beyond MOST_TEXT, or other metadata beyond the limit of a header.
     """
-    nbytes = len(json.dumps(dict(metadata))) + 200 * len(tensors)  # a lower bound of the header's size
+    short = {name: text for name, text in metadata.items() if len(text) <= LONG}
+    texts = {TEXT + name: np.frombuffer(metadata[name].encode(), np.uint8) for name in metadata.keys() - short.keys()}
+    nbytes = len(json.dumps(short)) + 200 * len(tensors)  # a lower bound of the header's size
+    require(nbytes <= MOST_HEADER, "encode", f"a header of at most {MOST_HEADER:,} bytes", f"{nbytes:,}")
+    most = max((len(text) for text in texts.values()), default=0)
     do = "Train on fewer images: a component names each of its own"
-    require(nbytes <= MOST_HEADER, "encode", f"a header of at most {MOST_HEADER:,} bytes", f"{nbytes:,}", do)
-    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, dict(metadata))
+    require(most <= MOST_TEXT, "encode", f"texts of at most {MOST_TEXT:,} bytes", f"{most:,}", do)
+    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()} | texts, short)
 
 
 def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:
     """Returns (entries by name, metadata, offset of the tensors), every entry checked against the file's size.
+
+    Long texts are in the metadata, and not among the entries.
 
     Raises: InputError naming the file, and the tensor that is of another dtype or lies outside it.
     """
@@ -61,11 +73,12 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
     metadata = convert(dict[str, str], header.pop("__metadata__", {}), function, f"the metadata of {path}")
     entries = {name: convert(Entry, entry, function, f"{name} of {path}") for name, entry in header.items()}
     for name, entry in entries.items():
-        kinds = {**DTYPES, "I64": np.int64} if name.endswith(COUNTERS) else DTYPES
+        kinds: dict[str, Any] = {**DTYPES, "I64": np.int64} if name.endswith(COUNTERS) else DTYPES
+        kinds = {"U8": np.uint8} if name.startswith(TEXT) else kinds
         require(
             entry.dtype in kinds,
             function,
-            f"{name} in {', '.join(DTYPES)}",
+            f"{name} in {', '.join(kinds)}",
             f"{entry.dtype} in {path}",
             "Convert it first",
         )
@@ -78,7 +91,20 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
     last = max((entry.data_offsets[1] for entry in entries.values()), default=0)
     got = f"{path} of {size} bytes, not {8 + length + last}"
     require(size == 8 + length + last, function, "a whole safetensors file", got, "Fetch or make it again")
-    return entries, metadata, 8 + length
+    texts = {name: entries.pop(name) for name in [*entries] if name.startswith(TEXT)}
+    return entries, {**metadata, **read_texts(function, path, texts, 8 + length)}, 8 + length
+
+
+def read_texts(function: str, path: Path, texts: Mapping[str, Entry], start: int) -> dict[str, str]:
+    """The long texts of the metadata, by their names there; `start`: the offset of the tensors."""
+    content = {}
+    with path.open("rb") as file:
+        for name, entry in texts.items():
+            begin, nbytes = entry.data_offsets[0], math.prod(entry.shape)
+            require(nbytes <= MOST_TEXT, function, f"texts of at most {MOST_TEXT:,} bytes", f"{nbytes:,} in {path}")
+            file.seek(start + begin)
+            content[name.removeprefix(TEXT)] = as_text(function, file.read(nbytes), f"{name} of {path}")
+    return content
 
 
 def read_tensors(function: str, path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import json
 import os
+import threading
 import zlib
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -86,6 +87,7 @@ class CachedRows:
         self.lines: dict[int, Line] = {}  # the finished chunks that are intact
         self.journals: dict[Path, Journal] = {}  # the lines of all processes read so far
         self.skipped: set[int] = set()
+        self.writing = threading.Lock()  # of the own journal: several threads write chunks
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -185,9 +187,10 @@ class CachedRows:
         number, start = divmod(rows.start, self.layout.rows_per_file)
         write_at(self.layout.path(self.folder, number), [(start * self.nbytes, as_bytes(values, self.dtype))])
         line = Line(chunk, self.checksum(chunk), tuple(rows.start + i for i in skipped))
-        self.journal(self.own_journal).append(dataclasses.asdict(line))
-        self.lines[chunk] = line
-        self.skipped.update(line.skipped)
+        with self.writing:
+            self.journal(self.own_journal).append(dataclasses.asdict(line))
+            self.lines[chunk] = line
+            self.skipped.update(line.skipped)
 
     def journal(self, path: Path) -> Journal:
         """The journal of a process, as read so far."""

@@ -4,7 +4,9 @@ In a job of P processes each computes every P-th chunk, on all of its devices. W
 otherwise every disk receives all chunks.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -21,6 +23,7 @@ from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import Model, prepare
 
+WRITERS = 2  # chunks that are written, and synchronised, while the next one is computed
 Chunks = Generator[tuple[np.ndarray, list[int]], None, None]
 """The rows "k ..." of each chunk, and the places of unreadable images in it."""
 
@@ -46,7 +49,7 @@ def run_size() -> int:
 
 
 def fill(rows: CachedRows, source: Callable[[list[int]], Chunks], keeper: int) -> None:
-    """Writes the missing chunks; each process of a job computes its share.
+    """Writes the missing chunks while the next ones are computed; each process of a job computes its share.
 
     Args:   source: gives the rows of chunks, in order; keeper: the process that manages this one's disk. On a common
             disk each process writes its own chunks; otherwise the keeper of each disk writes all, and chunks are
@@ -71,11 +74,13 @@ def write_chunks(
 ) -> None:
     """Computes the chunks that any disk needs, and writes those that this process's disk lacks; as `fill`."""
     processes, me = jax.process_count(), jax.process_index()
+    waiting: deque[Future] = deque()
     is_shared, own = bool(np.all(placement.gather(np.array(keeper)) == 0)), wanted[me::processes]
     done = rows.count - sum(len(rows.rows(chunk)) for chunk in wanted)
     with (
         closing(source(own) if own else (item for item in ())) as computed,
         progress_bar(rows.count, "example", done) as bar,
+        ThreadPoolExecutor(WRITERS) as writers,  # at the end it waits for the writes that began
     ):
         for start in range(0, len(wanted), processes):
             parts = wanted[start : start + processes]
@@ -83,15 +88,19 @@ def write_chunks(
             items = {} if item is None else {parts[me]: item}
             if not is_shared:
                 items = exchange(rows, parts, item)
-
-            def write(items: dict[int, Any] = items) -> None:
-                for chunk, (values, skipped) in items.items():
-                    if is_shared or (keeper == me and chunk in missing):
-                        rows.write(chunk, values, skipped)
-
-            placement.together(write)
+            for chunk, (values, skipped) in items.items():
+                if is_shared or (keeper == me and chunk in missing):
+                    waiting.append(writers.submit(rows.write, chunk, values, skipped))
+            placement.together(lambda: wait(waiting, WRITERS))
             placement.agree_to_stop()
             bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
+        placement.together(lambda: wait(waiting, 0))
+
+
+def wait(waiting: deque[Future], most: int) -> None:
+    """Waits until at most this number of writes remains; raises the exception of a write."""
+    while len(waiting) > most:
+        waiting.popleft().result()
 
 
 def exchange(rows: CachedRows, parts: list[int], item: Any) -> dict[int, tuple[np.ndarray, list[int]]]:
@@ -110,7 +119,8 @@ def from_images(trunk: Callable[[Any], np.ndarray] | None, decoded: Iterator[Dec
     Raises: InputError for the first unreadable image, unless `skip`.
     """
     size = placement.mesh(local=True).size
-    while group := [(images if size == 1 else images.copy(), errors) for images, errors in islice(decoded, size)]:
+    is_read_at_once = trunk is not None and size == 1  # by the trunk, before the next chunk is decoded in its place
+    while group := [(x if is_read_at_once else x.copy(), errors) for x, errors in islice(decoded, size)]:
         for _, errors in group:
             if errors and not skip:
                 raise errors[min(errors)]

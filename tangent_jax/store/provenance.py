@@ -15,7 +15,7 @@ from tangent_jax.core import Tree, expect, machine, of_shape, require, trees, ur
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.records import convert, parse_json, plain
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
@@ -32,6 +32,7 @@ BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "su
 SUMMED = (*BODY, "classes", "head")
 """Fields that must be equal for components to be summed; those of SAID if both have them."""
 SAID = ("preprocessing", "output", "classes", "targets")
+IDENTIFIER = re.compile("[0-9a-f]{64}")
 TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
 """Fields that are equal for components of the same training."""
 
@@ -92,10 +93,11 @@ class Provenance:
         """
         for field in ("examples", "public"):
             pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
-            wrong = [identifier for identifier, _ in pairs if not re.fullmatch("[0-9a-f]{64}", identifier)]
+            wrong = [identifier for identifier, _ in pairs if not IDENTIFIER.fullmatch(identifier)]
             expect(not wrong, f"{field} by SHA-256 (64 hex digits)", wrong[:1])
             object.__setattr__(self, field, pairs)
-        object.__setattr__(self, "owners", {visible(name): Owner(owner) for name, owner in self.owners.items()})
+        spelled = {owner: Owner(owner) for owner in {*self.owners.values()}}  # few owners of many images
+        object.__setattr__(self, "owners", {visible(name): spelled[owner] for name, owner in self.owners.items()})
         object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
         is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
         expect(is_run, "a run of 32 hex digits, or none", repr(self.run))
@@ -150,6 +152,8 @@ class Provenance:
     @property
     def images_seen(self) -> tuple[tuple[str, str], ...]:
         """(content identifier, name) of each image that the numbers depend on: its own, public ones, its anchor's."""
+        if not (self.public or self.moves):
+            return self.examples
         own = dict.fromkeys((*self.examples, *self.public))
         return *self.examples, *self.public, *(pair for pair in images_of(self.moves, False) if pair not in own)
 
@@ -172,7 +176,7 @@ class Provenance:
     @property
     def fields(self) -> dict[str, Any]:
         """All fields of its file, as JSON has them."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "is_own"}
+        return {name: value for name, value in plain(self).items() if name != "is_own"}
 
     def to_json(self, weights: str = "") -> str:
         """The JSON text that `from_json` reads; sealed if this machine's user wrote it.
@@ -180,8 +184,9 @@ class Provenance:
         Args: weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
               alone.
         """
-        fields = self.fields
-        return json.dumps(fields | ({"seal": machine.seal(json.dumps([fields, weights]))} if self.is_own else {}))
+        text = json.dumps(self.fields)
+        seal = machine.seal(sealed(text, weights)) if self.is_own else ""
+        return f'{text[:-1]}, "seal": "{seal}"}}' if seal else text
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
@@ -190,11 +195,16 @@ class Provenance:
         Args:   weights: the fingerprint of the dw beside the text; if it is not the sealed one, `is_own` is False.
         """
         fields = parse_json("Provenance", text, where)
-        seal = fields.pop("seal", "")
-        fields.pop("is_own", None)  # the seal decides, never the text
-        fields["is_own"] = machine.is_own(json.dumps([fields, weights]), seal)
+        fields.pop("seal", None)
+        own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
+        fields["is_own"] = machine.is_own(sealed(own + "}", weights), seal)  # the seal decides, never the text
         fields["recipe"] = of_version_0_3(fields.get("recipe"))
         return convert(cls, fields, "Provenance", where)
+
+
+def sealed(text: str, weights: str) -> str:
+    """The text that a seal covers: a provenance without its seal, and the fingerprint of its dw."""
+    return f"[{text}, {json.dumps(weights)}]"
 
 
 @public

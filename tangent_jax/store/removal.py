@@ -130,10 +130,10 @@ def plan_removal(
 
 def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
     """(the identifiers of the request, given by identifier or name; the part that no component saw)."""
-    known: dict[str, set[str]] = {}
-    for identifier, name in (pair for origin in origins.values() for pair in origin.images_seen):
-        known.setdefault(name, set()).add(identifier)
-        known.setdefault(identifier, set()).add(identifier)
+    known, wanted = dict[str, set[str]](), {*asked}
+    for pair in (pair for origin in origins.values() for pair in origin.images_seen):
+        for word in wanted.intersection(pair):
+            known.setdefault(word, set()).add(pair[0])
     return set().union(*(known.get(word, ()) for word in asked)), tuple(word for word in asked if word not in known)
 
 

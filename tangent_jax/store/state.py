@@ -89,7 +89,7 @@ class State:
 
     def has_forgotten(self, identifier: str) -> bool:
         """True if an example of this content identifier was removed from the store."""
-        return not self.forgotten.isdisjoint(hidden([identifier]))
+        return bool(self.forgotten) and not self.forgotten.isdisjoint(hidden([identifier]))
 
     def apply(self, line: dict[str, Any]) -> None:
         """Applies one more journal line."""

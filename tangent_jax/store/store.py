@@ -70,7 +70,7 @@ class Store(Disk, Mapping[str, Tree]):
         whole = fingerprint(text.encode()) == entry["origin"]
         require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
         origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
-        return dataclasses.replace(origin, is_own=origin.is_own or self.trust)
+        return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
 
     def path(self, name: str) -> Path:
         """The file of a component."""

@@ -1,12 +1,13 @@
 """Records of JSON: every field of its own type, or one line that names it."""
 
 import dataclasses
+import json
 from typing import Any, Literal
 
 import pytest
 
 from tangent_jax.core import InputError
-from tangent_jax.core.records import convert
+from tangent_jax.core.records import convert, plain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +23,12 @@ class Outer:
     sizes: dict[str, int] | int | None = None
     row: tuple[str, int] | None = None
     inner: tuple[Inner, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
     rest: Any = None
 
 
 GOOD = {"names": ["x", "y"], "scale": 2, "sizes": {"h": 3}, "row": ["z", 1], "inner": [{"count": 2}], "rest": [None]}
+GOOD |= {"pairs": [["a", "b"], ["c", "d"]]}
 
 BAD = [
     ({"names": ["x", 1]}, r"text in names of F\[1\]; got 1"),
@@ -39,12 +42,18 @@ BAD = [
     ({"names": [], "sizes": 1.0}, "an object or a whole number or null in sizes of F; got 1.0"),
     ({"names": [], "sizes": {"h": False}}, "a whole number in h of sizes of F; got False"),
     ({"names": [], "row": ["z"]}, "2 entries in row of F"),
+    ({"names": [], "pairs": [["a", "b"], ["c", 1]]}, r"text in pairs of F\[1\]; got 1"),
+    ({"names": [], "pairs": [["a", "b"], ["c"]]}, r"2 entries in pairs of F\[1\]; got \['c'\]"),
+    ({"names": [], "pairs": ["ab"]}, r"a list in pairs of F\[0\]; got 'ab'"),
     ({"names": [], "inner": [{"count": 1}, {"count": "1"}]}, r"a whole number in count of inner of F\[1\]; got '1'"),
 ]
 
 
 def test_a_record_has_the_types_of_its_fields():
-    assert convert(Outer, GOOD, "f", "F") == Outer(("x", "y"), 2.0, None, {"h": 3}, ("z", 1), (Inner(2),), [None])
+    pairs = (("a", "b"), ("c", "d"))
+    whole = Outer(("x", "y"), 2.0, None, {"h": 3}, ("z", 1), (Inner(2),), pairs, [None])
+    assert convert(Outer, GOOD, "f", "F") == whole
+    assert json.loads(json.dumps(plain(whole))) == GOOD | {"kind": None}
     assert type(convert(float, 3, "f", "F")) is float
 
 

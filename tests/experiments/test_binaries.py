@@ -383,5 +383,8 @@ def test_a_large_jobs_phases_follow_from_what_is_measured(tmp_path):
     measured, table = result["measured"], {row["phase"]: row for row in result["phases"]}
     assert min(measured.values()) > 0
     assert abs(table["decode, 96 processes"]["seconds"] * measured["images_a_core"] * 96 / 1e6 - 1) < 1e-6
+    waiting = table["the same, one thread that waits"]
+    assert waiting["seconds"] == pytest.approx(waiting["bytes"] / min(measured["write_one_thread"], 5e9))
+    assert [component["images"] for component in result["components"]] == [1000, 2000]
     assert table["trunk"]["dollars"] == pytest.approx(table["trunk"]["seconds"] / 150)
     assert "TAFT-1, 30 epochs streamed" in (tmp_path / "scale.md").read_text()

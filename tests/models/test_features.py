@@ -92,7 +92,7 @@ def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
             compute(3, tmp_path)
     calls = count_trunk(monkeypatch)
     got = compute(3, tmp_path)
-    assert calls == [64, 22]
+    assert calls == [64]  # the one before and the one after it were written
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
 
 

@@ -1,0 +1,89 @@
+"""Components whose provenance no header holds, as of a million images: every operation as with a short one."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+from helpers import origin, origin_of_sums, part, sums
+
+from tangent_jax.core import InputError, tensors, trees
+from tangent_jax.store import copies
+from tangent_jax.store.files import read_component, read_metadata, write_component
+from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.store import Store
+
+URLS = (f"memory://long/{n}" for n in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def no_text_fits_a_header(monkeypatch):
+    monkeypatch.setattr(tensors, "LONG", 99)
+
+
+def filled(root, make=part, says=origin, count=3):
+    store = Store(root)
+    for s in range(count):
+        store.add(f"shard {s}", make(s), says(s, owners={f"photo {3 * s}.jpg": "Ann", f"photo {3 * s + 1}.jpg": "bob"}))
+    return store
+
+
+def header(path):
+    content = path.read_bytes()
+    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+
+
+def test_identifiers_names_and_owners_lie_outside_the_header_and_count_as_before(tmp_path):
+    store = filled(tmp_path / "store")
+    entry = header(store.path("shard 1"))
+    assert "photo" not in json.dumps(entry)
+    assert entry["__metadata__/provenance"]["dtype"] == "U8"
+    origins = [store.provenance(f"shard {s}") for s in range(3)]
+    assert [(o.examples, o.seconds, o.is_own) for o in origins] == [(origin(s).examples, 1.5, True) for s in range(3)]
+    assert origins[1].owners == {"photo 3.jpg": "ann", "photo 4.jpg": "bob"}
+    assert {*trees.leaves(store["shard 1"])} == {*trees.leaves(part(1))}
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize(("make", "says"), [(part, origin), (sums, origin_of_sums)])
+def test_a_removal_a_merge_and_a_copy_are_those_of_short_texts(tmp_path, make, says, monkeypatch):
+    store, url = filled(tmp_path / "store", make, says), next(URLS)
+    copies.push(store, url)
+    copies.pull(tmp_path / "copy", url)
+    merged = Store(tmp_path / "merged")
+    merged.add_all(Store(tmp_path / "copy"))
+    for each in (store, merged):
+        plan = plan_removal(each, examples=["photo 4.jpg"])
+        assert [*plan.components] == ["shard 1"]
+        assert plan.components["shard 1"].left == 2
+        receipt = remove(each, plan)
+        assert each.verify() == each.verify_receipt(receipt.path) == []
+        with pytest.raises(InputError, match=r"examples that were not removed from this store; got 1 that were"):
+            each.add("again", make(1), says(1))
+    monkeypatch.undo()
+    never = filled(tmp_path / "never", make, says)
+    remove(never, plan_removal(never, names=["shard 1"]))
+    assert trees.fingerprint(store.sum()) == trees.fingerprint(never.sum()) == trees.fingerprint(merged.sum())
+
+
+def test_an_altered_name_outside_the_header_is_found(tmp_path):
+    store = filled(tmp_path / "store")
+    path = store.path("shard 1")
+    path.write_bytes(path.read_bytes().replace(b"photo 4.jpg", b"photo 9.jpg"))
+    assert store.verify() == [f"{path.relative_to(store.root)}: altered"]
+    with pytest.raises(InputError, match="the unaltered provenance of shard 1"):
+        store.provenance("shard 1")
+    with pytest.raises(InputError, match=r"numbers and provenance of .* to belong together"):
+        read_component(path)
+
+
+def test_a_seal_covers_the_text_and_its_own_component(tmp_path):
+    path, whole = tmp_path / "dw.safetensors", trees.fingerprint(part(0))
+    write_component(path, part(0), {"provenance": origin(0).to_json(whole)})
+    text = read_metadata(path)["provenance"]
+    assert Provenance.from_json(text, path, whole).is_own
+    assert not Provenance.from_json(text, path, trees.fingerprint(part(1))).is_own
+    assert not Provenance.from_json(text.replace("photo 1.jpg", "photo 7.jpg"), path, whole).is_own
+    renamed = dataclasses.replace(origin(0), is_own=False).to_json(whole)
+    assert not Provenance.from_json(renamed, path, whole).is_own
