@@ -185,7 +185,7 @@ class Provenance:
               alone.
         """
         text = json.dumps(self.fields)
-        seal = machine.seal(sealed(text, weights)) if self.is_own else ""
+        seal = machine.seal(text_of_seal(text, weights)) if self.is_own else ""
         return f'{text[:-1]}, "seal": "{seal}"}}' if seal else text
 
     @classmethod
@@ -197,12 +197,16 @@ class Provenance:
         fields = parse_json("Provenance", text, where)
         fields.pop("seal", None)
         own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
+<<<<<<< ours
         fields["is_own"] = machine.is_own(sealed(own + "}", weights), seal)  # the seal decides, never the text
         fields["recipe"] = of_version_0_3(fields.get("recipe"))
+=======
+        fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
+>>>>>>> theirs
         return convert(cls, fields, "Provenance", where)
 
 
-def sealed(text: str, weights: str) -> str:
+def text_of_seal(text: str, weights: str) -> str:
     """The text that a seal covers: a provenance without its seal, and the fingerprint of its dw."""
     return f"[{text}, {json.dumps(weights)}]"
 
