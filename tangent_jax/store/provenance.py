@@ -197,12 +197,8 @@ class Provenance:
         fields = parse_json("Provenance", text, where)
         fields.pop("seal", None)
         own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
-<<<<<<< ours
-        fields["is_own"] = machine.is_own(sealed(own + "}", weights), seal)  # the seal decides, never the text
-        fields["recipe"] = of_version_0_3(fields.get("recipe"))
-=======
         fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
->>>>>>> theirs
+        fields["recipe"] = of_version_0_3(fields.get("recipe"))
         return convert(cls, fields, "Provenance", where)
 
 
