@@ -73,7 +73,7 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
     copy = tmp_path / "copy.json"
     shutil.copy(path, copy)
     assert store.verify_receipt(copy) == []
-    copy.write_text(path.read_text().replace("The components named", "the components named"))
+    copy.write_text(path.read_text().replace("The removed components", "the removed components"))
     assert "edited or forged" in store.verify_receipt(copy)[0]
     assert "that of another store" in filled(tmp_path / "other").verify_receipt(path)[0]
     store.add("back", part(1), origin(7))

@@ -267,11 +267,7 @@ TABLE: dict[str, partial] = {
     "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
     "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
     "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
-    "only": flag(
-        "list",
-        "Only these parts, such as 'Table 7,Table 9' of paper report; features are joined by +. Unset: all.",
-        default=[],
-    ),
+    "only": flag("list", "Only these parts, such as 'Table 7,Table 9'; join features by +; unset: all.", default=[]),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
     "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
     "size": flag(
