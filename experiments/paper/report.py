@@ -10,6 +10,7 @@ supervised, contrastive). Without them these tables use embedded models, and thr
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
 """
 
+import codecs
 import functools
 import json
 import os
@@ -172,11 +173,11 @@ def run(job: Job) -> None:
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     arguments, tail = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    text = codecs.getincrementaldecoder("utf-8")("replace")
     with subprocess.Popen(arguments, env={**compiled, **os.environ}, **pipes) as process:
         assert process.stderr is not None
         while part := os.read(process.stderr.fileno(), 4096):
-            sys.stderr.buffer.write(part)
-            sys.stderr.flush()
+            print(text.decode(part), end="", file=sys.stderr, flush=True)
             tail = (tail + part)[-2000:]
     check_stop()
     last = (tail.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
