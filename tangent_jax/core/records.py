@@ -87,7 +87,9 @@ def convert(kind: Any, value: Any, function: str, where: object) -> Any:
             raise refusal(function, f"{len(arguments)} entries in {where}", short(value))
         return tuple(convert(k, v, function, where) for k, v in zip(arguments, value, strict=True))
     if origin is dict:
-        return {name: convert(arguments[1], v, function, f"{name} of {where}") for name, v in value.items()}
+        kind = arguments[1]
+        items = value.items()
+        return {n: v if type(v) is kind else convert(kind, v, function, f"{n} of {where}") for n, v in items}
     return float(value) if kind is float else value
 
 

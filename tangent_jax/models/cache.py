@@ -72,14 +72,9 @@ class CachedRows:
     """The number of rows in a chunk."""
 
     def __init__(
-        self,
-        folder: Path,
-        identifiers: Sequence[str],
-        shape: tuple[int, ...],
-        dtype: np.dtype,
-        more: Sequence[Path] = (),
-        process: int = 0,
-    ) -> None:
+        self, folder: Path, identifiers: Sequence[str], shape: tuple[int, ...], dtype: np.dtype,
+        more: Sequence[Path] = (), process: int = 0,
+    ) -> None:  # fmt: skip
         self.folder, self.identifiers, self.count = folder, identifiers, len(identifiers)
         self.more, self.shape, self.dtype = more, (self.count, *shape), dtype
         self.own_journal = folder / (f"journal-{process}.jsonl" if process else "journal.jsonl")

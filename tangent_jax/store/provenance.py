@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, machine, of_shape, require, trees
+from tangent_jax.core import expect, machine, require
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
@@ -19,7 +19,6 @@ from tangent_jax.core.records import convert, parse_json, plain
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
-from tangent_jax.models.heads import body
 from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
@@ -184,7 +183,7 @@ class Provenance:
               alone.
         """
         text = json.dumps(self.fields)
-        seal = machine.seal(sealed(text, weights)) if self.is_own else ""
+        seal = machine.seal(text_of_seal(text, weights)) if self.is_own else ""
         return f'{text[:-1]}, "seal": "{seal}"}}' if seal else text
 
     @classmethod
@@ -196,11 +195,11 @@ class Provenance:
         fields = parse_json("Provenance", text, where)
         fields.pop("seal", None)
         own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
-        fields["is_own"] = machine.is_own(sealed(own + "}", weights), seal)  # the seal decides, never the text
+        fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
         return convert(cls, fields, "Provenance", where)
 
 
-def sealed(text: str, weights: str) -> str:
+def text_of_seal(text: str, weights: str) -> str:
     """The text that a seal covers: a provenance without its seal, and the fingerprint of its dw."""
     return f"[{text}, {json.dumps(weights)}]"
 
@@ -288,30 +287,3 @@ def same(function: str, field: str, first: Any, second: Any) -> None:
     if field == "classes":
         first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))
     require(first == second, function, f"{field} {first}", second, do)
-
-
-def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a component that is empty, not finite, or with other leaves than its provenance names."""
-    leaves = trees.leaves(dw)
-    do = "Add what finetune or private wrote"
-    expect(leaves, "a component with leaves", "none", do)
-    differing = sorted({*leaves} ^ {*provenance.subset})
-    expect(not differing, "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
-    for path, leaf in leaves.items():
-        expect(np.isfinite(np.asarray(leaf, np.float32)).all(), f"{path} finite", "NaN or infinity", do)
-
-
-def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
-    """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
-
-    If heads differ, the bodies are compared.
-    """
-    if provenance.head != first.head:
-        dw, other = body(dw), body(other)
-    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
-    differing = sorted({*trees.leaves(dw)} ^ {*shapes})
-    expect(not differing, "the leaves of the others", f"a difference in {differing[:1]}")
-    for path, leaf in trees.leaves(dw).items():
-        shape, dtype = shapes[path]
-        of_shape(path, leaf, shape)
-        expect(leaf.dtype == dtype, f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")
