@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, instance
+from tangent_jax.core import Tree, expect, instance, of_shape, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import speaking
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.solver.statistics import Statistics, check_leaves, from_tree
-from tangent_jax.store.provenance import Provenance, check_component, check_one_body, check_same, check_shapes
+from tangent_jax.store.provenance import Provenance, check_one_body, check_same
 from tangent_jax.store.sums import Mapped, compose
 
 Origins = Mapping[str, Provenance]
@@ -89,6 +89,33 @@ def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
     first = next(iter(origins), None)
     first = None if first is None else instance("the Provenance of each component", first, Provenance)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
+
+
+def check_component(dw: Tree, provenance: Provenance) -> None:
+    """Raises InputError for a component that is empty, not finite, or with other leaves than its provenance names."""
+    leaves = trees.leaves(dw)
+    do = "Add what finetune or private wrote"
+    expect(leaves, "a component with leaves", "none", do)
+    differing = sorted({*leaves} ^ {*provenance.subset})
+    expect(not differing, "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
+    for path, leaf in leaves.items():
+        expect(np.isfinite(np.asarray(leaf, np.float32)).all(), f"{path} finite", "NaN or infinity", do)
+
+
+def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
+    """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
+
+    If heads differ, the bodies are compared.
+    """
+    if provenance.head != first.head:
+        dw, other = body(dw), body(other)
+    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
+    differing = sorted({*trees.leaves(dw)} ^ {*shapes})
+    expect(not differing, "the leaves of the others", f"a difference in {differing[:1]}")
+    for path, leaf in trees.leaves(dw).items():
+        shape, dtype = shapes[path]
+        of_shape(path, leaf, shape)
+        expect(leaf.dtype == dtype, f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")
 
 
 def check_summable(origins: Origins, new: Provenance) -> None:

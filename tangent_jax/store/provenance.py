@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, machine, of_shape, require, trees, urls
+from tangent_jax.core import expect, machine, require, urls
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
@@ -19,7 +19,6 @@ from tangent_jax.core.records import convert, parse_json, plain
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
-from tangent_jax.models.heads import body
 from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
@@ -290,30 +289,3 @@ def same(function: str, field: str, first: Any, second: Any) -> None:
     if field == "classes":
         first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))
     require(first == second, function, f"{field} {first}", second, do)
-
-
-def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a component that is empty, not finite, or with other leaves than its provenance names."""
-    leaves = trees.leaves(dw)
-    do = "Add what finetune or private wrote"
-    expect(leaves, "a component with leaves", "none", do)
-    differing = sorted({*leaves} ^ {*provenance.subset})
-    expect(not differing, "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
-    for path, leaf in leaves.items():
-        expect(np.isfinite(np.asarray(leaf, np.float32)).all(), f"{path} finite", "NaN or infinity", do)
-
-
-def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
-    """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
-
-    If heads differ, the bodies are compared.
-    """
-    if provenance.head != first.head:
-        dw, other = body(dw), body(other)
-    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
-    differing = sorted({*trees.leaves(dw)} ^ {*shapes})
-    expect(not differing, "the leaves of the others", f"a difference in {differing[:1]}")
-    for path, leaf in trees.leaves(dw).items():
-        shape, dtype = shapes[path]
-        of_shape(path, leaf, shape)
-        expect(leaf.dtype == dtype, f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")
