@@ -96,6 +96,7 @@ CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
 CLUSTERS, JOB = "tests/test_clusters.py", "tangent_jax/core/job.py"
+RESUMED = "tests/train/test_run.py::test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
@@ -1677,6 +1678,8 @@ MUTATIONS = [
       f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
     M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
+    M(RUN, "Run.begin", "self.bar.tell(self.resumed)", "", RESUMED),
+    M(RUN, "Run.begin", 'self.resumed = ""', "", RESUMED),
     # A federation and engines, in examples/
     M("tangent_jax/solver/rounds.py", "network_loss", "float(loss(total))", "0.0",
       "tests/solver/test_rounds.py::test_the_loss_may_be_a_function_where_no_process_has_all_data"),
