@@ -13,9 +13,9 @@ With --anchor_images the anchor is the network fine-tuned on these public images
 --farm or --worker trains the components on many machines (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
-greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data with
---full, ...}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings, "searched": how
-many}}}.
+greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
+...; none of --sharding=owner}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings,
+"searched": how many}}}.
 """
 
 import copy
@@ -58,7 +58,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("preset", "head_scale", "full", "rounds", "anchor_images", settings="held_out")
+define("preset", "head_scale", "rounds", "anchor_images", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 
@@ -112,8 +112,8 @@ def compose_once() -> None:
             row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items() if F.full}
-    full |= {name: method.accuracy(method.full()) for name, method in methods.items() if F.full}
+    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items() if F.sharding != "owner"}
+    full |= {name: method.accuracy(method.full()) for name, method in methods.items() if F.sharding != "owner"}
     write_table(table, full)
     draw(first.dataset.name, table, full)
     for name, method in methods.items():
@@ -162,7 +162,6 @@ def check_flags() -> None:
     expected = f"--merge of {', '.join(tj.store.WEIGHTED)} beside --merge_penalty"
     require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
     positive("lr")
-    F.set_default("full", F.sharding != "owner")  # who asks for a model of each owner asks for none of all
     additive.check_flags(methods)
     if F.rounds > 1:
         rounds.check_flags({*ADDITIVE})
@@ -200,7 +199,7 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = copy.copy(method).hold_out()
                 stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
-    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values() if F.full]
+    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values() if F.sharding != "owner"]
 
 
 def merges_of(name: str) -> list[str]:

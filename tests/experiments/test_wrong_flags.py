@@ -126,7 +126,6 @@ EARLY = [
     ("finetune", ["--topology=v5e:2x2"], "flags: expected --plan of True beside --topology; got False"),
     ("compose", ["--concentration=0.1"], "flags: expected --sharding of dirichlet beside --concentration; got uniform"),
     ("compose", ["--sharding=owner", "--shards=5"], "beside --shards; got owner"),
-    ("compose", ["--rounds=2", "--full"], "flags: expected --rounds without --full; got both"),
     ("compose", ["--rank=4"], "flags: expected --method of lora, adapter, tangent_lora, tangent_adapter beside --rank"),
     (
         "compose",

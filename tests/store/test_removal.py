@@ -471,9 +471,10 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     line, err = run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
     assert (len([*stores.iterdir()]), json.loads(line)["full"]) == (1, {})  # nobody asked for a model of all owners
     assert "(2 components, one for each owner)" in err
-    _, err = run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}", "--full")
-    assert "(one component of all images: it saw every owner)" in err
-    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-seed*", "*owner-full-*"))
+    all_in_one = ("--sharding=uniform", "--shards=1", *sharded[1:])
+    _, err = run("compose", cache, data, *all_in_one, "--blocks=0", f"--out={tmp_path / 'out'}")
+    assert "(one component of all images)" in err
+    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-seed*", "*uniform-full-*"))
     now, err = run("store", "compose", by_owner, cache, data)
     accuracy = json.loads(line)["shards"]["2"]["taft"]
     assert [*json.loads(now)["accuracy"].values()] == [pytest.approx(accuracy, abs=1e-6)]

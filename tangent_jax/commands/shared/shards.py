@@ -101,7 +101,7 @@ class Method:
         by_owner = F.sharding == "owner"
         held = f"{len(rows)} components, one for each {'owner' if by_owner else 'shard'}"
         if rows.keys() == self.whole().keys():
-            held = "one component of all images" + ": it saw every owner" * by_owner
+            held = "one component of all images"
         print(f"store: {store.root} ({held})", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
         tj.store.fill(store, self.shards(rows), factors, owners, only)

@@ -125,9 +125,6 @@ TABLE: dict[str, partial] = {
         low=2,
         default=50,
     ),
-    "full": flag(
-        "bool", "Also train a model of all images, in its own store; unset: unless --sharding=owner.", default=None
-    ),
     "at_once": flag(
         "integer",
         "Number of models trained in one program; each needs memory for about five dw. Affects rounding.",
