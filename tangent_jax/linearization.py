@@ -7,11 +7,13 @@ others are closed over, as a zero tangent would cost the full product.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
+from flax.errors import TraceContextError
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.core import Dual, Tree, refusal, trees
 from tangent_jax.core.boundary import public
 
 
@@ -24,7 +26,8 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     Returns:    f_lin; its dw is a part of w (missing leaves are frozen and cost nothing).
     Guarantees: the tangent is linear in dw; `jax.grad`, `vmap`, `jit` and `linear_transpose` apply.
     Edge cases: an empty dw gives a tangent None.
-    Raises:     InputError if dw has a leaf that w lacks, or one of another shape.
+    Raises:     InputError if dw has a leaf that w lacks, or one of another shape; for an NNX module that changes its
+                state, such as a dropout in training.
 
     >>> f_lin = linearize(lambda w, x: w["a"] * x + w["b"], {"a": 2.0, "b": 1.0})
     >>> [float(part) for part in f_lin({"a": 10.0}, 3.0)]
@@ -35,7 +38,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
         trees.check_part("linearize", w, dw)
         if not trees.leaves(dw):
             return Dual(f(w, *x), None)
-        return Dual(*jax.jvp(lambda part: f(trees.replace(w, part), *x), (trees.restrict(w, dw),), (dw,)))
+        return Dual(*jax.jvp(partial(of_part, "linearize", f, w, x), (trees.restrict(w, dw),), (dw,)))
 
     return f_lin
 
@@ -51,6 +54,15 @@ def jacobian(
     Guarantees: <J dw, u> = <dw, J^T u>; J^T u equals `jax.vjp`'s.
     """
     trees.check_part("jacobian", w, part)
-    y, forward = jax.linearize(lambda part: f(trees.replace(w, part), *x), trees.restrict(w, part))
+    y, forward = jax.linearize(partial(of_part, "jacobian", f, w, x), trees.restrict(w, part))
     transpose = jax.linear_transpose(forward, part)
     return y, forward, lambda u: transpose(u)[0]
+
+
+def of_part(by: str, f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
+    """f(w, *x) with the leaves of `part`; InputError in the name of `by` for a module that changes its state."""
+    try:
+        return f(trees.replace(w, part), *x)
+    except TraceContextError as error:
+        do = "Before nnx.split put the module into evaluation: module.eval()"
+        raise refusal(by, "a function (w, *x) that changes no state", str(error).partition(" (http")[0], do) from error

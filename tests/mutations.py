@@ -46,6 +46,7 @@ RESNET, LORA, PAPER = (
 FUNCTIONS = "tests/models/test_functions.py"
 URLS, URL_DATA, URL_STORES = "tests/core/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
 DOOR, SNAPSHOTS, MIRRORS = (f"tangent_jax/core/{name}.py" for name in ("urls", "snapshots", "mirrors"))
+ERRORS, AT_URLS = "tangent_jax/core/url_errors.py", "tangent_jax/store/at_urls.py"
 COPIES, URL_MODELS = "tangent_jax/store/copies.py", "tests/models/test_url_models.py"
 FOREIGN = "tests/store/test_foreign.py"
 SITE = "tests/test_site.py"
@@ -95,6 +96,7 @@ CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
 CLUSTERS, JOB = "tests/test_clusters.py", "tangent_jax/core/job.py"
+RESUMED = "tests/train/test_run.py::test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
@@ -444,8 +446,12 @@ MUTATIONS = [
       "jnp.broadcast_to(of_epoch, (count,))",
       "tests/train/test_fit.py::test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed"),
     # The house of a run: settings, data, honesty of experiments
-    M(RECIPE, "Recipe.objective", "penalty, **{n: getattr(self, n) for n in hyper_parameters(self.loss)}", "penalty",
+    M("tangent_jax/train/losses.py", "make_loss", "float(number)", "1.0",
       f"{HONESTY}::test_a_recipe_is_what_it_says"),
+    M(RECIPE, "of_version_0_3", "if fields.get(n, default[n]) != default[n]", "if False",
+      "tests/store/test_store.py::test_a_recipe_of_version_0_3_has_its_alpha_and_kappa_in_the_text_of_its_loss"),
+    M("tangent_jax/store/heads.py", "check_joinable", "loss == first.recipe.objective().loss", "True",
+      "tests/store/test_heads.py::test_what_cannot_be_joined_is_refused_in_one_line"),
     M("tangent_jax/train/losses.py", "RescaledSquare.kappa", "| Array = 15.0", "| Array = 1.0",
       f"{HONESTY}::test_the_defaults_are_the_papers"),
     M("tangent_jax/train/optimizers.py", "DECAY_AT", "DECAY_AT = (15 / 30, 25 / 30)", "DECAY_AT = (10 / 30, 20 / 30)",
@@ -628,9 +634,11 @@ MUTATIONS = [
       '"bilinear", antialias=False',
       FIXTURES),
     M("tangent_jax/linearization.py", "linearize.f_lin",
-      "jvp(lambda part: f(trees.replace(w, part), *x), (trees.restrict(w, dw),), (dw,))",
+      'jvp(partial(of_part, "linearize", f, w, x), (trees.restrict(w, dw),), (dw,))',
       "jvp(lambda w: f(w, *x), (w,), (trees.replace(jax.tree.map(jax.numpy.zeros_like, w), dw),))",
       f"{HONESTY}::test_a_frozen_leaf_costs_nothing_by_autodiff"),
+    M("tangent_jax/linearization.py", "of_part", "except TraceContextError", "except ZeroDivisionError",
+      "tests/test_linearization.py::test_an_nnx_module_in_training_is_refused_in_one_line"),
     M("tangent_jax/rules/activations.py", "softmax", "jnp.sum(a * ds, -1, keepdims=True)", "0",
       "tests/rules/test_rules.py"),
     M("tangent_jax/rules/norms.py", "standardize", "jnp.mean(dx, -1, keepdims=True)", "0", "tests/rules/test_rules.py"),
@@ -917,6 +925,8 @@ MUTATIONS = [
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
     M(LEFT, "Leaving.each", "fraction, rows", "fraction",
       f"{SOLVED}::test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on"),
+    M("tangent_jax/linear/gram.py", "Rows.transposed_product", "values.append(value)", "values.append(np.float32(value))",
+      f"{KERNEL}::test_the_tangent_weights_are_float64_without_x64"),
     M("tangent_jax/linear/gram.py", "add_products", "products *= (xa[:, 0, h] @ xb[:, 0, h].T)[:, None, :, None]", "pass",
       f"{KERNEL}::test_the_gram_matrix_is_that_of_the_jacobian[blocks-1-token]"),
     M(EXPANSION, "Expansion.pulls", "(self.own.shape[1]) - self.roots", "(self.own.shape[1]) + self.roots", EXPANDED),
@@ -1135,6 +1145,9 @@ MUTATIONS = [
       "tests/experiments/test_wrong_flags.py"),
     M("tangent_jax/commands/shared/worker.py", "Worker.__call__", "self.stop()\n            raise", "raise",
       f"{FARM}::test_a_worker_that_is_preempted_ends_its_process_in_order_first"),
+    M("tangent_jax/commands/compose.py", "check_flags", 'F.set_default("full", F.sharding != "owner")',
+      'F.set_default("full", True)',
+      f"{REMOVAL}::test_a_contributors_images_leave_a_store_from_the_command_line"),
     M("tangent_jax/commands/compose.py", "searched", "not farm.is_worker()", "True",
       f"{FARM}::test_a_search_is_not_left_to_workers"),
     M("tangent_jax/rules/convolution.py", "conv.convolved",
@@ -1533,6 +1546,13 @@ MUTATIONS = [
       f"{FOREIGN}::test_what_a_lock_or_a_file_is_called_moves_no_cursor"),
     M("tangent_jax/core/files.py", "read_holder", 'return visible(" ".join(file.read(300).split()))', "return file.read()",
       f"{FOREIGN}::test_what_a_lock_or_a_file_is_called_moves_no_cursor"),
+    M("tangent_jax/store/receipts.py", "statement", '"retrain": [RETRAINED]', '"retrain": [MOVED]',
+      f"{INSPECT}::test_a_receipt_says_how_components_were_put_back_and_an_owner_is_counted_by_images"),
+    M("tangent_jax/store/receipts.py", "statement", "[COUNTED] * solved", "[]",
+      f"{INSPECT}::test_a_receipt_says_how_components_were_put_back_and_an_owner_is_counted_by_images"),
+    M("tangent_jax/commands/report/templates/request.html", "",
+      'removals|map(attribute="line.forgotten")|map("length")|sum', "removals|length",
+      f"{INSPECT}::test_a_receipt_says_how_components_were_put_back_and_an_owner_is_counted_by_images"),
     M("tangent_jax/store/receipts.py", "read_receipt", 'with open_plain(path, "rb")', 'with path.open("rb")',
       f"{FOREIGN}::test_a_receipt_that_is_a_link_or_a_pipe_is_not_read[link]"),
     M("tangent_jax/store/state.py", "is_well_formed", 'texts += [] if re.fullmatch(TIME, line["time"]) else [None]', "pass",
@@ -1658,6 +1678,8 @@ MUTATIONS = [
       f"{CLUSTERS}::test_a_process_alone_on_its_host_has_all_its_devices"),
     M(JOB, "_reach", "            if time.monotonic() < until:", "            if not isinstance(error, socket.gaierror):",
       f"{CLUSTERS}::test_a_coordinator_whose_name_comes_late_is_waited_for"),
+    M(RUN, "Run.begin", "self.bar.tell(self.resumed)", "", RESUMED),
+    M(RUN, "Run.begin", 'self.resumed = ""', "", RESUMED),
     # A federation and engines, in examples/
     M("tangent_jax/solver/rounds.py", "network_loss", "float(loss(total))", "0.0",
       "tests/solver/test_rounds.py::test_the_loss_may_be_a_function_where_no_process_has_all_data"),
@@ -1714,8 +1736,39 @@ MUTATIONS = [
       f"{URL_MODELS}::test_features_are_computed_once_for_all_machines"),
     M("tangent_jax/exports/folder.py", "export_to_url", "path.name == SAID", "path.name != SAID",
       f"{URL_MODELS}::test_an_export_that_is_stopped_is_none_and_is_written_again"),
-    M("tangent_jax/store/erasure.py", "find_traces", "Path(place).name == CACHE", "False",
-      f"{URL_MODELS}::test_a_removal_says_which_urls_it_does_not_reach"),
+    M(DOOR, "reason_of", "not is_bare(error)", "True",
+      f"{URLS}::test_what_a_server_refuses_is_one_line_for_every_request"),
+    M(ERRORS, "explain", 'text.replace(url.partition("://")[2], "")', "text",
+      f"{URLS}::test_what_another_file_system_refuses_is_one_line"),
+    M(ERRORS, "check_url", 'require(not secret, function', 'require(True, function',
+      f"{URLS}::test_credentials_in_a_url_are_neither_told_nor_stored"),
+    M("tangent_jax/core/checks.py", "refusal", 'without_secrets(" ".join(text.split("\\n")))', '" ".join(text.split("\\n"))',
+      f"{URLS}::test_credentials_in_a_url_are_neither_told_nor_stored"),
+    M(DOOR, "keep", "except OSError as error", "except ZeroDivisionError as error",
+      f"{URLS}::test_a_full_disk_of_this_machine_is_not_taken_for_a_full_bucket[memory]"),
+    M(SNAPSHOTS, "Remote.push", "and not self.dead", "",
+      f"{URLS}::test_what_a_killed_push_left_is_deleted_by_the_next[memory]"),
+    M(SNAPSHOTS, "Remote.steady", "<= self.number", "<= self.number + 9",
+      f"{URLS}::test_a_state_that_is_replaced_while_it_is_read_is_told[memory]"),
+    M("tangent_jax/core/url_paths.py", "UrlPath.read_bytes", "read_range(self, 0, size)", "urls.read(SPEAKER, str(self))",
+      f"{URLS}::test_an_image_that_is_replaced_after_its_listing_is_told"),
+    M("tangent_jax/privacy/ledger.py", "put_back", "os.replace(partial, path)", "pass",
+      f"{LEDGER}::test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept"),
+    M("tangent_jax/store/provenance.py", "Provenance.trained_on",
+      "tuple(urls.with_urls([features.folder or \"\", *folders]))", "(features.folder, *folders)",
+      f"{URL_MODELS}::test_a_local_copy_of_a_url_names_it_in_a_provenance"),
+    M("tangent_jax/store/erasure.py", "find_traces", "look(rows_at, place, left, known)", "()",
+      f"{URL_MODELS}::test_a_removal_erases_rows_at_a_url"),
+    M(AT_URLS, "rows_at", "rest = {} if held & wanted else remote.files", "rest = {}",
+      f"{URL_MODELS}::test_a_removal_erases_rows_at_a_url"),
+    M(AT_URLS, "rows_at", "remote.dead or held & wanted", "held & wanted",
+      f"{URL_MODELS}::test_a_removal_erases_rows_at_a_url"),
+    M(AT_URLS, "run_at", "whole and is_component(remote.object_url(whole), fingerprint)", "whole",
+      f"{URL_MODELS}::test_a_removal_erases_a_run_at_a_url"),
+    M(AT_URLS, "run_at", "origin.run in name.split(\"/\")[:2]", "False",
+      f"{URL_MODELS}::test_a_removal_erases_a_run_at_a_url"),
+    M(AT_URLS, "keep", "urls.delete(REMOVE, [*results])", "pass",
+      f"{URL_MODELS}::test_a_removal_erases_a_run_at_a_url"),
     M(COPIES, "push", "lines[: len(theirs)] == theirs", "True",
       f"{URL_STORES}::test_copies_that_parted_and_other_stores_are_refused"),
     M(COPIES, "go_on", "theirs[: len(lines)] == lines", "True",

@@ -59,7 +59,14 @@ def module_of(binary):
 
 def start(module, *arguments, stdout=os.devnull, stderr=os.devnull, **environment):
     """The process of `python -m MODULE ARGUMENTS`, or `-c CODE`, in the checkout; the rest changes its environment."""
-    request = (module, [os.fspath(a) for a in arguments], os.fspath(stdout), os.fspath(stderr), environment)
+    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")} | environment
+    request = (
+        module,
+        [os.fspath(a) for a in arguments],
+        os.fspath(stdout),
+        os.fspath(stderr),
+        {name: os.fspath(value) for name, value in environment.items()},
+    )
     process = SERVER.Process(target=fork, args=request)
     with contextlib.chdir(ROOT):
         process.start()
@@ -75,11 +82,11 @@ def output(binary, *arguments, code=0):
     return stdout, stderr
 
 
-def output_of(module, *arguments, code=0):
-    """(stdout, stderr) of a module or of code, as `output`."""
+def output_of(module, *arguments, code=0, **environment):
+    """(stdout, stderr) of a module or of code, as `output`; the rest changes its environment."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
-        process = start(module, *arguments, stdout=out, stderr=err)
+        process = start(module, *arguments, stdout=out, stderr=err, **environment)
         process.join()
         stderr = err.read_text()
         assert process.exitcode == code, stderr[-3000:]

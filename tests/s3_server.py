@@ -48,6 +48,9 @@ class Server:
 @contextlib.contextmanager
 def serving(environment):
     """Yields the server; `environment` is told its address and credentials."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()  # of another server
     command = [sys.executable, Path(__file__).resolve()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -57,21 +60,26 @@ def serving(environment):
             yield Server(url)
         finally:
             process.kill()
+            S3FileSystem.clear_instance_cache()
 
 
 def main():
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    inner, rule = DomainDispatcherApplication(create_backend_app), {"count": 0}
+    inner, rules = DomainDispatcherApplication(create_backend_app), {}
 
     def application(environ, start_response):
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         if path == "/-/rule":
-            rule.update(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
+            rule = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+            rules[rule["method"]] = rule
+            if not rule["method"]:
+                rules.clear()
             start_response("200 OK", [])
             return [b""]
-        if rule["count"] and method == rule["method"] and rule["path"] in path:
+        rule = rules.get(method, {"count": 0})
+        if rule["count"] and rule["path"] in path:
             rule["after"] -= 1
             if rule["after"] < 0 and not rule["status"]:
                 time.sleep(rule["seconds"])
@@ -79,7 +87,7 @@ def main():
                 rule["count"] -= 1
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response(f"{rule['status']} No", [("Content-Type", "application/xml")])
-                return [ANSWER.format(**rule).encode()]
+                return [] if method == "HEAD" else [ANSWER.format(**rule).encode()]
         return inner(environ, start_response)
 
     server = make_server("127.0.0.1", 0, application, threaded=True)

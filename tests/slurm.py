@@ -25,6 +25,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 MailProg=/bin/true
 MpiDefault=none
+KillWait=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 ReturnToService=2

@@ -27,8 +27,10 @@ from safetensors.numpy import load_file
 from tangent_jax.core import InputError, job
 
 FILES = ROOT / "examples/cluster"
-MANIFESTS = sorted(FILES.glob("*.yaml"))
-SCRIPT = FILES / "job.sbatch"
+CLAIM, SCRIPT, PAGE = FILES / "work.yaml", FILES / "job.sbatch", ROOT / "docs/howto/clusters.md"
+MANIFESTS = [path for path in sorted(FILES.glob("*.yaml")) if path != CLAIM]
+MADE = re.findall(r"^(sed .*) \| kubectl apply -f -$", PAGE.read_text(), re.MULTILINE)
+HOSTS, ONE, COMPOSED = MADE  # private in two pods, finetune in one, and the job after the farm
 
 
 # What the library reads of a cluster
@@ -77,14 +79,21 @@ def test_a_coordinator_whose_name_comes_late_is_waited_for(monkeypatch):
 
 
 def documents(path):
-    return list(yaml.safe_load_all(path.read_text()))
+    """The documents of a manifest: of a file, or what a command of the page makes."""
+    is_made = path in MADE
+    text = subprocess.check_output(path, shell=True, cwd=FILES, text=True) if is_made else path.read_text()
+    return list(yaml.safe_load_all(text))
+
+
+def name_of(path):
+    return job_of(path)["metadata"]["name"]
 
 
 def job_of(path):
     return next(document for document in documents(path) if document["kind"] == "Job")
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*MANIFESTS, CLAIM, *MADE], ids=str)
 def test_a_manifest_is_valid_by_kubernetes_schemas(path):
     validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is absent: no schemas")
     versions = ("1.29", validator.latest_version())  # before, schemas want onPodConditions in every rule
@@ -96,7 +105,7 @@ def test_a_manifest_is_valid_by_kubernetes_schemas(path):
             validator.validate(broken, versions[-1], strict=True)
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*MANIFESTS, *MADE], ids=str)
 def test_a_manifest_starts_a_pod_again_for_the_codes_of_a_stop_alone(path):
     rules = job_of(path)["spec"]["podFailurePolicy"]["rules"]
     codes = {rule["action"]: {*rule["onExitCodes"]["values"]} for rule in rules if "onExitCodes" in rule}
@@ -105,8 +114,18 @@ def test_a_manifest_starts_a_pod_again_for_the_codes_of_a_stop_alone(path):
     assert job_of(path)["spec"]["template"]["spec"]["restartPolicy"] == "Never"  # else the rules are refused
 
 
-def test_the_service_gives_pod_0_the_name_that_the_others_ask_for():
-    service, farmed = documents(FILES / "finetune.yaml")
+@pytest.mark.parametrize("path", [*MANIFESTS, *MADE], ids=str)
+def test_a_pod_has_the_folder_of_the_claim(path):
+    (claim,) = documents(CLAIM)
+    spec = job_of(path)["spec"]["template"]["spec"]
+    (volume,) = spec["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert spec["containers"][0]["volumeMounts"] == [{"name": volume["name"], "mountPath": "/work"}]
+
+
+@pytest.mark.parametrize("path", [FILES / "finetune.yaml", HOSTS], ids=str)
+def test_the_service_gives_pod_0_the_name_that_the_others_ask_for(path):
+    service, farmed = documents(path)
     spec, pod = farmed["spec"], farmed["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
@@ -122,6 +141,11 @@ def test_a_farm_has_as_many_workers_as_pods():
     spec = job_of(FILES / "compose.yaml")["spec"]
     arguments = spec["template"]["spec"]["containers"][0]["args"]
     assert f"--worker=$(JOB_COMPLETION_INDEX)/{spec['completions']}" in arguments
+    composed = job_of(COMPOSED)["spec"]
+    assert composed["completions"] == composed["parallelism"] == 1
+    assert [word for word in arguments if "--worker" not in word] == (
+        composed["template"]["spec"]["containers"][0]["args"]
+    )
 
 
 def pod(path, work, index=0, **variables):
@@ -131,7 +155,7 @@ def pod(path, work, index=0, **variables):
     own |= {"JOB_COMPLETION_INDEX": f"{index}", **variables}
     arguments = [re.sub(r"\$\((\w+)\)", lambda of: own[of[1]], argument) for argument in container["args"]]
     arguments = [argument.replace("/work/", f"{work}/") for argument in arguments]
-    files = {"stdout": work / f"{path.stem}-{index}.out", "stderr": work / f"{path.stem}-{index}.err"}
+    files = {"stdout": work / f"{name_of(path)}-{index}.out", "stderr": work / f"{name_of(path)}-{index}.err"}
     return run_binary.start("tangent_jax", *arguments, **files, KUBERNETES_SERVICE_HOST="10.0.0.1", **own)
 
 
@@ -146,10 +170,11 @@ def ended(*processes):
             process.kill()
 
 
-@pytest.mark.parametrize("name", ["private", "compose"])
-def test_a_pod_without_its_data_is_refused_with_the_code_that_ends_the_job(name, tmp_path):
-    assert ended(pod(FILES / f"{name}.yaml", tmp_path)) == [1]
-    (line,) = (tmp_path / f"{name}-0.err").read_text().splitlines()
+@pytest.mark.parametrize("path", [FILES / "private.yaml", FILES / "compose.yaml", *MADE], ids=str)
+def test_a_pod_without_its_data_is_refused_with_the_code_that_ends_the_job(path, tmp_path):
+    alone = {"PROCESSES": "1", "COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
+    assert ended(pod(path, tmp_path, **alone)) == [1]
+    (line,) = (tmp_path / f"{name_of(path)}-0.err").read_text().splitlines()
     assert f"{tmp_path}/" in line
 
 
@@ -193,7 +218,9 @@ def test_a_farm_of_pods_gives_the_stores_of_one_process(work):
         assert ended(pod(FILES / "compose.yaml", work, index)) == [0]
     arguments = spec["template"]["spec"]["containers"][0]["args"]
     flags = [a.replace("/work/", f"{work}/") for a in arguments[1:] if not a.startswith(("--worker", "--store"))]
-    output("compose", *flags, f"--store={work / 'alone'}", f"--out={work / 'out'}")
+    whole, _ = run_binary.run("compose", *flags, f"--store={work / 'alone'}", f"--out={work / 'out'}")
+    assert ended(pod(COMPOSED, work)) == [0]
+    assert (work / "composed-0.out").read_text().splitlines()[-1] == whole
     assert content(work / "stores") == content(work / "alone")
 
 
@@ -218,9 +245,10 @@ def test_the_image_takes_what_is_there_and_runs_the_command_that_is_installed():
         if name == "ARG":
             assert {*argument.partition("=")[2].split(",")} <= {*settings["optional-dependencies"]}
     assert json.loads(dict(given)["ENTRYPOINT"])[0] in settings["scripts"]
-    for manifest in MANIFESTS:
+    for manifest in (*MANIFESTS, *MADE):
         (container,) = job_of(manifest)["spec"]["template"]["spec"]["containers"]
         assert "command" not in container  # the entry point's
+        assert f"podman push {container['image']}\n" in (FILES / "Containerfile").read_text()
 
 
 @pytest.mark.long
@@ -291,7 +319,7 @@ def test_slurm_does_not_repeat_a_command_that_is_refused(cluster, tmp_path):
 @pytest.mark.long
 def test_a_slurm_job_of_two_hosts_that_is_stopped_is_queued_again_and_ends_with_the_same_bits(cluster, tmp_path):
     flags = ["finetune", "--epochs=40", "--metrics=", f"--cache_dir={tmp_path / 'cache'}"]
-    number = submit(cluster, tmp_path / "log", command=[*flags, f"--out={tmp_path / 'stopped'}"])
+    number = submit(cluster, tmp_path / "log", "--nodes=2", command=[*flags, f"--out={tmp_path / 'stopped'}"])
     assert slurm.wait(lambda: [*tmp_path.glob("stopped/checkpoints/*/checkpoint.json")], 300)
     cluster("scancel", "--signal=TERM", number)  # as --signal does
     assert slurm.wait(lambda: fields(cluster, number)["Restarts"] == "1", 120)
@@ -303,7 +331,8 @@ def test_a_slurm_job_of_two_hosts_that_is_stopped_is_queued_again_and_ends_with_
     assert log.count("Exited with exit code 130") == log.count("interrupted; the same command goes on") == 2
     assert log.count('{"method": "taft"') == 1
     assert log.count("[Gloo] Rank 1 is connected to 1 peer") == 2  # one job of two processes, both times
-    whole = submit(cluster, tmp_path / "whole.log", command=[*flags, f"--out={tmp_path / 'whole'}"])
+    assert re.search(r"taft-\w+: going on after epoch \d+ of 40\n", log)
+    whole = submit(cluster, tmp_path / "whole.log", "--nodes=2", command=[*flags, f"--out={tmp_path / 'whole'}"])
     assert finished(cluster, whole)["Restarts"] == "0"
     stopped, whole = (load_file(tmp_path / name / "dw.safetensors") for name in ("stopped", "whole"))
     assert {k: v.tobytes() for k, v in stopped.items()} == {k: v.tobytes() for k, v in whole.items()}
@@ -313,11 +342,14 @@ FARM = ["compose", "--method=fc", "--shards=3", "--at_once=1"]
 
 
 @pytest.mark.long
-def test_a_slurm_array_is_a_farm(cluster, tmp_path):
+def test_a_slurm_array_is_a_farm_and_the_job_after_it_composes(cluster, tmp_path):
     flags = [*FARM, "--epochs=1", f"--cache_dir={tmp_path / 'cache'}"]
     command = [*flags, f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
-    number = submit(cluster, tmp_path / "log-%a", "--array=0-1", "--nodes=1", command=command)
+    number = submit(cluster, tmp_path / "log-%a", "--array=0-1", command=command)
+    composed = submit(cluster, tmp_path / "composed", f"--dependency=afterok:{number}", command=command)
     assert slurm.wait(lambda: not cluster("squeue", "-h", "-o", "%i"), 300)
+    assert json.loads((tmp_path / "composed").read_text().splitlines()[-1])["shards"]["3"]["fc"] > 0.5
+    assert fields(cluster, composed)["JobState"] == "COMPLETED"
     for worker in range(2):
         assert fields(cluster, f"{number}_{worker}")["JobState"] == "COMPLETED"
         assert f'{{"worker": {worker}, "workers": 2, "groups": 2}}' in (tmp_path / f"log-{worker}").read_text()
@@ -328,7 +360,7 @@ def test_a_slurm_array_is_a_farm(cluster, tmp_path):
 @pytest.mark.long
 def test_a_worker_is_asked_to_stop_before_its_time_is_over_and_queued_again(cluster, tmp_path):
     command = [*FARM, "--epochs=1000000", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
-    options = ["--array=0-0", "--nodes=1", "--time=1", "--signal=TERM@20"]
+    options = ["--array=0-0", "--time=1", "--signal=TERM@20"]
     number = submit(cluster, tmp_path / "log", *options, command=command)
     assert slurm.wait(lambda: fields(cluster, number)["Restarts"] == "1", 120)
     cluster("scancel", number)
@@ -337,9 +369,36 @@ def test_a_worker_is_asked_to_stop_before_its_time_is_over_and_queued_again(clus
     assert "DUE TO TIME LIMIT" not in log
 
 
+@pytest.fixture
+def deaf(tmp_path):
+    """An option of sbatch: `tangent-jax` is a program that ignores SIGTERM."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/tangent-jax").write_text("#!/bin/sh\ntrap '' TERM\nwhile sleep 1; do :; done\n")
+    (tmp_path / "bin/tangent-jax").chmod(0o755)
+    return f"--export=ALL,PATH={tmp_path / 'bin'}:{os.environ['PATH']}"
+
+
+@pytest.mark.long
+def test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not(cluster, deaf, tmp_path):
+    over, last, cancelled = (
+        submit(cluster, tmp_path / name, f"{deaf},SLURM_RESTART_COUNT={count}", "--time=1", command=["finetune"])
+        for name, count in (("over", 99), ("last", 100), ("cancelled", 0))
+    )
+    assert slurm.wait(lambda: f"{cancelled}.0" in cluster("squeue", "-h", "-s"), 60)
+    cluster("scancel", cancelled)
+    said = finished(cluster, cancelled, 60)
+    assert (said["JobState"], said["Restarts"]) == ("CANCELLED", "0")
+    said = finished(cluster, last, 150)
+    assert (said["JobState"], said["Restarts"]) == ("TIMEOUT", "0")
+    assert slurm.wait(lambda: fields(cluster, over)["JobState"] == "PENDING", 60)
+    said = fields(cluster, over)
+    assert (said["Reason"], said["Restarts"]) == ("BeginTime", "1")
+    cluster("scancel", over)
+
+
 def test_the_page_shows_these_files():
     """And no second copy."""
-    page = (ROOT / "docs/howto/clusters.md").read_text()
+    page = PAGE.read_text()
     for path in FILES.iterdir():
         assert f"```{{literalinclude}} ../../examples/cluster/{path.name}\n" in page, path.name
     assert "#SBATCH" not in page

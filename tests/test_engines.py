@@ -78,6 +78,20 @@ def test_beam_folds_them(cache, alone, workers):
 
 
 @pytest.mark.long
+def test_beam_folds_them_though_a_process_is_killed(cache, alone, tmp_path):
+    pytest.importorskip("apache_beam", reason="apache-beam is absent")
+    import beam_statistics
+
+    for kind in (Parts, Totals):
+        monoid, marks = monoid_of(kind, cache), tmp_path / kind.__name__
+        marks.mkdir()
+        total = beam_statistics.fold_though_killed(monoid, monoid.names[:4], monoid.names[2], str(marks))
+        assert os.listdir(marks) == [monoid.names[2]]  # it was killed once
+        assert (total.counts == alone.counts).all()
+        assert kind is Totals or same_bits(total, alone)
+
+
+@pytest.mark.long
 def test_ray_folds_them_though_a_worker_is_killed(cache, alone, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="ray is absent")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")

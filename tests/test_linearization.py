@@ -9,6 +9,7 @@ from helpers import assert_rel_close, normal, tree_normal
 
 from tangent_jax import InputError, linearize
 from tangent_jax.core import Dual
+from tangent_jax.linearization import jacobian
 
 
 def test_a_plain_function_with_a_tuple_of_parameters(x64):
@@ -45,6 +46,26 @@ def test_an_nnx_model_after_split():
     zero = nnx.filter_state(jax.tree.map(jnp.zeros_like, w), lambda path, _: path[0] == "one")
     assert_rel_close(linearize(f, w)(dw, x), Dual(*jax.jvp(lambda w: f(w, x), (w,), (dw,))))
     assert_rel_close(linearize(f, w)(last, x), Dual(*jax.jvp(lambda w: f(w, x), (w,), (nnx.merge_state(last, zero),))))
+
+
+@pytest.mark.parametrize(
+    "layer", [nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))], ids=["dropout", "norm"]
+)
+def test_an_nnx_module_in_training_is_refused_in_one_line(layer):
+    graph, w, rest = nnx.split(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), layer), nnx.Param, ...)
+    dw, x = jax.tree.map(jnp.zeros_like, w), jnp.ones((2, 3))
+    f = lambda w, x: nnx.merge(graph, w, rest)(x)  # noqa: E731
+    refused = (
+        "expected a function .* that changes no state; got Cannot mutate .* trace level. Before nnx.split .*eval()"
+    )
+    with pytest.raises(InputError, match=f"linearize: {refused}"):
+        linearize(f, w)(dw, x)
+    with pytest.raises(InputError, match=f"jacobian: {refused}"):
+        jacobian(f, w, dw, x)
+    module = nnx.merge(graph, w, rest)
+    module.eval()
+    graph, w, rest = nnx.split(module, nnx.Param, ...)
+    assert linearize(lambda w, x: nnx.merge(graph, w, rest)(x), w)(dw, x).total.shape == (2, 3)
 
 
 def test_an_empty_step_has_no_tangent():

@@ -21,6 +21,7 @@ from jax import export
 import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.linear import cg
+from tangent_jax.models.load import FAMILIES
 from tangent_jax.programs import private_step, solver_pass, train_steps, train_steps_many
 from tangent_jax.programs import trunk as program_of_trunk
 from tangent_jax.rules import attention, cudnn
@@ -65,8 +66,8 @@ def vit(dtype="float32", heads=2, **options):
     return predict, predict.zeros(), normal(3, (4, *model.input_shape(predict.subset.stage))), jnp.arange(4)
 
 
-def resnet():
-    model = tj.models.ResNet(tj.models.ResNetConfig((1, 1), False, 2, "small", 5, 7))
+def of_family(family):
+    model = family.model(family.small)
     w = tree_normal(11, trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()}))
     predict = tj.tangent(tj.Pretrained(model, w, "random"), 1)
     return predict, predict.zeros(), normal(3, (4, *model.input_shape(predict.subset.stage))), jnp.arange(4)
@@ -90,7 +91,7 @@ CASES = {
     "autodiff": lambda: changed(vit(), linearization="autodiff"),
     "autodiff, half": lambda: changed(vit("bfloat16", pool="avg"), linearization="autodiff"),
     "nlft": lambda: changed(vit("bfloat16", pool="avg"), method="nlft"),
-    "ResNet": resnet,
+    **{family.name: partial(of_family, family) for family in FAMILIES},
     "LoRA": lora,
 }
 
@@ -147,15 +148,16 @@ def outputs(predict, dw, x, y):
 
 PROGRAMS = [
     *((epoch, case) for case in ("autodiff, half", "LoRA")),
-    *((epoch_of_many, "ResNet"), (solver, "ViT, half"), (private, "ViT, half"), (vmapped, "nlft")),
+    *((epoch_of_many, "resnet"), (solver, "ViT, half"), (private, "ViT, half"), (vmapped, "nlft")),
     *in_long(
-        *((epoch, case) for case in ("ViT", "autodiff", "nlft", "ResNet")),
+        *((epoch, case) for case in ("ViT", "autodiff", "nlft", "resnet")),
         *((epoch_of_many, "ViT, half"), (vmapped, "ViT, half")),
-        *((solver, case) for case in ("ViT", "ResNet", "LoRA")),
-        *((private, case) for case in ("ViT", "nlft", "ResNet")),
+        *((solver, case) for case in ("ViT", "resnet", "LoRA")),
+        *((private, case) for case in ("ViT", "nlft", "resnet")),
     ),
-    *((trunk, case) for case in ("ViT", "ViT, half", "ViT, mean", "ResNet")),
-    *((outputs, case) for case in ("ViT, half", "autodiff, half", "nlft", "ResNet")),
+    *((trunk, case) for case in ("ViT, half", "ViT, mean")),
+    *((outputs, case) for case in ("ViT, half", "autodiff, half", "nlft")),
+    *((program, family.name) for family in FAMILIES for program in (trunk, outputs)),
 ]
 FUSED = [(trunk, "ViT, half"), (outputs, "nlft")]  # in half precision, without a tangent, every token a query
 
@@ -169,7 +171,7 @@ def test_every_program_lowers_for_cuda_and_tpu_from_here_and_never_calls_the_hos
 
 
 def test_the_program_for_cuda_has_cuda_s_convolution_and_a_cpu_s_its_own():
-    f, *arguments = trunk(*resnet())
+    f, *arguments = trunk(*CASES["resnet"]())
     counts = [lowered(platform, f, *arguments).count("stablehlo.convolution") for platform in ("cuda", "tpu", "cpu")]
     assert counts == [3, 3, 0]  # the stem's and a block's two
 

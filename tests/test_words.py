@@ -168,6 +168,7 @@ def test_no_name_hides_a_module():
 
 
 OPENING = re.compile(r"(?:\A|\n\s*\n|[.!?]\s+)(Of|What|Where|Whoever|Whose)\b[^?\n]*")
+RULE = "begin a sentence with its subject, not with Of, What, Where, Whoever or Whose; avoid the phrases of PHRASES"
 PHRASES = re.compile(
     r"\b(of which|of whom|in the place of|anew|what is left|whoever|his|him|betrays?|[Hh]e(?! et al| 20))\b",
     re.IGNORECASE,
@@ -202,7 +203,7 @@ def test_docstrings_and_help_texts_are_plain_english():
                 texts[f"{name}:{node.lineno}"] = str(node.value.value)
     texts |= {f"--{flag}": entry.keywords["help"] for flag, entry in TABLE.items()}
     assert len(texts) > 2000
-    assert not {name: violations(text) for name, text in texts.items() if violations(text)}
+    assert not {name: violations(text) for name, text in texts.items() if violations(text)}, RULE
 
 
 def markdown(path):
@@ -220,7 +221,14 @@ def test_pages_are_plain_english():
     pages += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
     assert len(pages) > 25
     wrong = {page.relative_to(ROOT).as_posix(): violations(markdown(page)) for page in pages}
-    assert not {page: lines for page, lines in wrong.items() if lines}
+    assert not {page: lines for page, lines in wrong.items() if lines}, RULE
+
+
+def test_every_path_that_contributing_names_is_there():
+    """Paths from the root; NAME stands for a name."""
+    paths = re.findall(r"`([\w.-]+/[\w./-]*(?:\.\w+|/))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len({*paths}) > 20
+    assert not [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
 
 
 NO_EXAMPLE = {"InputError"}

@@ -6,13 +6,12 @@ python ray_statistics.py [WORKERS]
 
 import json
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
 
 import ray
-from fold import Accumulator, Parts, fold, same_bits
+from fold import Accumulator, Parts, compute_and_die, fold, same_bits
 
 from tangent_jax.solver import Statistics
 
@@ -30,13 +29,9 @@ def start(workers: int) -> None:
 @ray.remote(max_retries=3)
 def compute(monoid: Parts, name: str, marks: str = "", killed: str = "") -> Accumulator:
     """The accumulator of one shard; the worker of `killed` is killed once, after its work and before its answer."""
-    accumulator = monoid.add(monoid.zero(), name)
-    if name == killed:
-        mark = Path(marks) / name
-        if not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-    return accumulator
+    if name == killed and not (Path(marks) / name).exists():
+        compute_and_die(monoid, name, Path(marks) / name)
+    return monoid.add(monoid.zero(), name)
 
 
 @ray.remote

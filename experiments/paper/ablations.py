@@ -39,7 +39,7 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
         "cls": {"CLS=F": {"new_class_token": False}, "CLS=T": {"new_class_token": True}},
     }
     if which == "radius":
-        losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl", "kappa": 5.0}}
+        losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl:kappa=5"}}
         variants["radius"] = {
             f"{name}, R={radius:g}": {**loss, "radius": radius, "penalty": 0.0}
             for radius in numbers("radius", float)

@@ -1,7 +1,7 @@
 """The report on the whole paper: every table and figure beside our results, with commands and verdicts by one rule.
 
 It runs the other binaries, each in its own folder under --out. Finished results are read, not computed again, so an
-interrupted report resumes. --quick: digits, the embedded models and small budgets, under ten minutes.
+interrupted report resumes. --quick: digits, the embedded models and small budgets, 10 to 15 minutes.
 
 With two --weights, Table 7 compares the second, a ResNet's; with five, Table 9 compares the last three (MAE,
 supervised, contrastive). Without them these tables use embedded models, and three that are trained here, on digits.
@@ -10,6 +10,7 @@ supervised, contrastive). Without them these tables use embedded models, and thr
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
 """
 
+import codecs
 import functools
 import json
 import os
@@ -172,11 +173,11 @@ def run(job: Job) -> None:
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     arguments, tail = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    text = codecs.getincrementaldecoder("utf-8")("replace")
     with subprocess.Popen(arguments, env={**compiled, **os.environ}, **pipes) as process:
         assert process.stderr is not None
         while part := os.read(process.stderr.fileno(), 4096):
-            sys.stderr.buffer.write(part)
-            sys.stderr.flush()
+            print(text.decode(part), end="", file=sys.stderr, flush=True)
             tail = (tail + part)[-2000:]
     check_stop()
     last = (tail.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]

@@ -59,7 +59,7 @@ def main() -> None:
             name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)
         }
         table[dataset.name] = {name: row[name] for name in columns}
-    search.show(table, "table1", f"Fine-tuning, {len(F.seed)} seeds")
+    search.show(table, "table1", f"Fine-tuning, {search.seeds()}")
     command.finish(table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
 
 

@@ -12,7 +12,7 @@ Rows = list[list[object]]
 
 RULE = (
     "A comparison of two accuracies holds where their difference is above the noise: the largest of both spreads over "
-    'seeds and of the standard error over the test images; "not below" holds above minus that noise. A bound holds '
+    'seeds and of the standard error over the test images; "A not below B" holds where A > B - noise. A bound holds '
     "where the figure is within it; a count or a trend where it is met throughout. "
     "All comparisons hold: **holds**; some: **holds in part**; none: **does not hold**."
 )

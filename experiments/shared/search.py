@@ -62,6 +62,11 @@ def run(
     return runs.done[key], runs.norms[key]
 
 
+def seeds() -> str:
+    """The number of --seed, in words."""
+    return f"{len(F.seed)} seed{'s' * (len(F.seed) > 1)}"
+
+
 def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Writes the table {data set: {column: cell}} as NAME.md and NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
@@ -75,5 +80,5 @@ def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title:
 def draw(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Plots the cells of a table, a group for each data set."""
     groups = {s: {column: (cell["mean"], cell["spread"]) for column, cell in row.items()} for s, row in table.items()}
-    label = f"test accuracy, mean and spread of {len(F.seed)} seeds"
+    label = f"test accuracy, mean and spread of {seeds()}"
     plots.dots(command.out_folder() / f"{name}.png", groups, titles.highest(title, table), label)

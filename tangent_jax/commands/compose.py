@@ -13,8 +13,9 @@ With --anchor_images the anchor is the network fine-tuned on these public images
 --farm or --worker trains the components on many machines (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
-greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
-...}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings, "searched": how many}}}.
+greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data with
+--full, ...}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings, "searched": how
+many}}}.
 """
 
 import copy
@@ -57,7 +58,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("preset", "head_scale", "rounds", "anchor_images", settings="held_out")
+define("preset", "head_scale", "full", "rounds", "anchor_images", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 
@@ -111,8 +112,8 @@ def compose_once() -> None:
             row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
-    full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
+    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items() if F.full}
+    full |= {name: method.accuracy(method.full()) for name, method in methods.items() if F.full}
     write_table(table, full)
     draw(first.dataset.name, table, full)
     for name, method in methods.items():
@@ -129,7 +130,7 @@ def compose_once() -> None:
 def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
     """Writes compose.md, and prints it."""
     columns = list(next(iter(table.values())))
-    rows = {**table, "full data": full}.items()
+    rows = [*table.items(), *[("full data", full)] * bool(full)]
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
     text = command.markdown(["shards", *columns], lines)
     (command.out_folder() / "compose.md").write_text(text)
@@ -161,6 +162,7 @@ def check_flags() -> None:
     expected = f"--merge of {', '.join(tj.store.WEIGHTED)} beside --merge_penalty"
     require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
     positive("lr")
+    F.set_default("full", F.sharding != "owner")  # who asks for a model of each owner asks for none of all
     additive.check_flags(methods)
     if F.rounds > 1:
         rounds.check_flags({*ADDITIVE})
@@ -176,13 +178,15 @@ def check_flags() -> None:
 
 
 def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
-    """Plots each way's accuracy by the number of composed models; 1 is one model of all data."""
-    every = {"1": full, **table}
+    """Plots each way's accuracy by the number of composed models (one of all data: 1); no plot of a single number."""
+    every = {"1": full, **table} if full else table
+    if len(every) == 1:
+        return
     names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
     counts = [int(count) for count in every]
     lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in every.values()] for name in names}
     panel = {"x": counts, "lines": lines, "xlabel": "models added, each of its own shard (1: one model of all data)"}
-    title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full)
+    title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full) if full else f"{dataset}: models added"
     plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
 
 
@@ -196,7 +200,7 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = copy.copy(method).hold_out()
                 stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
-    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values()]
+    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values() if F.full]
 
 
 def merges_of(name: str) -> list[str]:
@@ -210,8 +214,8 @@ def with_factors(name: str) -> bool:
 
 
 def title_of(count: int, name: str) -> str:
-    """The title of the store of a method's components."""
-    return f"{count}" + "-factors" * with_factors(name)
+    """The title of the store of a method's components; of owners without their number, so that one may be added."""
+    return "-".join([f"{count}"] * (F.sharding != "owner") + ["factors"] * with_factors(name))
 
 
 def make(name: str, **changes: Any) -> Method:

@@ -7,7 +7,8 @@ merge    adds the components of the store --source, one atomic step each; repeat
 list     lists the components: data set, owners, number of examples, date
 status   shows each shard as done, running (with its process), lost (its process was killed) or waiting; --store may be
          a folder of stores
-compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it
+compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it.
+         With --dataset it prints the accuracy on its test images (of statistics, solved with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data. In a folder of rounds (compose --rounds) both repeat the rounds from the first affected one
@@ -128,6 +129,8 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 
 def compose(store: tj.Store) -> dict[str, Any]:
     require(len(store), "store compose", "at least one component", f"none in {store.root}")
+    fits, do = not (F.dataset and store.has_own_heads), "Export them with --head and --dataset"
+    require(fits, "store compose", "components of one head beside --dataset", "heads of their own", do)
     dw, cost = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
     if store.has_own_heads:
         print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
@@ -135,7 +138,8 @@ def compose(store: tj.Store) -> dict[str, Any]:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
-    return {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
+    result = {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
+    return result | ({"accuracy": measured(*composed(store))} if F.dataset else {})
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
@@ -214,14 +218,15 @@ def export_all(store: tj.Store) -> dict[str, Any]:
 
 
 def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
-    """{data set: accuracy on its test images} for --dataset, for the model card; {} without one."""
+    """{data set: accuracy on its test images} for --dataset; {} without one."""
     if not F.dataset:
         return {}
     dataset = tj.open_dataset(F.dataset)
     same = dataset.classes == classes
-    require(same, "store export", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
-    test = predict.features(dataset.test, tj.Cache(F.cache_dir))
-    return {dataset.name: tj.evaluate(predict, dw, test)}
+    require(same, "store", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
+    accuracy = tj.evaluate(predict, dw, predict.features(dataset.test, tj.Cache(F.cache_dir)))
+    print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
+    return {dataset.name: accuracy}
 
 
 def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
@@ -247,7 +252,7 @@ READ = {
     "merge": {"source"},
     "list": set(),
     "status": set(),
-    "compose": {"merge", "merge_penalty"},
+    "compose": {"merge", "merge_penalty", "dataset", "settings", "cache_dir", "weights"},
     "remove": {
         *["name", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
     },

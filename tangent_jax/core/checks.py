@@ -7,6 +7,7 @@ return it.
 
 import math
 import operator
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,14 @@ import numpy as np
 
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode's categories of invisible characters."""
+
+USER = re.compile(r"(?<=://)[^\s/@]*:(?!\d+/)\S*@|(?<=https://)[^\s/@]+@|(?<=http://)[^\s/@]+@")
+"""NAME:PASSWORD@ at the start of a URL, or a token; a port is neither."""
+QUERY = re.compile(
+    r"(?i)(?<=[?&])((?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|awsaccesskeyid|token"
+    r"|access_token|password)=)[^\s&]*"
+)
+"""The signature of a presigned URL, which opens it to all who read it."""
 
 
 class InputError(ValueError):
@@ -58,7 +67,16 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
     """Returns the InputError of `require`, for `raise ... from`; its message is one line."""
     text = f"{function}: expected {expected}; got {got}." + (f" {do}." if do else "")
-    return InputError(visible(" ".join(text.split("\n"))))
+    return InputError(visible(without_secrets(" ".join(text.split("\n")))))
+
+
+def without_secrets(text: str) -> str:
+    """The text with passwords, tokens and signatures of URLs replaced by ***.
+
+    >>> without_secrets("s3://name:word@bucket/x and https://host:80/x?sig=1a&v=2")
+    's3://***@bucket/x and https://host:80/x?sig=***&v=2'
+    """
+    return QUERY.sub(r"\1***", USER.sub("***@", text))
 
 
 def visible(text: str) -> str:

@@ -81,6 +81,11 @@ class Bar(tqdm):
         """Sets the values beside the bar, shown at its next drawing."""
         super().set_postfix(ordered_dict, refresh, **values)
 
+    def tell(self, line: str) -> None:
+        """Prints a line above the bar, after its title; nothing where the bar is silent."""
+        if not self.disable:
+            self.write(f"{self.desc}: {line}", file=sys.stderr)
+
 
 class Lines:
     """A stream that receives a bar as whole lines instead of redrawing."""

@@ -14,16 +14,24 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tangent_jax.core import urls
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.core.files import file_fingerprint, fingerprint, inside
 from tangent_jax.core.records import convert, parse_json
 
+INDEX = r"(\d{12})\.json"
 HASH = re.compile("[0-9a-f]{64}")
+MOVED_ON, AGAIN = "a newer state, of another writer", "Run the same command again"
 MOVED = "Run the same command again, or choose another URL; nothing was changed there"
+
+
+def newest(names: Iterable[str], before: str = "") -> int:
+    """The largest number of an index among names of objects that begin so; 0 for none."""
+    return max((int(match[1]) for name in names if (match := re.fullmatch(before + INDEX, name))), default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +55,34 @@ class Remote:
         """Reads the newest state and the list of objects."""
         listed = urls.list_files(self.function, self.url)
         self.objects = {name.removeprefix("objects/") for name in listed if name.startswith("objects/")}
-        numbers = [int(match[1]) for name in listed if (match := re.fullmatch(r"index/(\d{12})\.json", name))]
-        self.number, self.files = max(numbers, default=0), {}
+        self.number, self.files = newest(listed, "index/"), {}
         if self.number:
             self.files = self.read_index(self.number)
+
+    @property
+    def dead(self) -> set[str]:
+        """The objects that the newest state does not name: left by a killed push, or of one that runs now."""
+        return self.objects - {*self.files.values()}
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Says that another writer made a newer state, if reading fails within the `with` block because of that."""
+        try:
+            yield
+        except InputError as error:
+            if newest(urls.list_files(self.function, f"{self.url}/index")) <= self.number:
+                raise
+            raise refusal(self.function, f"{self.url} as it was listed", MOVED_ON, AGAIN) from error
+
+    def read(self, url: str) -> bytes:
+        """The bytes of an object of this state."""
+        with self.steady():
+            return urls.read(self.function, url)
 
     def read_index(self, number: int) -> dict[str, str]:
         """The files of a state by name; InputError for names that leave the folder, and invalid hashes."""
         url = self.index_url(number)
-        fields = parse_json(self.function, urls.read(self.function, url), url)
+        fields = parse_json(self.function, self.read(url), url)
         index: Index = convert(Index, fields, self.function, url)
         for name, whole in index.files.items():
             plain = all(part not in ("", ".", "..") for part in name.split("/")) and name.isprintable()
@@ -78,12 +105,12 @@ class Remote:
         Raises: InputError if another writer made a state since this one was read, if a file does not match `files`, or
                 if writing fails; the newest state stays whole in each case.
         """
-        if files == self.files and self.number:
+        if files == self.files and self.number and not self.dead:
             return
         files = {name: self.upload(root / name, whole, grow) for name, whole in files.items()}
         writer, number = uuid.uuid4().hex, self.number + 1
         content = json.dumps(dataclasses.asdict(Index(files, writer))).encode()
-        expected, got = f"{self.url} as it was read", "a newer state, of another writer"
+        expected, got = f"{self.url} as it was read", MOVED_ON
         require(urls.create(self.function, self.index_url(number), content), self.function, expected, got, MOVED)
         names = urls.list_files(self.function, f"{self.url}/index")
         if any(name > f"{number:012d}.json" for name in names):
@@ -121,7 +148,8 @@ class Remote:
         for whole in sorted({*self.files.values()} if wanted is None else wanted):
             path = inside(folder, whole)
             if not path.is_file() or file_fingerprint(path) != whole:
-                urls.download(self.function, self.object_url(whole), path, whole)
+                with self.steady():
+                    urls.download(self.function, self.object_url(whole), path, whole)
         return folder
 
     def pull(self, root: Path) -> None:

@@ -8,25 +8,24 @@ Every error of a file system becomes one line that names the URL: no credentials
 """
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.core.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
+from tangent_jax.core.url_errors import check_url, explain, explain_package, is_bare, is_no_bucket, is_taken
 
 SCRATCH = "~/.cache/tangent_jax/urls"
 """The folder of local copies of URLs."""
 CACHE = "cache"
 """The name of cached feature rows in the local folder of a URL; results are in "out"."""
 PIECE = 1 << 22  # bytes of an object per read
-PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 STORES = "Keep it on a file system, and copy it by `tangent-jax store push URL`"
 """The advice for functions that need locks, renames and fsync."""
 
@@ -43,24 +42,15 @@ def connect(function: str, url: str) -> tuple[Any, str]:
     """
     import fsspec  # takes 0.2 seconds, so only for URLs
 
-    scheme = url.partition("://")[0].lower()
-    local, do = scheme in ("file", "local"), "Write a local path alone, without a scheme"
-    require(not local, function, "a URL of a remote file system", url, do)
-    require("\0" not in url and ".." not in url.split("/"), function, "a plain URL", repr(url))
+    check_url(function, url)
     try:
-        fs, path = fsspec.url_to_fs(url.rstrip("/"))
+        return fsspec.url_to_fs(url.rstrip("/"))
     except ImportError as error:
-        package = PACKAGES.get(scheme, "its package")
-        extra = " or 'tangent-jax[url]'" if package == "s3fs" else ""
-        raise refusal(
-            function, f"{package}, which reads {scheme}://", "none", f"pip install {package}{extra}"
-        ) from error
+        raise explain_package(function, url, error) from error
     except ValueError as error:
         raise refusal(function, "a URL that fsspec can open, such as s3://bucket/folder", f"{url} ({error})") from error
     except Exception as error:
         raise explain(function, url, error) from error
-    require(path.strip("/"), function, "a URL with a bucket or a folder", url)
-    return fs, path
 
 
 @contextmanager
@@ -71,30 +61,21 @@ def telling(function: str, url: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # each file system raises its own kinds of errors
-        raise explain(function, url, error) from error
+        raise explain(function, url, reason_of(url, error)) from error
 
 
-def explain(function: str, url: str, error: Exception) -> InputError:
-    """The InputError that explains an error of a file system."""
-    chain = [error, *filter(None, [error.__cause__, error.__context__])]
-    names = {type(each).__name__ for each in chain}
-    text = " ".join((str(error) or type(error).__name__).split())[:200].rstrip(".")
-    if names & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}:
-        do = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads"
-        return refusal(function, f"credentials for {url}", "none", do)
-    if "request time and the current time" in text or "RequestTimeTooSkewed" in text:
-        do = "Set this machine's clock, as by NTP"
-        return refusal(function, f"a clock within 15 minutes of that of {url}", text, do)
-    if "bucket does not exist" in text:
-        return refusal(function, f"the bucket of {url}", "no such bucket", "Make it, or mend its name")
-    if "pre-conditions" in text or "FileExpired" in names:
-        do = "Run the same command again, once nobody writes there"
-        return refusal(function, f"{url} as it was listed", "another object: it changed while it was read", do)
-    if isinstance(error, PermissionError):
-        return refusal(function, f"the right to read or write {url}", text, "Ask the owner of the bucket")
-    if isinstance(error, FileNotFoundError):
-        return refusal(function, "a file or folder", f"{url}, which does not exist")
-    return refusal(function, f"{url} to answer", f"{type(error).__name__}: {text}", "Run the same command again")
+def reason_of(url: str, error: Exception) -> Exception:
+    """The error of a GET, if this one is of a HEAD, to which S3 gives no reason such as a clock that is off."""
+    if not is_bare(error):
+        return error
+    try:
+        fs, path = connect("urls", url)
+        fs.cat_file(path, 0, 1)
+    except FileNotFoundError:
+        return error
+    except Exception as other:
+        return other
+    return error
 
 
 # Whole objects
@@ -108,7 +89,7 @@ def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
         try:
             entries = fs.find(path, detail=True)
         except FileNotFoundError as error:
-            if "bucket does not exist" in str(error):
+            if is_no_bucket(error):
                 raise
             entries = {}
     prefix = path.strip("/") + "/"
@@ -153,12 +134,11 @@ def create(function: str, url: str, content: bytes) -> bool:
         do = "Use s3://, gs:// or az://, which create an object only where there is none"
         raise refusal(function, f"a file system for {url} that can decide between two writers", error, do) from error
     except Exception as error:
-        taken = isinstance(error, FileExistsError) or "pre-conditions" in str(error) or "409" in str(error)
-        taken = taken or (isinstance(error, OSError) and error.errno == errno.EEXIST)
-        if not taken:
+        if not is_taken(error):
             raise explain(function, url, error) from error
-    with telling(function, url):
+    with telling(function, url), contextlib.suppress(FileNotFoundError):
         return fs.cat_file(path) == content
+    return False
 
 
 def delete(function: str, urls: list[str]) -> None:
@@ -182,7 +162,7 @@ def download(function: str, url: str, file: Path, wanted: str | None = None) -> 
         with telling(function, url), fs.open(path, "rb") as content, partial.open("wb") as own:
             while piece := content.read(PIECE):
                 hashed.update(piece)
-                own.write(piece)
+                keep(function, own, piece, file.parent)
         got, do = f"bytes of SHA-256 {hashed.hexdigest()[:12]}...", "Copy it there again"
         same = wanted in (None, hashed.hexdigest())
         require(same, function, f"{url} with SHA-256 {(wanted or '')[:12]}...", got, do)
@@ -191,6 +171,15 @@ def download(function: str, url: str, file: Path, wanted: str | None = None) -> 
     finally:
         partial.unlink(missing_ok=True)
     return hashed.hexdigest()
+
+
+def keep(function: str, file: IO[bytes], piece: bytes, folder: Path) -> None:
+    """Writes a piece of a local copy; a full disk of this machine is told apart from a full remote."""
+    try:
+        file.write(piece)
+    except OSError as error:
+        do = "Free some on this machine; the same command goes on"
+        raise refusal(function, f"room for a local copy in {folder}", error.strerror, do) from error
 
 
 # Local copies, for memory maps and for libraries that take paths
@@ -205,6 +194,7 @@ def state_of(url: str, info: dict[str, Any]) -> str | None:
 
 def scratch_of(url: str) -> Path:
     """The local folder of a URL's copies; the same for the same URL."""
+    check_url("urls", url)
     url = url.rstrip("/")
     folder = make_private(expand_path("urls", SCRATCH)) / fingerprint(url.encode())[:24]
     if not (folder / "url").exists():
@@ -219,6 +209,11 @@ def url_of(path: Path) -> str | None:
     with contextlib.suppress(OSError):
         return named.read_text() if path.parent.parent == expand_path("urls", SCRATCH) else None
     return None
+
+
+def with_urls(folders: Iterable[str]) -> list[str]:
+    """The folders, each once, and the URLs of those that are local copies."""
+    return [*dict.fromkeys(place for folder in folders for place in (folder, url_of(Path(folder))) if place)]
 
 
 def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Path:
@@ -263,11 +258,11 @@ def info_of(function: str, url: str) -> dict[str, Any] | None:
     """The file system's present information on a file; None if it does not exist."""
     fs, path = connect(function, url)
     with telling(function, url):
-        fs.invalidate_cache()
+        fs.invalidate_cache(path)
         try:
             info = fs.info(path)
         except FileNotFoundError as error:
-            if "bucket does not exist" in str(error):
+            if is_no_bucket(error):
                 raise
             return None
     return info if info.get("type") == "file" else None

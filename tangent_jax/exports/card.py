@@ -33,7 +33,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import PrivacyCost
 from tangent_jax.store.moves import images_of, without_names
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.receipts import STATEMENT
+from tangent_jax.store.receipts import statement
 
 NAMED = 100  # classes that the card names
 LIBRARIES = {"onnx": "onnx", "peft": "peft", "torch": "pytorch"}
@@ -253,7 +253,7 @@ def removals(known: Any) -> list[str]:
     removed = convert(Removed, known, "export", "removals")
     lines = [f"Receipt {plain(name)}, SHA-256 `{plain(text)}`" for name, text in sorted(removed.receipts.items())]
     count = f"Removals from the store before this export: {len(lines)}, of {removed.examples} examples"
-    return [count, *lines, *([f"What each promises: {STATEMENT}"] if lines else [])]
+    return [count, *lines, *([f"What each promises: {statement('drop', False)}"] if lines else [])]
 
 
 def versions(parts: list[Provenance]) -> list[str]:

@@ -137,7 +137,7 @@ def export_to_url(url: str, *what: Any) -> None:
     Raises: InputError where the URL holds an export already. One that was killed there is written again.
     """
     expect(not is_export(url), "a folder that does not exist yet", url)
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory(prefix="tangent_jax-") as scratch:
         folder = Path(scratch) / "export"
         export(folder, *what)
         for path in sorted(folder.iterdir(), key=lambda path: (path.name == SAID, path.name)):

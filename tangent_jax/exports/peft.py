@@ -25,6 +25,7 @@ from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import parse_json, short
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.load import title_of
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
@@ -177,9 +178,8 @@ def check_lora(function: str, model: Any) -> LoRA:
     others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
     others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
     others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
-    require(
-        not others, function, "a Vision Transformer as Hugging Face has it", f"one with {others[0] if others else ''}"
-    )
+    got = f"{title_of(model)} with {others[0] if others else ''}"
+    require(not others, function, "a Vision Transformer as Hugging Face has it", got)
     return model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.files import write_whole
-from tangent_jax.models.load import encode_model, family_of
+from tangent_jax.models.load import FAMILIES, encode_model, family_of, title_of
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 
@@ -23,12 +23,14 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
     (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
     family = family_of(base)
-    is_known = family is not None and family.is_in_torch
-    require(is_known, "write_torch", "a Vision Transformer", type(base).__name__, do)
+    is_known, expected = (
+        family is not None and family.is_in_torch,
+        " or ".join(f.title for f in FAMILIES if f.is_in_torch),
+    )
+    require(is_known, "write_torch", expected, title_of(base), do)
     for name, value in base.settings.items():
         good = name in known and (known[name] is None or value in known[name])
-        expected = f"a Vision Transformer of settings that {MODULE} knows"
-        require(good, "write_torch", expected, f"{name} {value}", do)
+        require(good, "write_torch", f"{expected} of settings that {MODULE} knows", f"{name} {value}", do)
     do = "Load w + dw into timm's own model"
     require(predict.method == "taft", "write_torch", "a tangent model, method taft", predict.method, do)
     for name, tree in (("model", predict.w), ("tangent", dw)):

@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import Tree, progress_bar, trees
@@ -46,7 +45,7 @@ class Rows(NamedTuple):
         return Rows(np.einsum("nc,nc->n", directions, self.outputs)[:, None], leaves)
 
     def transposed_product(self, a: np.ndarray, like: Tree) -> Tree:
-        """J^T a on the host, a tree like `like`; a: "n c"."""
+        """J^T a, a tree like `like` of NumPy arrays in float64; a: "n c"."""
         values = []
         for path, leaf in trees.leaves(like).items():
             own = self.leaves.get(path)
@@ -58,7 +57,7 @@ class Rows(NamedTuple):
                 summed = np.einsum("nc,nctho->ntho", a, own.s)
                 blocks = np.einsum("nthi,ntho->hio", own.x, summed, optimize=True)
                 value = own.layout.kernel(blocks, leaf.shape)
-            values.append(jnp.asarray(value, jnp.float64))
+            values.append(value)
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
     def gram(self, others: "Rows | None" = None) -> np.ndarray:

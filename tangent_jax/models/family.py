@@ -45,6 +45,7 @@ class Family:
     architectures   configurations by name; may be empty, like `embedded`
     sizes           the fields of a configuration that an architecture decides
     embedded        weights in the package: the file in assets, by name
+    small           a configuration of two blocks, with which the tests go through all families
     is_in_torch     True if assets/tangent_torch.py computes it, for exports to PyTorch
     """
 
@@ -56,4 +57,5 @@ class Family:
     architectures: Mapping[str, Any]
     sizes: tuple[str, ...]
     embedded: Mapping[str, str]
+    small: Any
     is_in_torch: bool = False

@@ -168,6 +168,12 @@ def family_of(model: Model) -> Family | None:
     return next((family for family in FAMILIES if type(base) is family.model), None)
 
 
+def title_of(model: Model) -> str:
+    """The title of a model's family, or the class of a user's own model."""
+    family = family_of(model)
+    return type(unwrap(model)[0]).__name__ if family is None else family.title
+
+
 def known_names() -> list[str]:
     """The names of the architectures of this library."""
     return [name for family in FAMILIES for name in family.architectures]
@@ -190,8 +196,7 @@ def check_architecture(expected: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size that differs from the expected architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrap(model)
     wanted, config = known_architecture(expected)
-    got = f"{family.title if family else type(base).__name__} in {source}"
-    expect(family is wanted, f"{expected}, {wanted.title}", got)
+    expect(family is wanted, f"{expected}, {wanted.title}", f"{title_of(model)} in {source}")
     for field in wanted.sizes:
         want, got = getattr(config, field), getattr(base.config, field)
         expect(want == got, f"{expected} with {field} {want}", f"{field} {got} in {source}")

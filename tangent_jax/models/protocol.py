@@ -60,6 +60,9 @@ class Model(Protocol):
     leaf `new_...` is not pre-trained; every subset but the head alone trains it. `.../mean` and `.../var` are the
     statistics of a batch norm, which no subset trains.
 
+    A model may have more methods, which `Pretrained` has of the same names: `with_image_size(w, image_size)` gives (the
+    model, its weights); `with_class_token(blocks)` and `with_adapters(width, blocks)` give the model.
+
     >>> isinstance(demo.model.model, tj.Model), demo.model.model.stages, demo.model.model.stage_of("head/kernel")
     (True, 3, 2)
     """

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import placement, require
+from tangent_jax.core import InputError, placement, require
 from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, write_whole
 from tangent_jax.core.records import read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
@@ -82,7 +82,8 @@ class Ledger:
         """Writes the present account."""
         self.check_lock()
         content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
-        write_whole(self.path, seal_fields(dataclasses.asdict(content)))
+        with put_back(self.path):
+            write_whole(self.path, seal_fields(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
         """Writes a checkpoint with the ledger's hash, then the ledger with the checkpoint's hash."""
@@ -98,6 +99,24 @@ class Ledger:
         """Raises InputError if this process no longer holds the ledger."""
         assert self.lock is not None
         self.lock.check()
+
+
+@contextmanager
+def put_back(path: Path) -> Iterator[None]:
+    """Restores a file if the `with` block raises InputError, as where it cannot be copied to a URL.
+
+    A step whose payment is not at the URL does not run, so it need not stay paid here.
+    """
+    before, partial = path.read_bytes() if path.exists() else None, path.with_name(f"{path.name}.partial")
+    try:
+        yield
+    except InputError:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            partial.write_bytes(before)
+            os.replace(partial, path)
+        raise
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class KernelSolution:
     residual: float
 
     def dw(self) -> Tree:
-        """dw = J^T a, in f64, on the host."""
+        """dw = J^T a, NumPy arrays in float64."""
         return self.kernel.rows.transposed_product(self.a, self.kernel.predict.zeros())
 
     def outputs(self) -> np.ndarray:

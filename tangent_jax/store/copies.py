@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import InputError, expand_path, require, urls
+from tangent_jax.core import InputError, expand_path, require
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import file_fingerprint, fingerprint, inside, write_whole_folder
 from tangent_jax.core.journal import Journal
@@ -137,7 +137,7 @@ def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
     require(whole, remote.function, f"{name} at {remote.url}", "none: it holds no store")
     copy = None if objects is None else objects / whole
     here = copy is not None and copy.is_file()
-    content = copy.read_bytes() if copy and here else urls.read(remote.function, remote.object_url(whole))
+    content = copy.read_bytes() if copy and here else remote.read(remote.object_url(whole))
     require(fingerprint(content) == whole, remote.function, f"an unaltered {remote.object_url(whole)}", "another")
     return content
 

@@ -4,7 +4,8 @@
     `erase_traces`  deletes them
 
 The folders come from the caller, or from provenance that this machine's user wrote (`Provenance.is_own`). A file is
-deleted only if its content shows that it belongs to the removed component; no link is followed. Neighbouring stores,
+deleted only if its content shows that it belongs to the removed component; no link is followed. At URLs: at_urls.py.
+Neighbouring stores,
 the data set itself, and files that are missing or read-only are listed and left alone.
 """
 
@@ -15,14 +16,15 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import inside
-from tangent_jax.core.urls import CACHE, url_of
+from tangent_jax.core.urls import is_url, with_urls
 from tangent_jax.data.identifiers import INDEX, forget, kept_of
 from tangent_jax.models.cache import erase, rows_of
+from tangent_jax.store.at_urls import Trace, rows_at, run_at
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
@@ -35,13 +37,6 @@ STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
 NOT_OWN = "was not made on this machine, or is damaged"
 TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
-
-
-class Trace(NamedTuple):
-    """A place where this library wrote data of a removed image: a line that names it, and a function that erases it."""
-
-    line: str
-    erase: Callable[[], object]
 
 
 def erase_traces(
@@ -76,18 +71,18 @@ def find_traces(
     own = {p: None for name in made_here for p in origins[name].folders}
     seen = {pair for name in made_here for pair in origins[name].images_seen if pair[0] in identifiers}
     known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
-    for place in dict.fromkeys([*(os.fspath(cache) for cache in caches), *own]):
-        traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
-        if (url := url_of(Path(place))) and Path(place).name == CACHE:
-            left.append(f"{url}: cached rows there, if any; delete that folder, as they are computed again")
+    for place in with_urls([*(os.fspath(cache) for cache in caches), *own]):
+        if is_url(place):
+            traces.extend(look(rows_at, place, left, known))
+        else:
+            traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
     if kept_of(known, images):
         traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name]["weights"]
-        for place in origin.folders if name in made_here else ():
-            traces.extend(look(run_in, Path(place), left, origin, tree_fingerprint))
-            if (url := url_of(Path(place))) and Path(place).name != CACHE:
-                left.append(f"{url}: results and state of the run of {name}; delete them there")
+        for place in with_urls(origin.folders) if name in made_here else ():
+            search, where = (run_at, place) if is_url(place) else (run_in, Path(place))
+            traces.extend(look(search, where, left, origin, tree_fingerprint))
         other = [place for place in origin.folders if place not in own]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
         if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - known:
@@ -106,7 +101,7 @@ def has_its_weights(store: Store, name: str) -> bool:
     return False
 
 
-def look(search: Callable[..., Iterator[Trace]], folder: Path, left: list[str], *what: object) -> Iterator[Trace]:
+def look(search: Callable[..., Iterator[Trace]], folder: Any, left: list[str], *what: object) -> Iterator[Trace]:
     """Yields the traces that a search finds in a folder; adds a line to `left` for a link or an unreadable file."""
     try:
         yield from search(folder, left, *what)
@@ -122,7 +117,7 @@ def rows_in(folder: Path, left: list[str], identifiers: set[str], place: str) ->
     for cached in sorted(folder.iterdir()):
         try:
             if rows_of(cached, identifiers):
-                yield Trace(f"{cached}: rows of removed images", partial(erase, cached, identifiers))
+                yield Trace(f"{cached}: rows of removed images, of any run", partial(erase, cached, identifiers))
         except (OSError, InputError) as error:
             left.append(f"{cached}: {getattr(error, 'strerror', None) or error}")
 

@@ -20,7 +20,7 @@ from tangent_jax.store.factors import widen_factors
 from tangent_jax.store.provenance import Provenance, anchor_of, check_one_body, same
 from tangent_jax.store.store import Factors, Store
 from tangent_jax.store.sums import Mapped
-from tangent_jax.train.losses import SquareLoss
+from tangent_jax.train.losses import LOSSES, SquareLoss
 
 
 @public_class
@@ -101,12 +101,13 @@ def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     do = "Train it again with the names of its classes"
     expect(origin.classes, f"the classes of {name}", "none", do)
     loss = None if origin.recipe is None else origin.recipe.objective().loss
-    got, do = "another" if origin.recipe is None else origin.recipe.loss, "Train it with the loss rsl or mse"
+    square = " or ".join(kind for kind, own in LOSSES.items() if issubclass(own, SquareLoss))
+    got, do = "another" if origin.recipe is None else origin.recipe.loss, f"Train it with the loss {square}"
     expect(isinstance(loss, SquareLoss), f"a square loss of {name}", got, do)
     assert origin.recipe is not None
-    for field in ("loss", "kappa") if first.recipe is not None else ():
-        here, there = getattr(first.recipe, field), getattr(origin.recipe, field)
-        expect(here == there, f"{field} {here} of {name}, as of the first", there, "Train all alike")
+    assert first.recipe is not None  # it is checked first
+    alike, expected = loss == first.recipe.objective().loss, f"the loss {first.recipe.loss} of {name}, as of the first"
+    expect(alike, expected, origin.recipe.loss, "Train all alike")
 
 
 @public

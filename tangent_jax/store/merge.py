@@ -1,4 +1,4 @@
-"""Model merging: the mean, TIES, or a mean weighted by each component's curvature.
+"""Model merging: the mean, a mean weighted by each component's curvature, or another function of components.
 
     dw = (sum_s H_s)^-1 sum_s H_s dw_s
 
@@ -7,12 +7,11 @@
     inputs      the same with G = its mean eigenvalue times I, and n_s instead of B_s: only inputs are needed
     fisher      the diagonal of H_s, with each component's own G_s
     mean        H_s = I: the paper's
-    ties        no such sum: store/ties.py
 
 `curvature` and `inputs` treat a kernel and its bias as one kernel of the inputs (x, 1). The merge equals joint training
-if the objectives are quadratic with these H_s. All but `ties` are sums over components, in the order of their names, so
-a removal re-sums the others. Sources: Jin et al. 2023 (RegMean) for `inputs`, Matena and Raffel 2022 for `fisher`; the
-average of G was measured here. Computed on the host, in f64.
+if the objectives are quadratic with these H_s. The other MERGES are no such sums, with a file each, as store/ties.py.
+All take components in the order of their names, so a removal merges the others as if alone. Sources: Jin et al. 2023
+(RegMean) for `inputs`, Matena and Raffel 2022 for `fisher`; the average of G was measured here. On the host, in f64.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,14 +29,14 @@ from tangent_jax.store.ties import ties
 
 @public
 def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str, penalty: float = 1e-3) -> Tree:
-    """Merges components into one: by their mean, by TIES, or weighted by their Kronecker factors.
+    """Merges components into one: by their mean, weighted by their Kronecker factors, or by another of MERGES.
 
     Args:       factors: of every component, by name (`tj.solver.make_curvature`); how: one of MERGES; penalty: the
-                ridge of H_s for one example, above 0. `mean` and `ties` ignore factors and penalty. Both mappings are
-                read one entry at a time, factors twice.
+                ridge of H_s for one example, above 0. All but WEIGHTED ignore factors and penalty. Both mappings are
+                read a few entries at a time, factors twice.
     Returns:    a tree on the host, in the dtype of the components.
-    Guarantees: bitwise the same in any order of insertion; a single component gives itself, up to rounding, except by
-                `ties`.
+    Guarantees: bitwise the same in any order of insertion; by a mean, weighted or not, a single component gives itself,
+                up to rounding.
     Raises:     InputError for a component without factors, or factors of other leaves or of another anchor.
 
     >>> merged = tj.merge(demo.components, demo.factors, "curvature", penalty=0.1)
@@ -185,7 +184,11 @@ def solver_of(how: str, path: str, total: Curvature, diagonal: Term) -> Callable
 
 
 class Merge(NamedTuple):
-    """A way of merging: (components, factors, penalty) -> one tree; whether it needs the last two; its help text."""
+    """A way of merging: (components, factors, penalty) -> one tree; whether it needs the last two; its help text.
+
+    The function takes components in the order of their names (`sums.read_ahead` reads them), and gives a tree on the
+    host in their dtype. It refuses none, and those that differ by `sums.shapes_of`, by `require(..., "merge", ...)`.
+    """
 
     function: Callable[[Mapping[str, Tree], Mapping[str, Curvature], float], Tree]
     needs_factors: bool

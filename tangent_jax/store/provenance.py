@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import expect, machine, require
+from tangent_jax.core import expect, machine, require, urls
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
@@ -24,7 +24,7 @@ from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.moves import Move, images_of
-from tangent_jax.store.recipe import HEADS, Recipe
+from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
 """Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""
@@ -45,13 +45,14 @@ class Provenance:
     linearised (after new head, resets and new class token); `subset`: its leaves; `examples`: (content identifier,
     name) of each example it saw; `recipe`: how it was trained, None if unknown; `privacy`: the privacy account, None if
     none was kept; `seconds`: the training time; `run`: the identity of the run, None without checkpoints; `folders`:
-    the caches and checkpoints of these examples; `total_penalty`: Lambda of a component that was solved to its optimum,
-    which stays when examples leave; `certificate`: the bound on its distance to that optimum; `owners`: the owner of
-    each example, by the example's name, if known; `classes`: the names of its outputs, () if unknown; `preprocessing`:
-    of its inputs, as JSON; `targets`: the fingerprint of the training targets; `public`: (content identifier, name) of
-    each public image that whitened its training or moved its anchor; `features`: the settings of the features that a
-    component of statistics sums, None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote
-    it: then no folder, weights or data that it names are opened (`own`).
+    the caches and checkpoints of these examples, and the URLs of those that are local copies; `total_penalty`: Lambda
+    of a component that was solved to its optimum, which stays when examples leave; `certificate`: the bound on its
+    distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
+    of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
+    targets; `public`: (content identifier, name) of each public image that whitened its training or moved its anchor;
+    `features`: the settings of the features that a component of statistics sums, None for tangent weights (kinds.py);
+    `is_own`: False if another machine or user wrote it: then no folder, weights or data that it names are opened
+    (`own`).
 
     Guarantees: owners have one spelling; names of images and classes hold printable characters only.
 
@@ -100,8 +101,8 @@ class Provenance:
         is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
         expect(is_run, "a run of 32 hex digits, or none", repr(self.run))
         for folder in self.folders:
-            plain = Path(folder).is_absolute() and ".." not in Path(folder).parts and folder.isprintable()
-            expect(plain, "absolute folders, without ..", repr(folder))
+            plain = (urls.is_url(folder) or Path(folder).is_absolute()) and ".." not in Path(folder).parts
+            expect(plain and folder.isprintable(), "absolute folders or URLs, without ..", repr(folder))
         for field in ("certificate", "total_penalty", "seconds"):
             value = getattr(self, field)
             good = value is None or (math.isfinite(value) and value >= 0)
@@ -124,7 +125,7 @@ class Provenance:
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
         """This provenance for a component trained on these examples; `folders`: in addition to their cache."""
-        folders = (*([features.folder] if features.folder else []), *folders)
+        folders = tuple(urls.with_urls([features.folder or "", *folders]))
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
         owners = {name: self.owners[name] for _, name in features.examples if name in self.owners}
@@ -196,6 +197,7 @@ class Provenance:
         fields.pop("seal", None)
         own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
         fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
+        fields["recipe"] = of_version_0_3(fields.get("recipe"))
         return convert(cls, fields, "Provenance", where)
 
 

@@ -15,18 +15,31 @@ from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import fingerprint, open_plain
 from tangent_jax.core.records import convert, parse_json
 
-STATEMENT = (
-    "The components named, and every composition that held them, are deleted from this store, and what is composed now "
-    "is bitwise the composition of the survivors and the retrained alone. A retrained component saw only the examples "
-    "it retains; but one under optima was moved to their optimum from the removed component, and only its certificate "
-    "bounds how far it is from there. What else this library had written of the removed images, where the components' "
-    "provenance names it, is listed under deleted; what it knows of and left alone, under not_reached. Not covered: "
-    "the pre-trained anchor, anchors that removed images moved in earlier rounds (under anchors; repeat those rounds), "
-    "settings chosen with the removed data, models in other folders that saw the same images, "
-    "and copies or backups made by other programs. A distance bound is |grad L_retain(dw)| / lambda: a retrained "
-    "component of a tangent is at most that far, in L2, from the optimum on the data it retains; for one under optima "
-    "Lambda is what it was before the examples left."
+DELETED = (
+    "The removed components, and every composition that held them, are deleted from this store. What is composed now "
+    "is bit for bit the composition of the survivors alone."
 )
+RETRAINED = (
+    "A retrained component was trained from zero on the images that stay. One under distance_bounds is at most that "
+    "far, in L2, from the optimum on these images: the bound is |grad L(dw)| / lambda."
+)
+MOVED = (
+    "A retrained component was not trained from zero: it was moved from the removed component to the optimum on the "
+    "images that stay. Its certificate, under optima, bounds the distance, and is no privacy."
+)
+COUNTED = "The penalty Lambda of a component under optima still counts the removed images."
+LIMITS = (
+    "Data of the removed images that this library wrote outside the store is listed under deleted, where the "
+    "components' provenance names it; what it knows of and left alone, under not_reached. Not covered: the pre-trained "
+    "anchor; anchors that removed images moved in earlier rounds (under anchors; repeat those rounds); settings chosen "
+    "with the removed data; models in other folders that saw the same images; copies and backups of other programs."
+)
+
+
+def statement(how: str, solved: bool) -> str:
+    """The guarantee of a removal in words; `how`: of WAYS; `solved`: if components under optima were put back."""
+    of_way = {"drop": [], "retrain": [RETRAINED], "exact": [MOVED]}[how]
+    return " ".join([DELETED, *of_way, *[COUNTED] * solved, LIMITS])
 
 
 NAME = re.compile(r"[\w.@+\-]+( [\w.@+\-]+)*")
@@ -41,10 +54,10 @@ class Traces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Optimum:
-    """The move of a component to the optimum on its remaining data.
+    """The solve of a component on its remaining data, from the removed component or from zero.
 
-    `total_penalty`: Lambda, unchanged; `certificate_before`, `certificate`: bounds on the L2 distance to that optimum
-    before and after; `passes`: over the data; `converged`: True if the requested certificate was reached.
+    `total_penalty`: Lambda, unchanged; `certificate_before`, `certificate`: bounds on the L2 distance to the optimum at
+    its start and at its end; `passes`: over the data; `converged`: True if the requested certificate was reached.
     """
 
     total_penalty: float
@@ -59,10 +72,11 @@ class Optimum:
 class Receipt:
     """The record of a removal; fingerprints name the components.
 
-    `asked`: the requested examples; `owner`: the owner, if all images of one were requested; `deleted`: deletions
-    outside the store; `not_reached`: known copies of the images, or of weights trained on them, that it could not or
-    must not delete; `anchors`: a line for each remaining anchor that removed images moved; `optima`: of retrained
-    components that are optima; `path`: the receipt's file, which is not part of its text.
+    `how`: the way, "" in receipts of version 0.3; `asked`: the requested examples; `owner`: the owner, if all images
+    of one were requested; `deleted`: deletions outside the store; `not_reached`: known copies of the images, or of
+    weights trained on them, that it could not or must not delete; `anchors`: a line for each remaining anchor that
+    removed images moved; `optima`: of retrained components that are optima; `path`: the receipt's file, which is not
+    part of its text.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
@@ -78,7 +92,7 @@ class Receipt:
     exported_before: tuple[str, ...]
     asked: tuple[str, ...]
     distance_bounds: dict[str, float]
-    statement: str = STATEMENT
+    statement: str
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
@@ -86,6 +100,7 @@ class Receipt:
     store: str = ""
     journal: str = ""
     owner: str | None = None
+    how: str = ""
     path: Path = Path()
 
 

@@ -28,7 +28,6 @@ from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.store.moves import Move, total_of
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
-from tangent_jax.train.losses import hyper_parameters
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
@@ -53,11 +52,12 @@ class Recipe:
     other classes join and a component has only the classes of its images; or the file of a frozen head, as for
     `read_frozen_head`. Trained leaves: `method` taft (tangent), nlft (non-linear) or fc (the head alone); `kind`,
     `blocks` as `make_subset`; `rank` of LoRA (a tangent trains B alone) or width of adapters; `output`,
-    `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`. Objective: `loss`, `penalty`, and `alpha`,
-    `kappa` of the rescaled square loss. Training: `seed` draws the head and reset leaves; `order` is folded into its
-    key for the order of examples; `solver` is "adam", with `radius` as the bound of projected descent (None: no bound),
-    or "optimum", by `tj.solve` to `certificate` or in `passes`, without learning rate, epochs or order. Statistics:
-    `features`, the settings of the features of the pre-trained model; nothing is trained.
+    `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`. Objective: `penalty`, and `loss`, a name
+    in `tj.losses.LOSSES` with hyper-parameters, as in "rsl:alpha=2:kappa=5". Training: `seed` draws the head and reset
+    leaves; `order` is folded into its key for the order of examples; `solver` is "adam", with `radius` as the bound of
+    projected descent (None: no bound), or "optimum", by `tj.solve` to `certificate` or in `passes`, without learning
+    rate, epochs or order. Statistics: `features`, the settings of the features of the pre-trained model; nothing is
+    trained.
 
     >>> recipe = tj.Recipe(loss="ce", penalty=1e-3, solver="optimum")
     >>> recipe.objective()
@@ -78,8 +78,6 @@ class Recipe:
     dtype: str = "float32"
     cache_dtype: str | None = None
     loss: str = "rsl"
-    alpha: float = 1.0
-    kappa: float = 15.0
     penalty: float = 1e-5
     learning_rate: float = 1e-3
     epochs: int = 30
@@ -135,7 +133,7 @@ class Recipe:
 
     def objective(self) -> Objective:
         """The loss with its hyper-parameters, and the penalty."""
-        return make_objective(self.loss, self.penalty, **{n: getattr(self, n) for n in hyper_parameters(self.loss)})
+        return make_objective(self.loss, self.penalty)
 
     def optimizer(self) -> Optimizer:
         """Adam, projected to a ball if a radius is given."""
@@ -224,6 +222,17 @@ class Recipe:
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
         return solve(predict, data, self.objective(), start=start, **bound, **watched)
+
+
+def of_version_0_3(fields: Any) -> Any:
+    """The fields of a recipe, with the alpha and kappa that version 0.3 kept beside the loss in its text."""
+    if not isinstance(fields, dict):
+        return fields
+    own = {name: value for name, value in fields.items() if name not in ("alpha", "kappa")}
+    if own.get("loss") == "rsl":
+        default = {"alpha": 1.0, "kappa": 15.0}
+        own["loss"] += "".join(f":{n}={fields[n]}" for n in default if fields.get(n, default[n]) != default[n])
+    return own
 
 
 def sum_features(map_: Any, features: Features) -> Fitted:

@@ -26,7 +26,7 @@ from tangent_jax.store.kinds import composition, kind_of
 from tangent_jax.store.moves import anchors_that_saw, images_of
 from tangent_jax.store.provenance import Provenance, check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
-from tangent_jax.store.retraining import Retrained, retrain
+from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import Mapped
 
@@ -185,7 +185,8 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
     if origin.recipe is None:
         return "no recipe says how it was trained"
     is_optimum = origin.recipe.solver == "optimum" and origin.total_penalty
-    return None if how == "retrain" or is_optimum else "it was not solved to its optimum, with a penalty above 0"
+    unsolved = "only a component that was solved to its optimum, with a penalty above 0, can be moved"
+    return None if how == "retrain" or is_optimum else unsolved
 
 
 @public
@@ -216,7 +217,7 @@ def remove(
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
     check_retrained(store, plan, retrained)
     traces = erase_traces(store, [*plan.components], {*plan.identifiers}, [] if cache is None else cache.folders)
-    return commit(store, plan, retrained, traces)
+    return commit(store, plan, how, retrained, traces)
 
 
 @public
@@ -280,7 +281,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         store.check_forgotten("remove", new.provenance)
 
 
-def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], traces: Traces) -> Receipt:
+def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], traces: Traces) -> Receipt:
     """Removes a plan's components, adds the retrained ones, recomposes, and writes the receipt."""
     with store.using(change=True):
         check_fits(store, plan)
@@ -304,11 +305,10 @@ def commit(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained], 
             exported_before=tuple(e.path for e in store.state.exports if {*e.names} & {*removed}),
             asked=plan.asked,
             owner=plan.owner,
-            distance_bounds={n: new.distance_bound for n, new in retrained.items() if new.distance_bound is not None},
             deleted=tuple(traces.deleted),
             not_reached=tuple(traces.not_reached),
             anchors=anchors_that_saw(origins, [pair for own in plan.components.values() for pair in own.rows]),
-            optima={name: new.optimum for name, new in retrained.items() if new.optimum is not None},
+            **said_of(how, retrained),
             store=store.identity,
             journal=store.journal.last(),
         )

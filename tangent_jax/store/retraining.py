@@ -1,8 +1,8 @@
 """Components trained again by their recipes, without the removed examples."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.apart import factors_of, of_own_classes, own_head
 from tangent_jax.store.provenance import Provenance, anchor_of, check_same, make_provenance
-from tangent_jax.store.receipts import Optimum
+from tangent_jax.store.receipts import Optimum, statement
 from tangent_jax.store.store import Store
 from tangent_jax.train.objective import distance_bound
 
@@ -132,3 +132,11 @@ def solve_again(origin: Provenance, predict: Predictor, left: Features, start: T
     before = solved.history[0]["certificate"]
     optimum = Optimum(total, before, solved.certificate, solved.steps, solved.optimum.converged)
     return Retrained(solved.dw, provenance, solved.certificate, optimum)
+
+
+def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
+    """The fields of a Receipt about the components that a removal puts back."""
+    bounds = {name: new.distance_bound for name, new in retrained.items() if new.distance_bound is not None}
+    optima = {name: new.optimum for name, new in retrained.items() if new.optimum is not None}
+    said = statement(how if retrained else "drop", bool(optima))
+    return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": said}

@@ -212,8 +212,8 @@ class Store(Disk, Mapping[str, Tree]):
 
         If heads differ, the bodies are composed, without heads (`join` composes those).
         Args:       how, penalty: as `merge`; a merge by factors needs those of every component.
-        Guarantees: reads one component at a time; the same bits for the same components, whatever was added and removed
-                    before.
+        Guarantees: reads a few components at a time; the same bits for the same components, whatever was added and
+                    removed before.
         """
         with self.using(change=True):
             return self.composing(coefficients, how, penalty)

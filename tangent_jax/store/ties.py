@@ -22,7 +22,7 @@ SHARE = 0.2
 
 
 def ties(components: Mapping[str, Tree]) -> Tree:
-    """The TIES merge of named components, in the order of their names; reads one at a time.
+    """The TIES merge of named components, in the order of their names; reads a few at a time.
 
     Guarantees: bitwise the same in any order of insertion, and so after a removal.
     Raises:     InputError for no component, or components of several subsets or dtypes.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from tangent_jax.core import expect, finite_number, one_of, require, trees
+from tangent_jax.core import expect, finite_number, one_of, refusal, require, trees
 from tangent_jax.core.boundary import public_class
 from tangent_jax.train.targets import as_labels
 
@@ -195,18 +195,27 @@ def as_loss(loss: Loss | Callable) -> Loss:
 
 
 LOSSES: dict[str, type[Loss]] = {"rsl": RescaledSquare, "ce": CrossEntropy, "mse": MeanSquared}
-"""The losses that `make_objective` takes by name."""
+"""The losses of class indices that objectives, recipes and commands take by name; CONTRIBUTING.md says how to add one.
+
+Each is a frozen dataclass under `@public_class`, whose hyper-parameters are its fields: numbers above 0 with a default,
+all of them `data_fields` of the pytree. It has a `check`, and an example in its docstring.
+"""
 
 
-def hyper_parameters(name: str) -> list[str]:
-    """The hyper-parameters of a named loss; none for an unknown name."""
-    return [field.name for field in dataclasses.fields(LOSSES[name])] if name in LOSSES else []
+def make_loss(text: str, **given: float) -> Loss:
+    """Makes a loss by its name in LOSSES, with the hyper-parameters in the text, as in "rsl:alpha=2:kappa=5", or given.
 
-
-def make_loss(name: str, **given: float) -> Loss:
-    """Makes a loss by its name in LOSSES, with the paper's hyper-parameters or the given ones."""
+    Others have their defaults, the paper's.
+    """
+    name, *settings = text.split(":")
     one_of("a loss", name, LOSSES, by="make_loss")
-    known = hyper_parameters(name)
+    known = [field.name for field in dataclasses.fields(LOSSES[name])]
+    for setting in settings:
+        field, _, number = setting.partition("=")
+        try:
+            given[field] = float(number)
+        except ValueError as error:
+            raise refusal("make_loss", f"{name}:HYPER_PARAMETER=NUMBER", text) from error
     for field, value in given.items():
         require(field in known, "make_loss", f"hyper-parameters of {name}: {', '.join(known) or 'none'}", field)
         finite_number(field, value, 0.0, 1e6, by="make_loss")

@@ -136,7 +136,9 @@ def with_fixed_key(predict: Predict) -> Predict:
 
 @public
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
-    """Makes the objective of a loss: its name in `tj.losses.LOSSES` with hyper-parameters, a Loss, or a function.
+    """Makes the objective of a loss: its name in `tj.losses.LOSSES`, a Loss, or a function.
+
+    Hyper-parameters stand beside the name, or behind it: `kappa=5.0`, "rsl:kappa=5".
 
     The penalty is on the squared norm, as in the paper's text (the authors' code has 1e-5 |dw|). The paper's rescaled
     square loss has alpha = 1 and kappa = 15.

@@ -108,7 +108,7 @@ class Run(ExitStack):
         self.on_step, self.history = on_step, History()
         self.saver: Saver | None = None
         self.ledger: Any = None
-        self.log = Log(None, None, 0)
+        self.log, self.resumed = Log(None, None, 0), ""
 
     @property
     def identity(self) -> str | None:
@@ -124,8 +124,9 @@ class Run(ExitStack):
         return state if self.saver is None else self.saver.restore(state, self.history)
 
     def show(self, total: int | None, unit: str, done: int = 0) -> None:
-        """Opens the progress bar, at `done` of `total`."""
+        """Opens the progress bar, at `done` of `total`; the first step that is begun tells where the run goes on."""
         self.bar = self.enter_context(progress_bar(total, unit, done))
+        self.resumed = f"going on after {unit} {done} of {total}" if done else ""
 
     def open_log(self, done: int, total: int | None) -> None:
         """Opens the log, after `done` steps of `total` (None: unknown)."""
@@ -133,6 +134,9 @@ class Run(ExitStack):
 
     def begin(self, count: int = 1) -> None:
         """Starts the next `count` steps; with a ledger, pays for one step."""
+        if self.resumed:  # not told of a finished run that is read
+            self.bar.tell(self.resumed)
+            self.resumed = ""
         if self.ledger is not None:
             self.ledger.pay(self.ledger.spent.steps_paid + 1)
         self.log.begin(count)

@@ -1,16 +1,20 @@
 """URLs: whole writes, states of folders, results in a mirror; memory:// and a real S3 server (moto's) beside it."""
 
+import errno
 import itertools
 import os
+import re
 import sys
 from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from helpers import stopping
+from s3_server import SKEWED, serving
 
 from tangent_jax.core import InputError, mirrors, urls
-from tangent_jax.core.files import file_fingerprint, write_whole
+from tangent_jax.core.files import expand_path, file_fingerprint, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.snapshots import Remote
 from tangent_jax.core.url_paths import as_place, read_range
@@ -28,8 +32,6 @@ def s3():
     """A server, and its bucket `bucket`."""
     pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
     pytest.importorskip("s3fs", reason="s3fs is absent")
-    from s3_server import serving
-
     with pytest.MonkeyPatch.context() as patch:
         environment = {}
         with serving(environment) as server:
@@ -38,7 +40,6 @@ def s3():
             server.fs = fsspec.filesystem("s3", skip_instance_cache=True)
             server.fs.mkdir("bucket")
             yield server
-    fsspec.filesystem("s3").clear_instance_cache()
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -168,26 +169,121 @@ def test_a_local_copy_is_fetched_where_it_changed(url, monkeypatch):
     assert urls.local_copy("test", url).joinpath("x").read_bytes() == b"2"
 
 
-def test_what_a_file_system_cannot_do_is_one_line(s3, monkeypatch, tmp_path):
-    call = urls.write, "test", "s3://bucket/x", b""
-    for method, code, status, message, match in [
-        ("PUT", "QuotaExceeded", 507, "the bucket is full", "s3://bucket/x to answer; got .*the bucket is full"),
-        ("PUT", "RequestTimeTooSkewed", 403, "The difference between the request time and the current time is too"
-         " large.", "a clock within 15 minutes"),
-        ("PUT", "AccessDenied", 403, "no", "the right to read or write s3://bucket/x"),
-    ]:  # fmt: skip
-        s3.fail(method, "", code, status, message)
-        refused(match, *call)
+ANSWERS = [
+    ("QuotaExceeded", 507, "the bucket is full", "room for s3://bucket/.*the bucket is full. Free some there"),
+    ("XMinioStorageFull", 507, "Storage backend has reached its minimum free drive threshold.", "room for s3://bucket"),
+    (
+        "RequestTimeTooSkewed",
+        403,
+        SKEWED,
+        "a clock within 15 minutes of that of s3://bucket/.*Set this machine's clock",
+    ),
+    ("AccessDenied", 403, "no", "the right to read or write s3://bucket/.*; got no. Ask the owner"),
+    ("ExpiredToken", 400, "The provided token has expired.", "valid credentials for s3://bucket/.*Get new ones"),
+    ("InvalidAccessKeyId", 403, "The AWS Access Key Id does not exist.", "valid credentials for s3://bucket/.*"),
+    ("SignatureDoesNotMatch", 403, "Check your key.", "valid credentials for s3://bucket/.*; got Check your key"),
+    ("InternalError", 400, "we are down", "s3://bucket/.* to answer; got OSError: .*we are down"),
+]
+"""(S3's code, HTTP status, text; the line)."""
+
+
+@pytest.mark.parametrize(("code", "status", "text", "line"), ANSWERS)
+def test_what_a_server_refuses_is_one_line_for_every_request(code, status, text, line, s3, tmp_path):
+    """HEAD too, to which S3 gives no reason; nothing is written, there or here."""
+    url = f"s3://bucket/{next(NUMBERS)}"
+    urls.write("test", f"{url}/read", b"1")
+    for method in ("PUT", "GET", "HEAD", "POST", "DELETE"):
+        s3.fail(method, "", code, status, text)
+    refused(line, urls.write, "test", f"{url}/x", b"2")
+    refused(line, urls.create, "test", f"{url}/x", b"2")
+    refused(line, urls.read, "test", f"{url}/read")
+    refused(line, urls.info_of, "test", f"{url}/read")
+    refused(line, urls.list_files, "test", url)
+    refused(line, urls.delete, "test", [f"{url}/read"])
+    refused(line, urls.local_copy, "test", f"{url}/read")
+    refused(line, urls.download, "test", f"{url}/read", tmp_path / "read")
+    (tmp_path / "large").write_bytes(bytes(6 << 20))
+    refused(line, urls.upload, "test", tmp_path / "large", f"{url}/large")
+    assert not (tmp_path / "read").exists()
     s3.mend()
-    assert not s3.fs.exists("bucket/x")
+    assert [*urls.list_files("test", url)] == ["read"]
+
+
+def test_a_large_file_is_not_there_if_a_part_of_it_failed(s3, tmp_path):
+    (tmp_path / "large").write_bytes(bytes(101 << 20))
+    s3.fail("PUT", "/parts/large", "QuotaExceeded", 507, "the bucket is full", after=1)
+    refused("room for s3://bucket/parts/large", urls.upload, "test", tmp_path / "large", "s3://bucket/parts/large")
+    s3.mend()
+    assert not urls.list_files("test", "s3://bucket/parts")
+
+
+def test_a_bucket_and_credentials_that_are_missing_are_one_line(s3, monkeypatch, tmp_path):
     refused("the bucket of s3://nothing/x; got no such bucket", urls.read, "test", "s3://nothing/x")
+    refused("the bucket of s3://nothing/x; got no such bucket", urls.write, "test", "s3://nothing/x", b"")
+    refused("the bucket of s3://nothing/x; got no such bucket", urls.info_of, "test", "s3://nothing/x")
     refused("the bucket of s3://nothing; got no such bucket", urls.list_files, "test", "s3://nothing")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     fsspec.filesystem("s3").clear_instance_cache()
-    refused("credentials for s3://bucket/x; got none", *call)
+    for call in ((urls.write, "test", "s3://bucket/x", b""), (urls.info_of, "test", "s3://bucket/x")):
+        refused("credentials for s3://bucket/x; got none. Set AWS_ACCESS_KEY_ID", *call)
     fsspec.filesystem("s3").clear_instance_cache()
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    refused("credentials for s3://bucket/x; got none", urls.read, "test", "s3://bucket/x")
+    fsspec.filesystem("s3").clear_instance_cache()
+
+
+class Failing(MemoryFileSystem):
+    """A file system whose reads and writes raise `error`, as those of other providers do."""
+
+    protocol, error = "failing", OSError()
+
+    def cat_file(self, *_, **__):
+        raise self.error
+
+    pipe_file = put_file = info = find = rm_file = _open = cat_file
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "room for failing://a/quota; got .*Free some there"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "room for failing://a/quota"),
+        (OSError("The user has exceeded their Drive storage quota, 403"), "room for failing://a/quota"),
+        (FileNotFoundError("a/quota"), "a file or folder; got failing://a/quota, which does not exist"),
+        (OSError("The specified bucket does not exist., 404"), "the bucket of failing://a/quota"),
+        (FileNotFoundError("The specified container does not exist"), "the bucket of failing://a/quota"),
+        (caused(OSError("x"), type("DefaultCredentialsError", (Exception,), {})()), "credentials for failing://a"),
+        (ConnectionResetError("peer"), "failing://a/quota to answer; got ConnectionResetError: peer. Run the same"),
+        (RuntimeError("two\nlines of https://me:word@host/x"), "two lines of https://[*]{3}@host/x"),
+    ],
+)
+def test_what_another_file_system_refuses_is_one_line(error, line, monkeypatch):
+    fsspec.register_implementation("failing", Failing, clobber=True)
+    monkeypatch.setattr(Failing, "error", error)
+    refused(line, urls.write, "test", "failing://a/quota", b"")
+    if not isinstance(error, FileNotFoundError) or "container" in line + str(error):
+        refused(line, urls.list_files, "test", "failing://a/quota")
+        refused(line, urls.create, "test", "failing://a/quota", b"")
+
+
+def test_a_full_disk_of_this_machine_is_not_taken_for_a_full_bucket(url, tmp_path, monkeypatch):
+    class Full:
+        def write(self, _):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    keep = urls.keep
+    monkeypatch.setattr(urls, "keep", lambda function, _, piece, folder: keep(function, Full(), piece, folder))
+    urls.write("test", f"{url}/x", b"1")
+    line = f"room for a local copy in {tmp_path}; got No space left on device. Free some on this machine"
+    refused(line, urls.download, "test", f"{url}/x", tmp_path / "x")
+    assert not [*tmp_path.glob("x*")]
 
 
 def test_an_object_that_is_replaced_after_its_listing_is_told(s3):
@@ -204,11 +300,93 @@ def test_an_object_that_is_replaced_after_its_listing_is_told(s3):
     refused("it changed while it was read", read_range, file, 10, 5)
 
 
+def test_an_image_that_is_replaced_after_its_listing_is_told(s3):
+    """Of the same size: its bytes are asked for under the ETag of the listing."""
+    urls.write("test", "s3://bucket/images/x", b"1" * 100)
+    folder = as_place("test", "s3://bucket/images")
+    assert (folder / "x").read_bytes() == b"1" * 100
+    s3.fs.pipe_file("bucket/images/x", b"2" * 100)
+    refused("it changed while it was read", (folder / "x").read_bytes)
+    urls.info_of("test", "s3://bucket/images/x")  # forgets what this client has listed
+    refused("it changed while it was read", (folder / "x").read_bytes)
+
+
+def test_a_state_that_is_replaced_while_it_is_read_is_told(url, tmp_path, monkeypatch):
+    """Neither its index nor its objects are there any more: that is said, and not that they do not exist."""
+    root, files = folder(tmp_path / "a", x=b"1", y=b"2")
+    writer = Remote("test", url)
+    writer.push(root, {"x": files["x"]})
+    reader = Remote("test", url)
+    list_files = urls.list_files
+
+    def list_then_push(function, listed):
+        names = list_files(function, listed)
+        monkeypatch.undo()
+        writer.push(root, files)
+        return names
+
+    monkeypatch.setattr(urls, "list_files", list_then_push)
+    refused(f"{url} as it was listed; got a newer state, of another writer. Run the same", Remote, "test", url)
+    writer.push(root, {"y": files["y"]})
+    refused("got a newer state, of another writer. Run the same command again", reader.pull, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_a_killed_push_left_is_deleted_by_the_next(url, tmp_path, monkeypatch):
+    """Also if that one has nothing new to say: a removed file must not stay."""
+    root, files = folder(tmp_path / "a", x=b"1", y=b"2")
+    Remote("test", url).push(root, files)
+    monkeypatch.setattr(urls, "delete", stopping(urls.delete, lambda: True))
+    with pytest.raises(KeyboardInterrupt):
+        Remote("test", url).push(root, {"x": files["x"]})
+    monkeypatch.undo()
+    remote = Remote("test", url)
+    assert (remote.files, len(remote.objects)) == ({"x": files["x"]}, 2)
+    remote.push(root, {"x": files["x"]})
+    assert [*urls.list_files("test", f"{url}/objects")] == [files["x"]]
+    assert len(urls.list_files("test", f"{url}/index")) == 1
+
+
+SECRETS = [
+    "s3://AKIA:se/cr+et@bucket/x",
+    "sftp://me:se@cr@host:22/x",
+    "https://secret@host/x",
+    "https://host/x?X-Amz-Signature=secret&y=1",
+    "az://box/x?sv=1&sig=secret",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_credentials_in_a_url_are_neither_told_nor_stored(url, tmp_path):
+    for call in (
+        (urls.read, "test", url), (urls.local_copy, "test", url), (as_place, "test", url), (urls.scratch_of, url),
+        (mirrors.open_mirror("test", url).__enter__,), (Remote, "test", url), (expand_path, "test", url),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as error:
+            call[0](*call[1:])
+        assert not re.search("secret|se/cr|se@cr", str(error.value))
+        assert "***" in str(error.value)
+    assert not [*(tmp_path / "scratch").glob("*")]
+
+
+def test_a_url_is_the_same_with_a_slash_at_its_end(url):
+    urls.write("test", f"{url}/x", b"1")
+    assert [*urls.list_files("test", f"{url}/")] == ["x"]
+    assert urls.scratch_of(f"{url}/") == urls.scratch_of(url)
+    assert urls.local_copy("test", f"{url}//") == urls.local_copy("test", url)
+    assert str(as_place("test", f"{url}/") / "x") == f"{url}/x"
+
+
 def test_urls_that_nothing_reads_are_one_line(monkeypatch):
     refused("a URL that fsspec can open", urls.read, "test", "foo://bucket/x")
     refused("a URL of a remote file system", urls.read, "test", "file:///etc/passwd")
-    refused("a plain URL", urls.read, "test", "memory://bucket/../x")
+    for url in ("memory://bucket/../x", "memory://bucket/./x", "memory://../x", "memory://bucket//x"):
+        refused("a plain URL; got .*Leave out empty names, . and ..", urls.read, "test", url)
+    for url in ("s3://", "memory:///", "s3:////", "s3:///x"):
+        refused("a URL with a bucket or a folder", urls.list_files, "test", url)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    refused("gcsfs, which reads gs://; got none", urls.read, "test", "gs://bucket/x")
+    refused("gcsfs, which reads gs://; got none. pip install gcsfs", urls.read, "test", "gs://bucket/x")
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    refused("the package that reads sftp://; got none .*paramiko", urls.read, "test", "sftp://host/x")
     assert [urls.is_url(value) for value in ("C:/x", Path("s3://x"), "s3://x")] == [False, False, True]
     assert os.fspath(urls.local_copy("test", "~")) == os.path.expanduser("~")

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from tangent_jax.core import InputError
+from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.decode import decode
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
@@ -266,3 +268,8 @@ def test_an_empty_split_is_named(tmp_path):
 def test_a_data_set_needs_a_train_split():
     with pytest.raises(InputError, match="a train split in x"):
         Dataset("x", ("a", "b"), {})
+
+
+def test_the_page_on_data_names_every_archive():
+    page = (Path(__file__).parents[2] / "docs/reference/data.md").read_text()
+    assert not [name for name in ARCHIVES if f"`{name}:" not in page]

@@ -30,7 +30,7 @@ from tangent_jax.train.optimizers import adam
 def test_the_defaults_are_the_papers():
     """Rescaled square loss, alpha 1, kappa 15; 30 epochs of 32, Adam 1e-3, x0.1 at epochs 15 and 25; 1e-5."""
     recipe = Recipe()
-    assert (recipe.loss, recipe.alpha, recipe.kappa, recipe.penalty) == ("rsl", 1.0, 15.0, 1e-5)
+    assert (recipe.objective().loss, recipe.penalty) == (RescaledSquare(1.0, 15.0), 1e-5)
     assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.blocks) == (30, 32, 1e-3, 1)
     logits, labels = jnp.array([[1.0, 2.0, 4.0]]), jnp.array([1])
     want = (1 + (2 - 15) ** 2 + 16) / 3
@@ -47,7 +47,7 @@ def test_the_defaults_are_the_papers():
 
 def test_a_recipe_is_what_it_says():
     logits, labels = jnp.array([[1.0, 2.0]]), jnp.array([0])
-    loss = Recipe(kappa=5.0, alpha=2.0).objective().loss(logits, labels)
+    loss = Recipe(loss="rsl:kappa=5:alpha=2").objective().loss(logits, labels)
     assert abs(float(loss[0]) - (2 * 16 + 4) / 2) < 1e-5
     builtin = load("builtin")
     heads, blocks = [], []

@@ -23,6 +23,7 @@ from tangent_jax.commands.report.rendering import raster, write_page
 from tangent_jax.commands.shared import accuracies
 from tangent_jax.commands.shared.thumbnails import thumbnail
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.shards import read_owners
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.heads import body
@@ -238,6 +239,35 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     again = read(out / "request.html").text
     assert "cat-0.png asked for before" in again
     assert "No component holds any of them. 2 images were removed before." in again
+
+
+@pytest.mark.parametrize(
+    ("how", "now", "said", "unsaid"),
+    [
+        ("retrain", "trained again from zero to the optimum", {"trained from zero", "still counts"}, {"was moved"}),
+        ("exact", "moved to the optimum", {"was moved", "still counts"}, {"distance_bounds"}),
+        ("drop", "gone", {"bit for bit"}, {"retrained", "still counts"}),
+    ],
+)
+def test_a_receipt_says_how_components_were_put_back_and_an_owner_is_counted_by_images(
+    solved, tmp_path, how, now, said, unsaid
+):
+    shutil.copytree(solved[0] / "store", tmp_path / "store")
+    store, cache = Store(tmp_path / "store"), solved[2]
+    names = [name for _, name in store.provenance("even").examples]
+    lines = [f"{name},{'ann' if i < 3 else 'bo'}" for i, name in enumerate(names)]
+    lines += [f"{name},bo" for _, name in store.provenance("odd").examples]
+    (tmp_path / "who.csv").write_text("\n".join(["file,owner", *lines]))
+    plan = plan_removal(store, owner="ann", owners=read_owners(tmp_path / "who.csv"))
+    statement = remove(store, plan, how, cache=cache).statement
+    assert all(words in statement for words in said)
+    assert not any(words in statement for words in unsaid)
+    flags = ("--owner=ann", f"--owners={tmp_path}/who.csv", f"--out={tmp_path}/out")
+    run("inspect", f"--store={store.root}", *flags)
+    assert f" {now}" in read(next((tmp_path / "out").glob("receipt-*.html"))).text
+    text = read(tmp_path / "out/request.html").text
+    assert "No component holds any of them. 3 images were removed before." in text
+    assert "3 removed or asked for before" in text
 
 
 def test_a_store_that_took_in_another_is_shown(tmp_path):

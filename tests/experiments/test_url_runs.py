@@ -69,7 +69,7 @@ def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL)
         home = tmp_path / f"machine {machine}"
         home.mkdir()
         before = Remote("test", f"{url}/state").number
-        process = start(code, *flags, stderr=tmp_path / "err", HOME=str(home), **s3.environment)
+        process = start(code, *flags, stderr=tmp_path / "err", HOME=home)
         wait_until(process, lambda before=before: Remote("test", f"{url}/state").number > before + 1)
         assert process.exitcode is None, (tmp_path / "err").read_text()
         os.kill(process.pid, number)
@@ -77,12 +77,7 @@ def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL)
         assert not s3.fs.exists(f"{url}/result.json")
         shutil.rmtree(home)
     home.mkdir()
-    environment = {"HOME": os.environ["HOME"]}
-    try:
-        os.environ["HOME"] = str(home)
-        return json.loads(output_of(code, *flags)[0].strip().rpartition("\n")[2])
-    finally:
-        os.environ.update(environment)
+    return json.loads(output_of(code, *flags, HOME=home)[0].strip().rpartition("\n")[2])
 
 
 def same_run(line, url, local):
@@ -133,23 +128,51 @@ def test_finetune_and_export(s3, inputs, tmp_path):
     (_, there), dw = load_export(to), Store(store)["a"]
     for path, leaf in trees.leaves(dw).items():
         assert np.array_equal(trees.leaves(there)[path], leaf), path
+    run(
+        "store",
+        "export",
+        f"--store={store}",
+        f"--to={tmp_path}/export",
+        "--trust",
+        f"--weights={inputs}/weights.safetensors",
+    )
+    for name in ("model.safetensors", "tangent.safetensors"):
+        assert urls.read("test", f"{to}/{name}") == (tmp_path / "export" / name).read_bytes(), name
     _, err = run("store", "export", f"--store={store}", f"--to={to}", code=1)
     assert "a folder that does not exist yet in --to; got s3://bucket/export" in err
+    check_removed(s3, store, url, cache)
+
+
+def check_removed(s3, store, url, cache):
+    """Asserts that a removal erases the run at a URL and its rows, if told to trust the machine that made them."""
+    _, err = run("store", "remove", f"--store={store}", "--name=a", "--dry_run")
+    assert f"{url}: named by a, which was not made on this machine" in err
+    _, err = run("store", "remove", f"--store={store}", "--name=a", "--trust")
+    assert f"deleted {url}: the removed component, its factors, steps and checkpoints" in err
+    assert f"NOT reached: {url}: versions that its bucket keeps" in err
+    assert f"NOT reached: {store.parent}/export" in err
+    assert not s3.fs.exists(f"{url}/dw.safetensors")
+    assert not [
+        name for name in Remote("test", f"{url}/state").files if "checkpoints" in name or name == "dw.safetensors"
+    ]
+    names = {name.partition("/")[0] for name in urls.list_files("test", cache)}
+    held = [bool(Remote("test", f"{cache}/{name}").objects) for name in names]
+    assert sorted(held) == [False, True], "rows of test images stay"
 
 
 def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_path):
     url, code = "s3://bucket/full", EVERY_STEP.format(binary="finetune", module=module_of("finetune"))
     flags = flags_of("s3://bucket", "--epochs=3", "--method=fc", f"--out={url}", f"--cache_dir={tmp_path}/cache")
     s3.fail("PUT", "/full/state/", "QuotaExceeded", 507, "the bucket is full", after=12)
-    _, err = output_of(code, *flags, code=1)
+    _, err = output_of(code, *flags, code=1, HOME=tmp_path)
     line = err.strip().rpartition("\n")[2]
-    assert line.startswith("flags, --out: expected s3://bucket/full/state/")
+    assert line.startswith("flags, --out: expected room for s3://bucket/full/state/")
     assert "the bucket is full" in line
     assert not s3.fs.exists(f"{url}/result.json")
     before = Remote("test", f"{url}/state")
     assert before.number > 0
     s3.mend()
-    output_of(code, *flags)
+    output_of(code, *flags, HOME=tmp_path)
     assert json.loads(urls.read("test", f"{url}/result.json"))["steps"] == 3 * 2
 
 

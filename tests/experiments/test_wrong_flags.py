@@ -9,6 +9,8 @@ from run_binary import output, refused, run
 
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import InputError
+from tangent_jax.losses import LOSSES
+from tangent_jax.store import WEIGHTED
 
 LONG = "9" * 20
 METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda"
@@ -124,13 +126,14 @@ EARLY = [
     ("finetune", ["--topology=v5e:2x2"], "flags: expected --plan of True beside --topology; got False"),
     ("compose", ["--concentration=0.1"], "flags: expected --sharding of dirichlet beside --concentration; got uniform"),
     ("compose", ["--sharding=owner", "--shards=5"], "beside --shards; got owner"),
+    ("compose", ["--rounds=2", "--full"], "flags: expected --rounds without --full; got both"),
     ("compose", ["--rank=4"], "flags: expected --method of lora, adapter, tangent_lora, tangent_adapter beside --rank"),
     (
         "compose",
         ["--merge_penalty=1"],
-        "flags: expected --merge of inputs, fisher, curvature beside --merge_penalty; got mean",
+        f"flags: expected --merge of {', '.join(WEIGHTED)} beside --merge_penalty; got mean",
     ),
-    ("compose", ["--merge=ties", "--merge_penalty=1"], "curvature beside --merge_penalty; got ties"),
+    ("compose", ["--merge=ties", "--merge_penalty=1"], "beside --merge_penalty; got ties"),
     ("compose", ["--merge=inputs", "--method=fc"], "expected --merge=mean without taft in --method; got inputs"),
     ("influence effects", ["--flip=0.1"], "flags: expected --by of kernel beside --flip; got component"),
     ("influence effects", ["--by=kernel", "--images=9"], "expected --by of solver, both beside --images; got kernel"),
@@ -142,6 +145,8 @@ EARLY = [
     ("compose", ["--settings=leave_one_out"], "--method of exact, ridge, ranpac, lda beside --settings; got taft,soup"),
     ("compose", ["--width=64", "--method=ridge"], "flags: expected --method of exact beside --width; got ridge"),
     ("compose", ["--method=exact", "--head_scale=10"], "beside --head_scale; got exact"),
+    ("finetune", ["--loss=hinge"], f"make_loss: expected a loss in {', '.join(LOSSES)}; got hinge"),
+    ("influence attribution", ["--loss=rsl:kappa"], "make_loss: expected rsl:HYPER_PARAMETER=NUMBER; got rsl:kappa"),
     ("private", ["--method=exact", "--loss=rsl"], "flags: expected --method of taft, nlft beside --loss; got exact"),
     ("compose", ["--method=exact,lda", "--epochs=5"], "beside --epochs; got exact,lda"),
     ("tasks", ["--directions=2"], "flags: expected --method of exact beside --directions; got taft,soup"),

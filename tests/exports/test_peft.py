@@ -145,7 +145,7 @@ def test_factors_of_another_model_are_one_line(tmp_path, case):
 
 def test_a_model_that_hugging_face_has_not_is_one_line(tmp_path):
     for variant, got in (({"layer_scale": True}, "block_0/layer_scale1/scale"), ({"pool": "avg"}, "another pooling")):
-        with pytest.raises(InputError, match=f"write_peft: expected a Vision .*; got one with {got}"):
+        with pytest.raises(InputError, match=f"write_peft: expected a Vision .*; got a Vision Transformer with {got}"):
             adapted(tmp_path, **variant)
     plain = Pretrained(*small(), "here")
     with pytest.raises(

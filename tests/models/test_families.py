@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import chex
 import jax
@@ -28,19 +29,22 @@ from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 
-KEY = jax.random.key(0)
+ROOT, KEY = Path(__file__).parents[2], jax.random.key(0)
+NAMES = ", ".join(family.name for family in module.FAMILIES)
 BASES = {
-    "vit": lambda: small(),
+    **{family.name: lambda family=family: normal_weights(family.model(family.small)) for family in module.FAMILIES},
     "clip": lambda: small(pre_norm=True, eps=1e-5, activation="quick_gelu"),
     "layer scale, avg": lambda: small(layer_scale=True, pool="avg", activation="gelu_tanh"),
-    "resnet": lambda: resnet((1, 1), True, 2, "small", 5, 7, slope=0.1, eps=3e-5),
+    "resnet, bottleneck": lambda: resnet((1, 1), True, 2, "small", 5, 7, slope=0.1, eps=3e-5),
     "resnet, large stem": lambda: resnet((2, 1), False, 3, "large", 13, 7),
 }
 NEW = {
     "plain": lambda p: p,
     "no head": lambda p: Pretrained(p.model.with_classes(0), {n: t for n, t in p.w.items() if n != "head"}, "here"),
     "lora": lambda p: p.with_lora(2, 1, KEY),
-    "frozen head, lora": lambda p: p.with_frozen_head(FrozenHead(("a", "b"), np.eye(2, 7))).with_lora(2, 1, KEY),
+    "frozen head, lora": lambda p: p.with_frozen_head(FrozenHead(("a", "b"), np.eye(2, p.model.classes))).with_lora(
+        2, 1, KEY
+    ),
     "head, lora": lambda p: p.with_head(3, KEY).with_lora(1, 2, KEY),
 }
 OF_VIT = {
@@ -57,7 +61,10 @@ CASES = [
 
 
 def resnet(*config, **fields):
-    model = ResNet(ResNetConfig(*config, **fields))
+    return normal_weights(ResNet(ResNetConfig(*config, **fields)))
+
+
+def normal_weights(model):
     zeros = trees.nest({path: np.zeros(shape, np.float32) for path, shape in model.shapes().items()})
     return model, tree_normal(11, zeros)
 
@@ -157,6 +164,7 @@ OTHER = Family(
     {"other-2": ViTConfig(12, 2, 3, 20, patch_size=4, image_size=8)},
     ("depth",),
     {},
+    None,
 )
 
 
@@ -173,6 +181,13 @@ def test_a_family_is_added_by_one_entry(tmp_path, monkeypatch):
     assert load(path).model == LoRA(made.model, 2, 1)
     export(tmp_path / "out", tangent(made), {}, {})
     assert_same(load_export(tmp_path / "out")[0], made)
+
+
+@pytest.mark.parametrize("family", module.FAMILIES, ids=lambda family: family.name)
+def test_a_family_has_tests_of_its_own_and_a_row_in_the_page_on_models(family):
+    assert (ROOT / f"tests/models/test_{family.name}.py").exists()
+    title = family.title.partition(" ")[2].lower()
+    assert f"\n| {title}" in (ROOT / "docs/reference/models.md").read_text().lower()
 
 
 # Refusals
@@ -234,7 +249,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"family": "vat"}, "load: expected a family of vit, resnet in the metadata of .*; got vat"),
+        ({"family": "vat"}, f"load: expected a family of {NAMES} in the metadata of .*; got vat"),
         ({"family": None}, r"got None\. Read a model of your own by load_export\(folder, model=\.\.\.\)"),
         ({"family": "resnet"}, "load: expected a field of a ResNetConfig in config of the metadata"),
         ({"config": {"width": 12}}, "load: expected the field depth in config"),

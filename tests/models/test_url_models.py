@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from helpers import origin, part, stopping
 from models.test_features import examples
 
-from tangent_jax.core import InputError, trees, urls
+from tangent_jax.core import InputError, machine, mirrors, trees, urls
+from tangent_jax.core.snapshots import Remote
 from tangent_jax.exports import folder as exports
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, features
@@ -18,7 +20,7 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.store.erasure import find_traces
+from tangent_jax.store.erasure import erase_traces, find_traces
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.store import Store
 
@@ -95,11 +97,111 @@ def test_features_are_computed_once_for_all_machines(url, tmp_path, monkeypatch)
         Cache([url, "x"])
 
 
-def test_a_removal_says_which_urls_it_does_not_reach(url, tmp_path):
-    out, cache = urls.scratch_of(f"{url}/run") / "out", Cache(f"{url}/cache")
-    out.mkdir()
-    store = Store(tmp_path / "store")
-    store.add("a", part(0), origin(0, folders=(str(out), str(cache.folders[0]))))
-    _, left = find_traces(store, ["a"], set(), cache.folders)
-    assert f"{url}/run: results and state of the run of a; delete them there" in left
-    assert f"{url}/cache: cached rows there, if any; delete that folder, as they are computed again" in left
+def component(root, url, **changes):
+    """(a store of one component of the first ten images, whose run and rows are at URLs; its run's identity)."""
+    run, data = "0123456789abcdef" * 2, examples()
+    seen = tuple(zip(data.identifiers()[:10], data.names[:10], strict=True))
+    store = Store(root)
+    store.add("a", part(0), origin(0, examples=seen, run=run, folders=(f"{url}/run", f"{url}/cache"), **changes))
+    return store, run
+
+
+def rows_of_url(url):
+    """Whether each folder of cached rows at a URL holds a file of rows."""
+    names = {name.partition("/")[0] for name in urls.list_files("test", url)}
+    return sorted(bool(Remote("test", f"{url}/{name}").objects) for name in names)
+
+
+def test_a_removal_erases_rows_at_a_url(url, tmp_path):
+    """On a machine that has no copy of them; rows of other images stay; one that is stopped is finished by the next."""
+    store, _ = component(tmp_path / "store", url)
+    features(MODEL, W, examples(), 2, Cache(f"{url}/cache"))
+    other = examples().take(np.arange(100, 140))
+    features(MODEL, W, other, 2, Cache(f"{url}/cache"))
+    shutil.rmtree(tmp_path / "scratch")
+    for name in {name.partition("/")[0] for name in urls.list_files("test", f"{url}/cache")}:
+        urls.write("test", f"{url}/cache/{name}/objects/{'0' * 64}", b"rows that a killed writer left")
+    gone = {*examples().identifiers()[:10]}
+    traces, left = find_traces(store, ["a"], gone)
+    assert [trace.line for trace in traces if "cache" in trace.line and "rows" in trace.line]
+    assert rows_of_url(f"{url}/cache") == [True, True], "a plan erases nothing"
+    assert any(line.startswith(f"{url}/cache: versions that its bucket keeps, and copies on other") for line in left)
+    delete = urls.delete
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urls, "delete", stopping(delete, itertools.count().__next__))  # the second: of objects
+        with pytest.raises(KeyboardInterrupt):
+            [trace.erase() for trace in traces if "cache" in trace.line]
+    done = erase_traces(store, ["a"], gone)
+    assert any("rows of removed images" in line for line in done.deleted)
+    assert rows_of_url(f"{url}/cache") == [False, True]
+    assert not [name for name in urls.list_files("test", f"{url}/cache") if name.endswith("0" * 64)]
+    assert not [line for line in erase_traces(store, ["a"], gone).deleted if "rows" in line]
+    again = features(MODEL, W, examples(), 2, Cache(f"{url}/cache"))
+    assert np.isfinite(again.inputs).all()
+    assert rows_of_url(f"{url}/cache") == [True, True], "they are computed again for who asks for them"
+
+
+def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
+    """Its component, factors, steps and checkpoints, in the state and by name; other components and files stay."""
+    store, run = component(tmp_path / "store", url)
+    with mirrors.open_mirror("test", f"{url}/run") as mirror:
+        for name in ("factors.safetensors", "result.json", "steps/1.dw", f"checkpoints/{run}/0/x", f"{run}/y",
+                     "checkpoints/other/z"):  # fmt: skip
+            (mirror.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (mirror.root / name).write_text(name)
+        write_component(mirror.root / "dw.safetensors", part(0), {})
+        mirror.publish()
+    shutil.rmtree(tmp_path / "scratch")
+    gone = {*examples().identifiers()[:10]}
+    line = f"{url}/run: the removed component, its factors, steps and checkpoints"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urls, "delete", stopping(urls.delete, itertools.count().__next__))  # the second: of objects
+        traces = find_traces(store, ["a"], gone)[0]
+        with pytest.raises(KeyboardInterrupt):
+            [trace.erase() for trace in traces if trace.line == line]
+    assert len(urls.list_files("test", f"{url}/run/state/objects")) > 2
+    assert line in erase_traces(store, ["a"], gone).deleted
+    assert {*Remote("test", f"{url}/run/state").files} == {"result.json", "checkpoints/other/z"}
+    names = urls.list_files("test", f"{url}/run")
+    assert {name for name in names if not name.startswith("state/")} == {"result.json"}
+    assert len([name for name in names if "/objects/" in name]) == 2
+    assert line not in erase_traces(store, ["a"], gone).deleted
+    with mirrors.open_mirror("test", f"{url}/run") as mirror:  # another component, of a later run
+        write_component(mirror.root / "dw.safetensors", part(1), {})
+        mirror.publish()
+    assert line not in erase_traces(store, ["a"], gone).deleted
+    assert same(read_component(f"{url}/run/dw.safetensors")[0], part(1))
+
+
+def test_what_a_removal_cannot_erase_at_a_url_is_listed(url, tmp_path, monkeypatch):
+    store, _ = component(tmp_path / "store", url)
+    features(MODEL, W, examples(), 2, Cache(f"{url}/cache"))
+    gone, connect = {*examples().identifiers()[:10]}, urls.connect
+    monkeypatch.setattr(urls, "write", lambda *_: None)
+    monkeypatch.setattr(urls, "create", lambda *_: False)  # another writer
+    done = erase_traces(store, ["a"], gone)
+    assert any("rows of removed images (" in line and "of another writer" in line for line in done.not_reached)
+
+    def fail(function, at):
+        if at.startswith(url):
+            raise urls.explain(function, at, PermissionError("no"))
+        return connect(function, at)
+
+    monkeypatch.setattr(urls, "connect", fail)
+    for place in (f"{url}/run", f"{url}/cache"):
+        assert any(
+            f"{place}: store remove: expected the right to read" in line for line in find_traces(store, ["a"], gone)[1]
+        )
+    shutil.rmtree(tmp_path / "scratch")
+    monkeypatch.setattr(machine, "is_own", lambda *_: False)
+    assert f"{url}/run: named by a, which was not made on this machine" in "\n".join(find_traces(store, ["a"], gone)[1])
+
+
+def test_a_local_copy_of_a_url_names_it_in_a_provenance(url, tmp_path):
+    """So that a removal finds the URL where the local copy was lost, and the copy where it was not."""
+    rows = features(MODEL, W, examples(), 2, Cache(f"{url}/cache"))
+    out = urls.scratch_of(f"{url}/run") / "out"
+    folders = origin(0).trained_on(rows, 0.1, (str(out),)).folders
+    assert folders == (rows.folder, f"{url}/cache", str(out), f"{url}/run")
+    with pytest.raises(InputError, match="absolute folders or URLs, without"):
+        origin(0, folders=("s3://bucket/../x",))

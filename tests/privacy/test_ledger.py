@@ -1,5 +1,6 @@
 """A private run's ledger and checkpoint: each names the other; where they do not fit nothing is trained."""
 
+import itertools
 import json
 import shutil
 
@@ -8,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from tangent_jax.core import InputError
+from tangent_jax.core import InputError, files
 from tangent_jax.core.files import fingerprint
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
@@ -253,3 +254,21 @@ def test_a_claim_never_exceeds_its_budget():
 def test_a_step_that_overflows_stops_the_run_with_one_line():
     with pytest.raises(InputError, match="a finite step; got a norm of inf after step 1"):
         train(None, optimizer=optax.sgd(1e30))
+
+
+@pytest.mark.parametrize("refused", range(6))
+def test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept(refused, tmp_path, monkeypatch):
+    """As in a full bucket: the step did not run, so the same run pays again, and takes every step."""
+    calls = itertools.count()
+
+    def copy(path):
+        if path.name == "ledger.json" and next(calls) == refused:
+            raise InputError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "WRITTEN", [copy])
+        patch.setattr(module, "SAVE_SECONDS", 0.0)
+        with pytest.raises(InputError, match="full"):
+            train(tmp_path)
+    fitted = train(tmp_path)
+    assert (fitted.steps, fitted.spent.steps_paid) == (5, 5)

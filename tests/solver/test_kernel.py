@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -83,6 +84,14 @@ def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):
     close(solution.predict(rows, solution.kernel.k[:14]), f[:2] + j[:2] @ expected)
     solved = solve(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE, certificate=1e-8, passes=300)
     assert np.linalg.norm(flat(solved.dw) - flat(solution.dw())) <= solved.certificate
+
+
+def test_the_tangent_weights_are_float64_without_x64():
+    predict, _, x, y = task("head")
+    solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve()
+    dw = solution.dw()
+    assert {leaf.dtype for leaf in jax.tree.leaves(dw)} == {np.dtype(np.float64)}
+    close(solution.outputs(), np.asarray(predict(dw, x))[:5], 1e-5)
 
 
 def test_leaving_out_is_solving_again_without(fitted):

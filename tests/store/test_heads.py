@@ -256,6 +256,9 @@ def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
         join(added(copied(store, tmp_path / "2"), birds, "drawn", classes=("owl", "gull"), head="drawn"))
     with pytest.raises(InputError, match="a square loss of entropy; got ce"):
         join(added(copied(store, tmp_path / "3"), birds, "entropy", classes=("owl",), loss="ce"))
+    for other in ("rsl:kappa=5", "rsl:alpha=2", "mse"):  # others say other targets, or weigh them otherwise
+        with pytest.raises(InputError, match=f"the loss rsl of target, as of the first; got {other}. Train all alike"):
+            join(added(copied(store, tmp_path / other), birds, "target", classes=("owl",), loss=other))
     with pytest.raises(InputError, match=r"Store.add: expected output total; got tangent"):
         added(store, birds, "tangent", classes=("owl",), output="tangent")
     with pytest.raises(InputError, match="join: expected output total; got tangent"):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,8 @@ from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 
 OBJECTIVE = make_objective("rsl", 0.1)
+MEANS = ("mean", *WEIGHTED)
+"""The merges that are means, weighted or not: of one component it is the component itself."""
 
 
 @functools.cache
@@ -66,14 +69,16 @@ def all_of(count):
 
 @pytest.mark.parametrize("how", MERGES)
 def test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit(how):
-    parts, own = all_of(3)
-    alone = part(1) if how != "ties" else merge({"a": part(1), "b": part(1)}, {}, "ties")  # a fifth of it
-    assert_rel_close(merge({"a": part(1)}, {"a": factors(1)}, how), alone, 1e-5)
-    parts = jax.tree.map(lambda leaf: 1.1 * np.asarray(leaf, np.float64), parts)  # sums that rounding to f32 hides
+    parts, own = all_of(5)
+    parts = {  # of unequal size, in f64: sums that rounding to f32 hides
+        name: jax.tree.map(lambda leaf, s=s: 1.1 * 3.0**s * np.asarray(leaf, np.float64), parts[name])
+        for s, name in enumerate(parts)
+    }
     turned = dict(reversed(parts.items())), dict(reversed(own.items()))
     assert trees.fingerprint(merge(parts, own, how)) == trees.fingerprint(merge(*turned, how))
     same = {name: factors(1) for name in parts}
-    if how != "ties":
+    if how in MEANS:
+        assert_rel_close(merge({"a": part(1)}, {"a": factors(1)}, how), part(1), 1e-5)
         assert_rel_close(merge(parts, same, how), compose(parts), 1e-6)
 
 
@@ -130,21 +135,28 @@ def test_ties_is_the_mean_of_the_large_entries_that_agree_on_the_elected_sign():
     assert trees.fingerprint(merge(wide, {}, "ties")) == trees.fingerprint(merge(turned, {}, "ties"))
     level = merge({"a": of([1, -1], [1]), "b": of([-1, 1], [1])}, {}, "ties")  # equal entries stay together, or cancel
     jax.tree.map(np.testing.assert_array_equal, level, of([0, 0], [1]))
-    with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
-        merge({"a": of([1], [1]), "b": of([1], [1, 2])}, {}, "ties")
-    with pytest.raises(InputError, match="merge: expected at least one component; got none"):
-        merge({}, {}, "ties")
 
 
-def test_a_store_merges_by_ties_without_factors(tmp_path):
+@pytest.mark.parametrize("how", [how for how in MERGES if how not in MEANS])
+def test_a_store_merges_without_factors(tmp_path, how):
     store = Store(tmp_path / "store")
     for s in range(3):
         store.add(f"shard {s}", part(s), origin(s))
     parts, _ = all_of(3)
-    assert trees.fingerprint(store.compose(how="ties")) == trees.fingerprint(merge(parts, {}, "ties"))
+    assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(parts, {}, how))
     remove(store, plan_removal(store, names=["shard 1"]))
     del parts["shard 1"]
-    assert trees.fingerprint(store.compose(how="ties")) == trees.fingerprint(merge(parts, {}, "ties"))
+    assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(parts, {}, how))
+    with pytest.raises(InputError, match="merge: expected at least one component; got none"):
+        merge({}, {}, how)
+    with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
+        merge({"a": {"w": np.ones(1)}, "b": {"w": np.ones(2)}}, {}, how)
+
+
+@pytest.mark.parametrize("how", MERGES)
+def test_the_page_on_merges_has_a_row_for_each(how):
+    page = Path(__file__).parents[2] / "docs/howto/merge.md"
+    assert f"\n| `{how}`" in page.read_text(), f"describe {how} in the table of {page}"
 
 
 def test_one_decomposition_serves_every_ridge():

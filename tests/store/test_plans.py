@@ -109,7 +109,7 @@ def test_a_component_that_goes_by_its_name_takes_what_no_other_saw(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reasons"),
     [
-        ({}, {"exact": "it was not solved to its optimum"}),
+        ({}, {"exact": "only a component that was solved to its optimum"}),
         ({"recipe": None}, {"retrain": "no recipe says", "exact": "no recipe says"}),
         ({"privacy": PRIVATE}, {"retrain": "without privacy", "exact": "without privacy"}),
         ({"recipe": SOLVED, "total_penalty": 0.3}, {}),
@@ -234,7 +234,7 @@ def test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_n
     receipt = remove(store, plan, cache=cache)
     assert not np.asarray(features.inputs[1]).any()
     assert np.asarray(features.inputs[2]).any()
-    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images"]
+    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images, of any run"]
 
 
 def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path, monkeypatch):
@@ -259,10 +259,10 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     monkeypatch.setattr(Path, "unlink", lambda p, *a, **k: denied(p) if p.parent == run else real[1](p, *a, **k))
     monkeypatch.setattr(Path, "iterdir", lambda p: denied(p) if p == tmp_path / "locked" else real[2](p))
     receipt = remove(store, plan_removal(store, examples=["train/a/1.png"]))
-    assert receipt.deleted == (f"{second}: rows of removed images",)
+    assert receipt.deleted == (f"{second}: rows of removed images, of any run",)
     assert np.asarray(features.inputs[1]).any()  # it is there still, and the receipt says so
     lines = "\n".join(receipt.not_reached)
-    assert f"{first}: rows of removed images (Permission denied)" in lines
+    assert f"{first}: rows of removed images, of any run (Permission denied)" in lines
     assert f"{run}/dw.safetensors: the removed component (Permission denied)" in lines
     assert f"{tmp_path / 'locked'}: Permission denied" in lines
 
@@ -284,7 +284,7 @@ def test_killed_after_the_traces_went_the_store_is_as_before_and_the_same_plan_d
     assert again.verify() == []
     receipt = remove(again, plan, cache=cache)
     assert [*again] == ["even"]
-    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images"]
+    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images, of any run"]
 
 
 # By contributor

@@ -468,8 +468,16 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
         "--method=taft",
         "--epochs=1",
     )
-    run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
-    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-2-*", "*owner-full-*"))
+    line, err = run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
+    assert (len([*stores.iterdir()]), json.loads(line)["full"]) == (1, {})  # nobody asked for a model of all owners
+    assert "(2 components, one for each owner)" in err
+    _, err = run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}", "--full")
+    assert "(one component of all images: it saw every owner)" in err
+    by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-seed*", "*owner-full-*"))
+    now, err = run("store", "compose", by_owner, cache, data)
+    accuracy = json.loads(line)["shards"]["2"]["taft"]
+    assert [*json.loads(now)["accuracy"].values()] == [pytest.approx(accuracy, abs=1e-6)]
+    assert f": {accuracy:.4f}" in err
     for store in (by_owner, together):
         line, err = run("store", "remove", store, cache, "--owner=ann@example.org", "--retrain")
         assert json.loads(line)["unknown"] == []
@@ -487,6 +495,28 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     assert "no component saw it under this name; the store holds train/a/5.png, train/b/5.png" in err
     _, err = run("store", "remove", together, "--owner=carl", "--name=all", code=1)
     assert "--name, --examples or --owner, one of them" in err
+
+
+@pytest.mark.slow
+def test_an_owner_who_comes_later_joins_the_store_and_the_others_are_not_trained_again(photographs, tmp_path):
+    shutil.copytree(photographs, tmp_path / "photos")
+    late = [tmp_path / f"photos/train/{c}/{i}.png" for c in "ab" for i in range(20, 40)]
+    contents = {path: path.read_bytes() for path in late}
+    for path in late:
+        path.unlink()
+    whose = {f"train/{c}/{i}.png": "ann" if i < 10 else "bob" if i < 20 else "cem" for c in "ab" for i in range(40)}
+    (tmp_path / "who.csv").write_text("".join(f"{name},{owner}\n" for name, owner in whose.items()))
+    places = [f"--{name}={tmp_path / name}" for name in ("cache_dir", "store", "out")]
+    flags = [f"--dataset=folder:{tmp_path}/photos", "--sharding=owner", f"--owners={tmp_path}/who.csv", "--method=taft"]
+    run("compose", *places, *flags, "--epochs=1", "--blocks=0")
+    (root,) = (tmp_path / "store").iterdir()
+    first = {name: (Store(root).path(name), Store(root).path(name).read_bytes()) for name in Store(root)}
+    assert [*first] == ["ann", "bob"]
+    for path, content in contents.items():
+        path.write_bytes(content)
+    run("compose", *places, *flags, "--epochs=1", "--blocks=0")
+    assert [*Store(root)] == ["ann", "bob", "cem"]
+    assert {name: (Store(root).path(name), Store(root).path(name).read_bytes()) for name in first} == first
 
 
 def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():

@@ -1,6 +1,7 @@
 """The store: provenance, composition, removal with receipts; kills, other processes, altered bytes."""
 
 import dataclasses
+import json
 import multiprocessing
 import os
 import random
@@ -22,6 +23,7 @@ from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance, check_same, make_provenance
 from tangent_jax.store.receipts import receipt_text
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import plan_removal, remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
@@ -73,7 +75,7 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
     copy = tmp_path / "copy.json"
     shutil.copy(path, copy)
     assert store.verify_receipt(copy) == []
-    copy.write_text(path.read_text().replace("The components named", "the components named"))
+    copy.write_text(path.read_text().replace("The removed components", "the removed components"))
     assert "edited or forged" in store.verify_receipt(copy)[0]
     assert "that of another store" in filled(tmp_path / "other").verify_receipt(path)[0]
     store.add("back", part(1), origin(7))
@@ -349,6 +351,17 @@ def test_provenance_survives_json():
     for made in (origin(1), origin(0, privacy=ACCOUNT)):
         assert Provenance.from_json(made.to_json()) == made
     check_same("f", origin(1), origin(2))
+
+
+def test_a_recipe_of_version_0_3_has_its_alpha_and_kappa_in_the_text_of_its_loss():
+    for loss, alpha, kappa, text in (
+        ("rsl", 1.0, 15.0, "rsl"),
+        ("rsl", 2, 15.0, "rsl:alpha=2"),
+        ("ce", 2.0, 5.0, "ce"),
+    ):
+        fields = origin(1, recipe=Recipe()).fields
+        fields["recipe"] |= {"loss": loss, "alpha": alpha, "kappa": kappa}
+        assert Provenance.from_json(json.dumps(fields)).recipe == Recipe(loss=text)
 
 
 ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)

@@ -18,7 +18,7 @@ from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import evaluate, outputs, squared_error
 from tangent_jax.train.fit import fit, step_keys
-from tangent_jax.train.losses import CrossEntropy
+from tangent_jax.train.losses import LOSSES, CrossEntropy
 from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
 from tangent_jax.train.optimizers import adam, momentum, project
 
@@ -305,18 +305,19 @@ def test_logits_of_a_padded_last_batch_are_dropped():
     assert evaluate(predict, dw, Batches(X, np.asarray(predict(dw, X)).argmax(-1))) == 1.0
 
 
-def test_numbers_and_anchors_are_data_so_a_search_compiles_once():
-    """Learning rate, penalty, alpha, kappa, momentum's rate and the anchor: one program for each optimiser."""
+@pytest.mark.parametrize("loss", [name for name, own in LOSSES.items() if dataclasses.fields(own)])
+def test_numbers_and_anchors_are_data_so_a_search_compiles_once(loss):
+    """Learning rate, penalty, hyper-parameters, momentum's rate and the anchor: one program for each optimiser."""
     predict, dw = task()
     moved = dataclasses.replace(predict, w=initial_weights(predict.model, jax.random.key(5)))
 
     def run(predict, optimizer, **numbers):
-        fit(predict, batches(batch_size=17), make_objective("rsl", **numbers), start=dw, optimizer=optimizer, epochs=1)
+        fit(predict, batches(batch_size=17), make_objective(loss, **numbers), start=dw, optimizer=optimizer, epochs=1)
 
     with programs_of(module.train_epoch) as programs:
         for rate in (1e-2, 1e-3, 1e-4):
             run(predict, adam(rate))
-        run(predict, adam(1e-3), penalty=0.1, alpha=2.0, kappa=5.0)
+        run(predict, adam(1e-3), penalty=0.1, **{field.name: 2.0 for field in dataclasses.fields(LOSSES[loss])})
         run(moved, adam(1e-3), penalty=0.0)
         assert len(programs) == 1
         for rate in (1e-2, 1e-3, 1e-4):

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal
 
+from tangent_jax import losses as public
+from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core import InputError
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.train import losses
 from tangent_jax.train.objective import make_objective
 
@@ -40,9 +43,15 @@ class Huber(losses.Loss):
         return 3 * jnp.where(away < 1, away**2 / 2, away - 0.5).sum(-1)
 
 
-@pytest.mark.parametrize(
-    "loss", [losses.RescaledSquare(0.5, 4.0), losses.MeanSquared(), losses.CrossEntropy(), Huber()]
-)
+def numbers_of(name):
+    """Numbers for the hyper-parameters of a named loss that are not its defaults: 0.5, 4, ..."""
+    return {field.name: 0.5 * 8.0**i for i, field in enumerate(dataclasses.fields(losses.LOSSES[name]))}
+
+
+OTHERS = {name: losses.make_loss(name, **numbers_of(name)) for name in losses.LOSSES}
+
+
+@pytest.mark.parametrize("loss", [*OTHERS.values(), Huber()])
 @pytest.mark.parametrize("key", [None, 0])
 def test_a_root_of_the_hessian_is_one(x64, loss, key):
     f = normal(1, (5, 3))
@@ -52,7 +61,7 @@ def test_a_root_of_the_hessian_is_one(x64, loss, key):
     assert_rel_close(jnp.einsum("kbc,kbd->bcd", root, root), hessians, None if key is None else 0.03)
 
 
-@pytest.mark.parametrize("loss", [losses.RescaledSquare(0.5, 4.0), losses.MeanSquared()])
+@pytest.mark.parametrize("loss", [loss for loss in OTHERS.values() if isinstance(loss, losses.SquareLoss)])
 def test_a_square_says_its_targets_and_precisions(x64, loss):
     f = normal(1, (5, 3))
     t, precision = loss.quadratic(LABELS, 3)
@@ -81,20 +90,31 @@ def test_a_loss_that_gives_another_shape_than_one_number_each_is_refused(loss):
         make_objective(loss).losses(normal(1, (5, 3)), jnp.asarray(LABELS))
 
 
-@pytest.mark.parametrize("name", losses.LOSSES)
-def test_every_loss_is_convex_in_the_logits(x64, name):
-    loss = losses.make_loss(name)
+@pytest.mark.parametrize("loss", [*map(losses.make_loss, losses.LOSSES), *OTHERS.values()])
+def test_every_loss_is_convex_in_the_logits(x64, loss):
     hessians = jax.vmap(jax.hessian(lambda f, y: loss(f[None], y[None])[0]))(normal(1, (5, 3)), jnp.asarray(LABELS))
     assert float(jnp.linalg.eigvalsh(hessians).min()) > -1e-12
 
 
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_a_named_loss_is_public_and_every_recipe_and_command_has_it(name):
+    """What CONTRIBUTING.md asks of one, so that no place is forgotten."""
+    numbers = numbers_of(name)
+    loss = Recipe(loss=":".join([name, *(f"{n}={v}" for n, v in numbers.items())])).objective().loss
+    assert loss == OTHERS[name]
+    assert jax.tree.leaves(loss) == [*numbers.values()], "hyper-parameters are data_fields: a search compiles once"
+    assert type(loss).__name__ in public.__all__
+    assert type(loss).__name__ in TABLE["loss"].keywords["help"]
+    with pytest.raises(InputError, match="expected class indices"):
+        loss.check(np.array([0, 3]), 3)
+
+
 @pytest.mark.parametrize(
-    "wrong", [("hinge", {}), ("rsl", {"alpha": 0.0}), ("rsl", {"kappa": -1.0}), ("ce", {"kappa": 2.0})]
+    "wrong", ["hinge", "rsl:kappa", "rsl:kappa=x", "rsl:alpha=0", "rsl:kappa=-1", "rsl:kappa=inf", "ce:kappa=2"]
 )
 def test_an_impossible_loss_is_refused(wrong):
-    name, hyper_parameters = wrong
     with pytest.raises(InputError, match="make_loss: expected"):
-        losses.make_loss(name, **hyper_parameters)
+        losses.make_loss(wrong)
 
 
 def test_the_papers_hyper_parameters_are_the_defaults():

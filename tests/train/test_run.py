@@ -8,7 +8,7 @@ import pytest
 
 from tangent_jax.audit.canaries import make_canaries
 from tangent_jax.audit.one_run import fit_audited
-from tangent_jax.core import InputError, request_stop, trees
+from tangent_jax.core import InputError, request_stop, show_progress, trees
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
@@ -25,7 +25,7 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((40, 3)).astype(np.float32), RNG.integers(0, 3, 40)
 START = {"kernel": np.zeros((3, 3), np.float32)}
 DATA, ORDERED, SQUARE = Batches(X, Y), Batches(X, Y, jax.random.key(0)), make_objective("mse", 0.1)
-MECHANISM = make_mechanism(3.0, 1e-5, 2)
+MECHANISM = make_mechanism(3.0, 1e-5, 3)
 
 
 def linear(dw, x):
@@ -47,13 +47,15 @@ def audited(folder):
 
 
 RUNS = {
-    "fit": lambda folder: fit(linear, ORDERED, start=START, epochs=2, folder=folder),
+    "fit": lambda folder, **options: fit(linear, ORDERED, start=START, epochs=3, folder=folder, **options),
     "fit_many": lambda folder: fit_many(linear, [ORDERED], start=START, epochs=2)[0],
-    "solve": lambda folder: of_solve(folder=folder),
+    "solve": lambda folder, **options: of_solve(folder=folder, **options),
     "solve_many": lambda folder: next(
         solve_many(linear, DATA, SQUARE, example_weights=np.ones((1, 40)), start=of_solve())
     ),
-    "fit_private": lambda folder: fit_private(linear, DATA, mechanism=MECHANISM, start=START, folder=folder),
+    "fit_private": lambda folder, **options: fit_private(
+        linear, DATA, mechanism=MECHANISM, start=START, folder=folder, **options
+    ),
     "fit_private_many": privately_together,
     "fit_audited": audited,
 }
@@ -73,6 +75,21 @@ def test_every_trainer_returns_one_type_and_what_only_some_have_is_none_of_the_o
     assert fitted.curvature is None  # a function has none
     saved = name in ("fit", "solve", "fit_private", "fit_audited")
     assert [path.parent.name for path in tmp_path.glob("*/checkpoint.json")] == ([fitted.run] if saved else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "done"), [("fit", "epoch 1 of 3"), ("solve", "pass 1 of 200"), ("fit_private", "step 1 of 3")]
+)
+def test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not(tmp_path, capsys, name, done):
+    line = f"{name}: going on after {done}"
+    with show_progress(name):
+        with pytest.raises(KeyboardInterrupt):
+            RUNS[name](tmp_path, on_step=lambda *_: request_stop())
+        assert "going on" not in capsys.readouterr().err
+        RUNS[name](tmp_path)
+        assert [text for text in capsys.readouterr().err.splitlines() if "going on" in text] == [line]
+        RUNS[name](tmp_path)
+        assert "going on" not in capsys.readouterr().err
 
 
 def test_any_result_is_a_start_of_a_solver():

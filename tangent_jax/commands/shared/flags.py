@@ -21,10 +21,6 @@ F: Any = flags.FLAGS
 PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
 """The subsets of the paper's Table 3: full, bitfit, layernorm, fc."""
 
-FIELD_OF = {"lr": "learning_rate", "subset": "kind"}
-"""The field of a Recipe for a flag with another name."""
-
-
 MODEL = ("weights", "architecture", "image_size")
 EVERY = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
 """The flags of every binary."""
@@ -32,6 +28,10 @@ CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
 OPTIMUM = ("solver", "certificate", "passes")
+ANCHOR = ("reset", "new_class_token", "head", "head_scale", "seed")
+NAMED = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, *ANCHOR, "dataset", "cache_dtype", "method", "blocks", "rank", "radius")
+FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, strict=True))
+"""The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
 SEARCH: dict[str, Any] = {"search_epochs": 30, "lr": ["1e-3", "1e-4"], "seed": ["0", "1", "2"]}
 """The flags that `search.measure` reads."""
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")
@@ -87,8 +87,8 @@ def define(*names: str, **defaults: Any) -> None:
     """Defines the flags named and those in `defaults`, which override the table's."""
     fields = vars(tj.Recipe())
     for name in dict.fromkeys([*names, *defaults]):
-        make, field = TABLE[name], FIELD_OF.get(name, name)
-        default = {"default": fields[field]} if field in fields else {}
+        make = TABLE[name]
+        default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}
         if isinstance(defaults.get(name), tuple):
             make, given = partial(flags.DEFINE_enum, help=make.keywords["help"]), {}

@@ -38,6 +38,7 @@ def check_flags(additive: set[str]) -> None:
     require(
         F.left == 1 and not F.farm and not F.worker, "flags", "--rounds of all components, in one process", "others"
     )
+    require(not F["full"].present, "flags", "--rounds without --full", "both")
     require(F.head != "named", "flags", "one head for all components beside --rounds", "--head=named")
 
 

@@ -1,6 +1,5 @@
 """The recipe, model, data and features of a binary's flags."""
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -17,9 +16,7 @@ CHOICES = ("held_out", "leave_one_out")
 
 def recipe(**changes: Any) -> tj.Recipe:
     """The recipe of the binary's flags, with changes."""
-    flag_of = {field: flag for flag, field in FIELD_OF.items()}
-    names = {field.name: flag_of.get(field.name, field.name) for field in dataclasses.fields(tj.Recipe)}
-    given: dict[str, Any] = {field: F[name].value for field, name in names.items() if name in F}
+    given: dict[str, Any] = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
     given = {field: value for field, value in given.items() if not isinstance(value, list)}  # lists are searched
     return tj.Recipe(**given | changes)
 

@@ -98,7 +98,11 @@ class Method:
         `only`: the groups to train, None for all.
         """
         store = tj.Store(self.path(title))
-        print(f"store: {store.root}", file=sys.stderr)
+        by_owner = F.sharding == "owner"
+        held = f"{len(rows)} components, one for each {'owner' if by_owner else 'shard'}"
+        if rows.keys() == self.whole().keys():
+            held = "one component of all images" + ": it saw every owner" * by_owner
+        print(f"store: {store.root} ({held})", file=sys.stderr)
         owners = tj.shards.read_owners(F.owners) if F.owners else None
         tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
@@ -112,8 +116,8 @@ class Method:
 
     def path(self, title: str) -> Path:
         """The folder of the store of this title."""
-        words = [self.dataset.name, self.name, F.sharding, title, f"seed{F.seed}", *["held_out"] * self.is_held_out]
-        words += ["named"] * (self.recipe.head == "named")
+        words = [self.dataset.name, self.name, F.sharding, *[title] * bool(title), f"seed{F.seed}"]
+        words += ["held_out"] * self.is_held_out + ["named"] * (self.recipe.head == "named")
         if "anchor_images" in F and F.anchor_images is not None:
             words.append(F.anchor_images)
         return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))

@@ -1,5 +1,6 @@
 """The table of flags: name, type, default and help text of every flag of every binary."""
 
+import dataclasses
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -47,6 +48,12 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def spell(name: str) -> str:
+    """A loss as --loss takes it, with its default hyper-parameters and its class."""
+    values = "".join(f":{field.name}={field.default:g}" for field in dataclasses.fields(LOSSES[name]))
+    return f"{name}{values} ({LOSSES[name].__name__})"
+
+
 SEEDS = (1 << 32) - 1
 TABLE: dict[str, partial] = {
     "weights": flag(
@@ -92,11 +99,7 @@ TABLE: dict[str, partial] = {
         "head's file.",
     ),
     "new_class_token": flag("bool", "Use a new class token from the first trained block on (the paper's CLS=T)."),
-    "loss": flag(
-        "enum",
-        "Loss: rescaled square (rsl; alpha 1, kappa 15), cross entropy (ce), mean squared error (mse).",
-        sorted(LOSSES),
-    ),
+    "loss": flag("string", f"Loss: {', '.join(map(spell, LOSSES))}. The numbers are defaults."),
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
     "radius": flag("float", "Radius of projected descent, the bound of |dw| (L2); unset: no bound.", low=0.0),
     "lr": flag("float", "Learning rate; for private runs in units of 1 / clip norm.", low=0.0, high=1e6),
@@ -116,7 +119,15 @@ TABLE: dict[str, partial] = {
         "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
         default=None,
     ),
-    "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
+    "shards": flag(
+        "integer",
+        "Number of shards that train apart: components, or owners.",
+        low=2,
+        default=50,
+    ),
+    "full": flag(
+        "bool", "Also train a model of all images, in its own store; unset: unless --sharding=owner.", default=None
+    ),
     "at_once": flag(
         "integer",
         "Number of models trained in one program; each needs memory for about five dw. Affects rounding.",
@@ -126,8 +137,8 @@ TABLE: dict[str, partial] = {
     "lr_nlft": flag("float", "Learning rate of non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
     "sharding": flag(
         "enum",
-        "The division of examples: a seeded shuffle; by a hash of the image's content; whole classes; by --owners; "
-        "each class in Dirichlet(--concentration) proportions.",
+        "Division into --shards: a seeded shuffle; by a hash of the image's content; whole classes; each class in "
+        "Dirichlet(--concentration) proportions; or, without --shards, one shard for each owner in --owners.",
         ["uniform", "hash", "class", "owner", "dirichlet"],
         default="uniform",
     ),
@@ -259,7 +270,7 @@ TABLE: dict[str, partial] = {
     "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
     "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
     "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
-    "only": flag("list", "Only these parts: tables, sections, features joined by +; unset: all.", default=[]),
+    "only": flag("list", "Only these parts, such as 'Table 7,Table 9'; join features by +; unset: all.", default=[]),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
     "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
     "size": flag(

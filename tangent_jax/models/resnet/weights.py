@@ -94,6 +94,7 @@ def check_said(file: Tensors) -> None:
 FAMILY = Family(
     name="resnet",
     title="a ResNet",
+    small=ResNetConfig((1, 1), False, width=2, stem="small", image_size=5, classes=7),
     model=ResNet,
     config=ResNetConfig,
     namings=(Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch, of_timm=True),),

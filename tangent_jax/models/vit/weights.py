@@ -265,6 +265,7 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
 FAMILY = Family(
     name="vit",
     title="a Vision Transformer",
+    small=ViTConfig(width=12, depth=2, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7),
     is_in_torch=True,
     model=VisionTransformer,
     config=ViTConfig,

@@ -1,0 +1,79 @@
+"""Erases removed images at URLs: their cached rows, and the run of a removed component.
+
+    URL/TRUNK-IMAGES/       of a cache: a folder that names a removed image is emptied; its rows are computed again
+    URL/state, URL/*        of a run: its component, factors, released steps and checkpoints
+
+A folder is erased only if its content shows that it belongs to the removal; whole or not at all (core/snapshots.py).
+Versions that a bucket keeps stay.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Set
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tangent_jax.core import trees, urls
+from tangent_jax.core.snapshots import Remote
+from tangent_jax.data.identifiers import hidden
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
+
+REMOVE = "store remove"
+ROWS = re.compile("[0-9a-f]{24}-[0-9a-f]{24}")
+"""The name of a folder of cached rows (models/features.py)."""
+RESULTS = ("dw.safetensors", "factors.safetensors")
+
+
+class Trace(NamedTuple):
+    """A place where this library wrote data of a removed image: a line that names it, and a function that erases it."""
+
+    line: str
+    erase: Callable[[], object]
+
+
+def rows_at(url: str, left: list[str], identifiers: Set[str]) -> Iterator[Trace]:
+    """The folders of cached rows below a URL that name removed images, or hold rows that a killed writer left."""
+    wanted = identifiers | hidden(identifiers)
+    for name in sorted({*filter(ROWS.fullmatch, (name.partition("/")[0] for name in urls.list_files(REMOVE, url)))}):
+        remote = Remote(REMOVE, f"{url}/{name}")
+        whole = remote.files.get("examples.txt")
+        held = {*remote.read(remote.object_url(whole)).decode(errors="replace").split()} if whole else set()
+        if remote.dead or held & wanted:
+            rest = {} if held & wanted else remote.files
+            yield Trace(f"{remote.url}: rows of removed images", partial(keep, remote, rest))
+            left.append(still(url))
+
+
+def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> Iterator[Trace]:
+    """The component with this fingerprint, its factors, steps and checkpoints, in a folder of results at a URL."""
+    remote = Remote(REMOVE, f"{url}/state")
+    gone = {name for name in remote.files if origin.run is not None and origin.run in name.split("/")[:2]}
+    whole = remote.files.get(RESULTS[0])
+    if whole and is_component(remote.object_url(whole), fingerprint):
+        gone |= {name for name in remote.files if name in RESULTS or name.startswith("steps/")}
+    results = [f"{url}/{name}" for name in RESULTS] if is_component(f"{url}/{RESULTS[0]}", fingerprint) else []
+    if gone or results or remote.dead:
+        rest = {name: whole for name, whole in remote.files.items() if name not in gone}
+        yield Trace(
+            f"{url}: the removed component, its factors, steps and checkpoints", partial(keep, remote, rest, results)
+        )
+        left.append(still(url))
+
+
+def is_component(url: str, fingerprint: str) -> bool:
+    """True if a URL holds a component whose numbers have this fingerprint."""
+    if urls.info_of(REMOVE, url) is None:
+        return False
+    return trees.fingerprint(read_component(url, check=False)[0]) == fingerprint
+
+
+def keep(remote: Remote, files: dict[str, str], results: Collection[str] = ()) -> None:
+    """Deletes results, then all files of a folder but these, if nobody has written there since it was read."""
+    urls.delete(REMOVE, [*results])
+    remote.push(Path(), files)
+
+
+def still(url: str) -> str:
+    """The line on what may stay of a URL."""
+    return f"{url}: versions that its bucket keeps, and copies on other machines that used it; delete them there"

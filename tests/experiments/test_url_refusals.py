@@ -1,0 +1,243 @@
+"""Commands whose URL cannot be read or written end in one line, with exit code 1 and nothing half written."""
+
+import re
+import time
+
+import fsspec
+import pytest
+from helpers import in_long
+from photos import photographs
+from run_binary import run_here
+from s3_server import SKEWED, serving
+
+from tangent_jax.core import urls
+from tangent_jax.core.snapshots import Remote
+from tangent_jax.models.load import load, save
+
+pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
+pytest.importorskip("s3fs", reason="s3fs is absent")
+LINE = re.compile(r"\w[\w ,-]*: expected .+; got .+\. \S.*\.")
+"""`{function}: expected ...; got ...; do ...`, of one line."""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    """A server, with a data set and weights in its bucket; `here`: the same on disk."""
+    here = tmp_path_factory.mktemp("inputs")
+    photographs(here / "photos", 8)
+    save(here / "weights.safetensors", load("builtin"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urls, "SCRATCH", str(tmp_path_factory.mktemp("scratch")))
+        environment = {}
+        with serving(environment) as server:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            server.fs, server.here = fsspec.filesystem("s3", skip_instance_cache=True), here
+            server.fs.mkdir("bucket")
+            for path in here.rglob("*.*"):
+                urls.upload("test", path, f"s3://bucket/{path.relative_to(here)}")
+            yield server
+
+
+@pytest.fixture(autouse=True)
+def mended(s3, tmp_path, monkeypatch):
+    monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
+    s3.mend()
+    yield
+    s3.mend()
+    fsspec.filesystem("s3").clear_instance_cache()
+
+
+@pytest.fixture(scope="module")
+def store(s3, tmp_path_factory):
+    """A store of one component."""
+    root = tmp_path_factory.mktemp("store")
+    flags = [f"--dataset=folder:{s3.here}/photos", f"--weights={s3.here}/weights.safetensors", "--method=fc"]
+    run("finetune", *flags, "--epochs=1", f"--out={root}/run", f"--cache_dir={root}/cache")
+    run("store", "add", f"--store={root}/store", f"--source={root}/run", "--name=a")
+    return root / "store"
+
+
+def run(binary, *flags, code=0):
+    """stderr of a command that runs in this process, where `urls` and its local copies are those of the test."""
+    got, _, err = run_here(binary, *flags)
+    assert got == code, err
+    return err
+
+
+def ends(binary, *flags):
+    """The line in which a command ends."""
+    err = run(binary, *flags, code=1)
+    line = err.strip().rpartition("\n")[2]
+    assert LINE.fullmatch(line), line
+    assert "Traceback" not in err
+    return line
+
+
+def training(binary, place, tmp_path, *more):
+    """The arguments of a short training on data and weights at a place."""
+    own = {"finetune": ["--epochs=1"], "compose": ["--epochs=1", "--shards=2", "--method=fc", "--lr=1e-3"],
+           "private": ["--epochs=1", "--subset=head", "--delta=1e-3"]}[binary]  # fmt: skip
+    local = [f"--store={tmp_path}/stores"] if binary == "compose" else []
+    flags = [f"--dataset=folder:{place}/photos", f"--weights={place}/weights.safetensors"]
+    return [binary, *flags, *own, *local, f"--cache_dir={tmp_path}/cache", *more]
+
+
+REFUSED = [
+    ("RequestTimeTooSkewed", 403, SKEWED, "expected a clock within 15 minutes of that of s3://"),
+    ("AccessDenied", 403, "Access Denied", "expected the right to read or write s3://"),
+    ("ExpiredToken", 400, "The provided token has expired.", "expected valid credentials for s3://"),
+    ("QuotaExceeded", 507, "the bucket is full", "expected room for s3://"),
+]
+
+
+@pytest.mark.parametrize("binary", ["finetune", *in_long("compose", "private")])
+def test_data_that_cannot_be_read_ends_a_training(binary, s3, tmp_path, monkeypatch):
+    flags = training(binary, "s3://bucket", tmp_path, f"--out={tmp_path}/out")
+    for code, status, text, line in REFUSED[:3]:
+        for method in ("GET", "HEAD"):
+            s3.fail(method, "", code, status, text)
+        assert line in ends(*flags)
+    s3.mend()
+    s3.fail("GET", "/photos/", "ExpiredToken", 400, REFUSED[2][2], after=3)  # in the midst of reading
+    assert REFUSED[2][3] in ends(*flags)
+    s3.mend()
+    assert "the bucket of s3://nothing" in ends(*training(binary, "s3://nothing", tmp_path, f"--out={tmp_path}/out"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    fsspec.filesystem("s3").clear_instance_cache()
+    assert "credentials for s3://bucket/weights.safetensors; got none" in ends(
+        *training(binary, "s3://bucket", tmp_path)
+    ).replace("s3://bucket/photos", "s3://bucket/weights.safetensors")
+    assert not [*tmp_path.glob("out/*.json")]
+
+
+@pytest.mark.parametrize("binary", ["finetune", *in_long("compose", "private")])
+def test_results_that_cannot_be_written_end_a_training(binary, s3, tmp_path):
+    """Whether all requests fail or only those that write, in the midst of it: no result is at the URL."""
+    for i, (code, status, text, line) in enumerate(REFUSED):
+        url = f"s3://bucket/{binary}{i}"
+        flags = training(binary, s3.here, tmp_path, f"--out={url}")
+        s3.fail("PUT", f"/{binary}{i}/", code, status, text, after=i)
+        assert line in ends(*flags)
+        s3.mend()
+        assert not s3.fs.exists(f"{url}/result.json")
+        whole = Remote("test", f"{url}/state")
+        assert {*whole.files.values()} <= whole.objects
+    run(*flags)
+    assert s3.fs.exists(f"{url}/result.json")
+    flags[-1] = "--out=s3://nothing/out"
+    assert "the bucket of s3://nothing/out/state" in ends(*flags)
+
+
+def test_a_data_set_that_changes_while_it_is_read_ends_a_training(s3, tmp_path, monkeypatch):
+    """An image with other bytes of the same size, put there after the listing."""
+    read, other = urls.list_files, {}
+
+    def list_then_replace(function, url):
+        listed = read(function, url)
+        if url.endswith("/photos") and not other:
+            name = next(name for name in listed if name.startswith("train"))
+            other[name] = s3.fs.cat_file(f"bucket/photos/{name}")
+            s3.fs.pipe_file(f"bucket/photos/{name}", other[name][:-1] + b"x")
+        return listed
+
+    monkeypatch.setattr(urls, "list_files", list_then_replace)
+    flags = training("finetune", "s3://bucket", tmp_path, f"--out={tmp_path}/out")
+    assert "as it was listed; got another object: it changed while it was read" in ends(*flags)
+    for name, content in other.items():
+        s3.fs.pipe_file(f"bucket/photos/{name}", content)
+    run(*flags)
+    assert (tmp_path / "out/result.json").exists()
+
+
+def test_a_push_that_fails_leaves_the_copy_as_it_was(s3, store):
+    for i, (code, status, text, line) in enumerate(REFUSED):
+        url = f"s3://bucket/pushed{i}"
+        for after in range(3):
+            s3.fail("PUT", f"/pushed{i}/", code, status, text, after=after)
+            assert line in ends("store", "push", url, f"--store={store}")
+            s3.mend()
+            assert not Remote("test", url).number
+    run("store", "push", url, f"--store={store}")
+    assert "the bucket of s3://nothing" in ends("store", "push", "s3://nothing/store", f"--store={store}")
+
+
+def test_a_pull_that_fails_leaves_the_folder_as_it_was(s3, store, tmp_path):
+    run("store", "push", "s3://bucket/whole", f"--store={store}")
+    for i, (code, status, text, line) in enumerate(REFUSED[:3]):
+        s3.fail("GET", "/whole/objects/", code, status, text, after=i)
+        assert line in ends("store", "pull", "s3://bucket/whole", f"--store={tmp_path}/pulled")
+        s3.mend()
+        assert not (tmp_path / "pulled").exists()
+    run("store", "pull", "s3://bucket/whole/", f"--store={tmp_path}/pulled")
+    assert "the bucket of s3://nothing" in ends("store", "pull", "s3://nothing/store", f"--store={tmp_path}/other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_export_that_fails_is_none(s3, store, tmp_path):
+    for i, (code, status, text, line) in enumerate(REFUSED):
+        flags = "store", "export", f"--store={store}", f"--to=s3://bucket/export{i}"
+        s3.fail("PUT", f"/export{i}/", code, status, text, after=i)
+        assert line in ends(*flags)
+        s3.mend()
+        assert not s3.fs.exists(f"bucket/export{i}/provenance.json")
+    run(*flags)
+    assert s3.fs.exists(f"bucket/export{i}/provenance.json")
+    assert "the bucket of s3://nothing" in ends(*flags[:3], "--to=s3://nothing/export")
+
+
+def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, store, tmp_path, capfd):
+    secret = "s3://AKIA:se/cret@bucket"
+    lines = [
+        ends(*training("finetune", secret, tmp_path, f"--out={tmp_path}/out")),
+        ends(*training("finetune", s3.here, tmp_path, f"--out={secret}/out")),
+        ends(*training("finetune", s3.here, tmp_path, f"--out={tmp_path}/out")[:-2], f"--cache_dir={secret}/cache"),
+        ends(*training("compose", s3.here, tmp_path)[:-2], f"--store={secret}/stores"),
+        ends("store", "push", f"{secret}/store", f"--store={store}"),
+        ends("store", "pull", f"{secret}/store", f"--store={tmp_path}/pulled"),
+        ends("store", "export", f"--store={store}", f"--to={secret}/export"),
+        ends("store", "add", f"--store={tmp_path}/added", f"--source={secret}/run"),
+    ]
+    assert all("s3://***@bucket" in line for line in lines), lines
+    assert not any("se/cret" in line for line in lines)
+    for path in (*tmp_path.rglob("*"), *store.rglob("*")):
+        assert not path.is_file() or b"se/cret" not in path.read_bytes(), path
+
+
+def test_urls_that_nothing_opens_end_a_command(s3, store, tmp_path):
+    for url, line in [
+        ("gs://bucket/x", "gcsfs, which reads gs://; got none. pip install gcsfs"),
+        ("s3://bucket/../x", "a plain URL"),
+        ("s3://", "a URL with a bucket or a folder"),
+    ]:
+        assert line in ends(*training("finetune", s3.here, tmp_path, f"--out={url}"))
+        assert line in ends(*training("finetune", url, tmp_path))
+        assert line in ends("store", "push", url, f"--store={store}")
+        assert line in ends("store", "export", f"--store={store}", f"--to={url}")
+
+
+def test_results_here_beside_a_cache_at_a_url(s3, tmp_path):
+    """The folder of results stays local; rows are at the URL, for the next machine."""
+    out, cache = tmp_path / "out", "s3://bucket/rows/"
+    flags = training("finetune", "s3://bucket", tmp_path, f"--out={out}")
+    flags[flags.index(f"--cache_dir={tmp_path}/cache")] = f"--cache_dir={cache}"
+    run(*flags)
+    assert {"result.json", "dw.safetensors"} <= {path.name for path in out.iterdir()}
+    assert not s3.fs.exists("bucket/rows/result.json")
+    assert any(name.endswith("/index/000000000001.json") for name in urls.list_files("test", cache))
+    s3.fail("PUT", "/rows2/", "QuotaExceeded", 507, "the bucket is full")
+    flags[flags.index(f"--cache_dir={cache}")] = "--cache_dir=s3://bucket/rows2"
+    assert "expected room for s3://bucket/rows2/" in ends(*flags[:-1], f"--out={tmp_path}/other")
+    assert not (tmp_path / "other/result.json").exists()
+
+
+@pytest.mark.long
+def test_a_server_that_is_down_ends_a_command_soon(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    fsspec.filesystem("s3").clear_instance_cache()
+    begin = time.monotonic()
+    line = ends(*training("finetune", "s3://bucket", tmp_path))
+    assert "s3://bucket/photos to answer; got EndpointConnectionError" in line
+    assert time.monotonic() - begin < 60
