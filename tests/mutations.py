@@ -1145,7 +1145,7 @@ MUTATIONS = [
       "tests/experiments/test_wrong_flags.py"),
     M("tangent_jax/commands/shared/worker.py", "Worker.__call__", "self.stop()\n            raise", "raise",
       f"{FARM}::test_a_worker_that_is_preempted_ends_its_process_in_order_first"),
-    M("tangent_jax/commands/compose.py", "main", 'method.full()) for name, method in methods.items() if F.sharding != "owner"',
+    M("tangent_jax/commands/compose.py", "compose_once", 'method.full()) for name, method in methods.items() if F.sharding != "owner"',
       "method.full()) for name, method in methods.items()",
       f"{REMOVAL}::test_a_contributors_images_leave_a_store_from_the_command_line"),
     M("tangent_jax/commands/compose.py", "searched", "not farm.is_worker()", "True",
