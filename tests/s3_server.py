@@ -46,6 +46,28 @@ class Server:
 
 
 @contextlib.contextmanager
+def serving_bucket(scratch):
+    """Yields a server with the empty bucket `bucket`, which this process and its children reach by the environment.
+
+    Local copies of its URLs lie in `scratch`.
+    """
+    import fsspec
+    import pytest
+
+    from tangent_jax.core import urls
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(urls, "SCRATCH", str(scratch))
+        environment = {}
+        with serving(environment) as server:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            server.environment, server.fs = environment, fsspec.filesystem("s3", skip_instance_cache=True)
+            server.fs.mkdir("bucket")
+            yield server
+
+
+@contextlib.contextmanager
 def serving(environment):
     """Yields the server; `environment` is told its address and credentials."""
     from s3fs import S3FileSystem

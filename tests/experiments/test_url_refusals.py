@@ -8,7 +8,7 @@ import pytest
 from helpers import in_long
 from photos import photographs
 from run_binary import run_here
-from s3_server import SKEWED, serving
+from s3_server import SKEWED, serving_bucket
 
 from tangent_jax.core import urls
 from tangent_jax.core.snapshots import Remote
@@ -26,17 +26,11 @@ def s3(tmp_path_factory):
     here = tmp_path_factory.mktemp("inputs")
     photographs(here / "photos", 8)
     save(here / "weights.safetensors", load("builtin"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "SCRATCH", str(tmp_path_factory.mktemp("scratch")))
-        environment = {}
-        with serving(environment) as server:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            server.fs, server.here = fsspec.filesystem("s3", skip_instance_cache=True), here
-            server.fs.mkdir("bucket")
-            for path in here.rglob("*.*"):
-                urls.upload("test", path, f"s3://bucket/{path.relative_to(here)}")
-            yield server
+    with serving_bucket(tmp_path_factory.mktemp("scratch")) as server:
+        server.here = here
+        for path in here.rglob("*.*"):
+            urls.upload("test", path, f"s3://bucket/{path.relative_to(here)}")
+        yield server
 
 
 @pytest.fixture(autouse=True)

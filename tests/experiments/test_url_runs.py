@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 
-import fsspec
 import numpy as np
 import pytest
 from photos import as_zip, photographs
@@ -34,17 +33,10 @@ runpy.run_module("{module}", run_name="__main__", alter_sys=True)
 def s3(tmp_path_factory):
     pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
     pytest.importorskip("s3fs", reason="s3fs is absent")
-    from s3_server import serving
+    from s3_server import serving_bucket
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "SCRATCH", str(tmp_path_factory.mktemp("scratch")))
-        environment = {}
-        with serving(environment) as server:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            server.environment, server.fs = environment, fsspec.filesystem("s3", skip_instance_cache=True)
-            server.fs.mkdir("bucket")
-            yield server
+    with serving_bucket(tmp_path_factory.mktemp("scratch")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

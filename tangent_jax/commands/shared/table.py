@@ -119,12 +119,7 @@ TABLE: dict[str, partial] = {
         "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
         default=None,
     ),
-    "shards": flag(
-        "integer",
-        "Number of shards that train apart: components, or owners.",
-        low=2,
-        default=50,
-    ),
+    "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
     "at_once": flag(
         "integer",
         "Number of models trained in one program; each needs memory for about five dw. Affects rounding.",
