@@ -77,6 +77,7 @@ def run(page, folder, monkeypatch):
     monkeypatch.chdir(folder)
     names: dict = {}
     with plt.rc_context():
+        plt.rcdefaults()  # a command that ran in this process has set its style
         for number, block in enumerate(code_of(page)):
             exec(compile(block, f"{page.name}, block {number}", "exec"), names)
     return names
