@@ -48,7 +48,8 @@ define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 def main(command: str, url: str = "") -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         of = ", ".join(other for other in READ if name in READ[other])
-        require(not F[name].present, f"store {command}", f"--{name} with {of}", f"--{name}")
+        expected, got = f"--{name} only with {of}", f"it with {command}"
+        require(not F[name].present, f"store {command}", expected, got, "Leave it out")
     path = expand_path("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
     rounds = tj.store.round_stores(path) if command == "remove" else []
