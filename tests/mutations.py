@@ -23,8 +23,16 @@ from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
 
+import slurm
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
+OWN_SETTINGS = (
+    "tests/experiments/test_additive.py"
+    "::test_settings_of_owners_are_chosen_without_another_store_and_without_removed_images"
+)
+SPELLED = "tests/store/test_store.py::test_recipes_of_one_loss_are_equal_however_it_is_spelled"
+PUT_BACK = "tests/privacy/test_ledger.py::test_a_payment_that_is_taken_back_is_taken_back_on_the_disk"
 AUDIT, LEDGER, NOISE = "tests/audit/test_audit.py", "tests/privacy/test_ledger.py", "tests/privacy/test_train.py"
 STORE, REMOVAL, FIXTURES = (
     "tests/store/test_store.py",
@@ -45,6 +53,7 @@ RESNET, LORA, PAPER = (
 )
 FUNCTIONS = "tests/models/test_functions.py"
 URLS, URL_DATA, URL_STORES = "tests/core/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
+TWO_WRITERS = f"{URLS}::test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other_is_whole"
 DOOR, SNAPSHOTS, MIRRORS = (f"tangent_jax/core/{name}.py" for name in ("urls", "snapshots", "mirrors"))
 ERRORS, AT_URLS = "tangent_jax/core/url_errors.py", "tangent_jax/store/at_urls.py"
 COPIES, URL_MODELS = "tangent_jax/store/copies.py", "tests/models/test_url_models.py"
@@ -95,7 +104,8 @@ MERGING = "tangent_jax/store/merge.py"
 CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
-CLUSTERS, JOB = "tests/test_clusters.py", "tangent_jax/core/job.py"
+CLUSTERS, JOB, SBATCH = "tests/test_clusters.py", "tangent_jax/core/job.py", "examples/cluster/job.sbatch"
+STOPPED_JOBS = f"{CLUSTERS}::test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not"
 RESUMED = "tests/train/test_run.py::test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
@@ -448,6 +458,8 @@ MUTATIONS = [
     # The house of a run: settings, data, honesty of experiments
     M("tangent_jax/train/losses.py", "make_loss", "float(number)", "1.0",
       f"{HONESTY}::test_a_recipe_is_what_it_says"),
+    M(RECIPE, "Recipe.__post_init__", "spell_loss(self.loss)", "self.loss", SPELLED),
+    M("tangent_jax/train/losses.py", "spell_loss", "value != field.default", "True", SPELLED),
     M(RECIPE, "of_version_0_3", "if fields.get(n, default[n]) != default[n]", "if False",
       "tests/store/test_store.py::test_a_recipe_of_version_0_3_has_its_alpha_and_kappa_in_the_text_of_its_loss"),
     M("tangent_jax/store/heads.py", "check_joinable", "loss == first.recipe.objective().loss", "True",
@@ -770,7 +782,7 @@ MUTATIONS = [
       f"{JOURNALS}::test_of_two_writers_the_one_that_read_before_is_refused_and_writes_nothing"),
     M(JOURNAL, "Journal.append", "self.cut()\n            raise", "raise",
       f"{JOURNALS}::test_a_full_disk_leaves_nothing_half_written"),
-    M("tangent_jax/core/files.py", "write_whole", "synchronize(partial)", "",
+    M("tangent_jax/core/files.py", "replace_whole", "synchronize(partial)", "",
       "tests/core/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
     M("tangent_jax/core/files.py", "write_whole_folder", "synchronize(part)", "pass",
       "tests/core/test_files.py::test_a_folder_is_on_the_disk_before_it_has_its_name"),
@@ -1145,8 +1157,7 @@ MUTATIONS = [
       "tests/experiments/test_wrong_flags.py"),
     M("tangent_jax/commands/shared/worker.py", "Worker.__call__", "self.stop()\n            raise", "raise",
       f"{FARM}::test_a_worker_that_is_preempted_ends_its_process_in_order_first"),
-    M("tangent_jax/commands/compose.py", "compose_once", 'method.full()) for name, method in methods.items() if F.sharding != "owner"',
-      "method.full()) for name, method in methods.items()",
+    M("tangent_jax/commands/compose.py", "compose_once", "not is_by_owner()", "True",
       f"{REMOVAL}::test_a_contributors_images_leave_a_store_from_the_command_line"),
     M("tangent_jax/commands/compose.py", "searched", "not farm.is_worker()", "True",
       f"{FARM}::test_a_search_is_not_left_to_workers"),
@@ -1579,7 +1590,7 @@ MUTATIONS = [
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
     M("tangent_jax/core/files.py", "open_plain", "(state.st_nlink == 1 or not is_written)", "True",
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
-    M("tangent_jax/core/files.py", "write_whole",
+    M("tangent_jax/core/files.py", "replace_whole",
       "partial.unlink(missing_ok=True)\n        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC",
       "flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC",
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
@@ -1709,14 +1720,28 @@ MUTATIONS = [
       f"{ENGINES}::test_parts_have_the_same_bits_whoever_computed_them_and_however_often"),
     M(FOLD, "Totals.merge", "names <= other for other in within", "False for _ in within",
       f"{ENGINES}::test_totals_are_equal_to_rounding_and_count_a_repeated_shard_once"),
+    # Slurm's job script
+    M(SBATCH, "", "TimeLimit ] || queue_again", "TimeLimit ]", STOPPED_JOBS),
+    M(SBATCH, "", '[ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%r)" != TimeLimit ] || queue_again', "queue_again",
+      STOPPED_JOBS),
+    M(SBATCH, "", "-ge 100", "-ge 1000", STOPPED_JOBS),
+    M(SBATCH, "", '"${command[@]}" &', '"${command[@]}"', STOPPED_JOBS),
+    # Owners of statistics
+    M("tangent_jax/commands/shared/additive.py", "Additive.of_all", "is_by_owner()", "False", OWN_SETTINGS),
+    M("tangent_jax/commands/shared/additive.py", "Additive.chosen", "is_by_owner()", "False", OWN_SETTINGS),
     # URLs
     M(SNAPSHOTS, "Remote.push", "urls.create(", "not urls.write(",
       f"{URLS}::test_of_two_writers_one_is_refused_and_changes_nothing[memory]"),
-    M(SNAPSHOTS, "Remote.push", 'any(name > f"{number:012d}.json" for name in names)', "False",
+    M(SNAPSHOTS, "Remote.push", "newest(names) > number", "False",
       f"{URLS}::test_of_two_writers_one_is_refused_and_changes_nothing[memory]"),
-    M(SNAPSHOTS, "Remote.push", "old + [self.object_url(whole) for whole in dead]", "old",
+    M(SNAPSHOTS, "Remote.push", "old + [f\"{self.url}/objects/{name}\" for name in dead]", "old",
       f"{URLS}::test_a_folder_comes_back_as_it_was_pushed_last[memory]"),
-    M(SNAPSHOTS, "Remote.read_index", "good = plain and HASH", "good = HASH",
+    M(SNAPSHOTS, "Remote.upload", "self.object_of(got, self.number + 1)", "self.object_of(got, 0)", TWO_WRITERS),
+    M(SNAPSHOTS, "Remote.reload", "name.removeprefix(next_state): name for name in self.objects if name.startswith(next_state)",
+      'name.partition("-")[2]: name for name in self.objects', TWO_WRITERS),
+    M(MIRRORS, "Mirror.publish", "self.remote.check_newest()", "",
+      f"{URLS}::test_results_are_not_published_over_those_of_a_newer_run[memory]"),
+    M(SNAPSHOTS, "Remote.read_index", "good = plain and OBJECT", "good = OBJECT",
       f"{URLS}::test_altered_and_missing_objects_are_told_and_change_nothing[memory]"),
     M(DOOR, "download", "same = wanted in (None, hashed.hexdigest())", "same = True",
       f"{URLS}::test_altered_and_missing_objects_are_told_and_change_nothing[memory]"),
@@ -1752,8 +1777,10 @@ MUTATIONS = [
       f"{URLS}::test_a_state_that_is_replaced_while_it_is_read_is_told[memory]"),
     M("tangent_jax/core/url_paths.py", "UrlPath.read_bytes", "read_range(self, 0, size)", "urls.read(SPEAKER, str(self))",
       f"{URLS}::test_an_image_that_is_replaced_after_its_listing_is_told"),
-    M("tangent_jax/privacy/ledger.py", "put_back", "os.replace(partial, path)", "pass",
+    M("tangent_jax/privacy/ledger.py", "put_back", "replace_whole(path, before)", "pass",
       f"{LEDGER}::test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept"),
+    M("tangent_jax/privacy/ledger.py", "put_back", "replace_whole(path, before)", "path.write_bytes(before)", PUT_BACK),
+    M("tangent_jax/privacy/ledger.py", "put_back", "synchronize(path.parent)", "", PUT_BACK),
     M("tangent_jax/store/provenance.py", "Provenance.trained_on",
       "tuple(urls.with_urls([features.folder or \"\", *folders]))", "(features.folder, *folders)",
       f"{URL_MODELS}::test_a_local_copy_of_a_url_names_it_in_a_provenance"),
@@ -1767,6 +1794,8 @@ MUTATIONS = [
       f"{URL_MODELS}::test_a_removal_erases_a_run_at_a_url"),
     M(AT_URLS, "run_at", "origin.run in name.split(\"/\")[:2]", "False",
       f"{URL_MODELS}::test_a_removal_erases_a_run_at_a_url"),
+    M(AT_URLS, "keep", "remote.push(Path(), files)", "urls.delete(REMOVE, [*results]); remote.push(Path(), files)",
+      f"{URL_MODELS}::test_a_removal_deletes_no_result_where_another_run_writes"),
     M(AT_URLS, "keep", "urls.delete(REMOVE, [*results])", "pass",
       f"{URL_MODELS}::test_a_removal_erases_a_run_at_a_url"),
     M(COPIES, "push", "lines[: len(theirs)] == theirs", "True",
@@ -1845,6 +1874,9 @@ def survives(mutation: Mutation, copy: Path) -> str | None:
 def main() -> int:
     words = sys.argv[1:]
     chosen = [m for m in MUTATIONS if all(word in " ".join(m) for word in words)]
+    if not slurm.IS_HERE:
+        print(f"Slurm is absent: no mutation of {SBATCH}", file=sys.stderr)
+        chosen = [m for m in chosen if m.file != SBATCH]
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache/jax"))
     skipped = shutil.ignore_patterns(".git", ".venv", ".pytest_cache", "build", "out", "__pycache__", "*.egg-info")
     survivors, copies = 0, Queue()

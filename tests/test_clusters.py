@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import venv
+from pathlib import Path
 
 import pytest
 import run_binary
@@ -24,7 +26,7 @@ from photos import photographs
 from run_binary import ROOT, output
 from safetensors.numpy import load_file
 
-from tangent_jax.core import InputError, job
+from tangent_jax.core import InputError, hold_lock, job
 
 FILES = ROOT / "examples/cluster"
 CLAIM, SCRIPT, PAGE = FILES / "work.yaml", FILES / "job.sbatch", ROOT / "docs/howto/clusters.md"
@@ -280,14 +282,15 @@ def test_the_image_s_lines_install_the_command(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """(submit, state of a job) of a Slurm that runs here."""
+    """(submit, state of a job) of a Slurm that runs here, the only one of these tests."""
     if not slurm.IS_HERE:
         pytest.skip("Slurm is absent: apt-get install slurm-wlm munge")
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "bin").mkdir()
     (folder / "bin/tangent-jax").write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore -m tangent_jax "$@"\n')
     (folder / "bin/tangent-jax").chmod(0o755)
-    with slurm.running(folder) as environment:
+    lock = Path(tempfile.gettempdir()) / f"tangent_jax-slurm-{os.getuid()}.lock"
+    with hold_lock(lock), slurm.running(folder) as environment:
         environment |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}"}
         yield lambda *command: slurm.call(*command, env=environment, cwd=folder)
 

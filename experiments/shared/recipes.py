@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 import tangent_jax as tj
-from tangent_jax.core import fingerprint, records, refusal, require
+from tangent_jax.core import Place, fingerprint, records, refusal, require
 from tangent_jax.data import SUFFIXES, content_identifier, locate
 
 SELECTIONS = Path(__file__).with_name("selections.json")
@@ -73,7 +73,8 @@ def resized(content: bytes, name: str, side: int, quality: int, square: bool = F
     return out.getvalue()
 
 
-def read(path: Any) -> bytes:
+def read(path: Place) -> bytes:
+    """The bytes of a file of an archive; InputError if it is missing."""
     require(path.is_file(), "data", f"the file {path.name} of the archive", f"none at {path}", "Unpack it whole")
     return path.read_bytes()
 

@@ -42,7 +42,7 @@ from tangent_jax.commands.shared.flags import (
     positive,
 )
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.commands.shared.shards import Method, owners_of_train
+from tangent_jax.commands.shared.shards import Method, is_by_owner, shard_counts
 from tangent_jax.core import Tree, identity, placement, require, trees
 from tangent_jax.models import MappedOnce
 
@@ -89,9 +89,7 @@ def main() -> None:
 
 def compose_once() -> None:
     """Composes the components of one anchor."""
-    counts = numbers("shards", int)
-    if F.sharding == "owner":
-        counts = [len(owners_of_train())]
+    counts = shard_counts()
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
@@ -112,8 +110,10 @@ def compose_once() -> None:
             row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
-    full = {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items() if F.sharding != "owner"}
-    full |= {name: method.accuracy(method.full()) for name, method in methods.items() if F.sharding != "owner"}
+    full: dict[str, float] = {}
+    if not is_by_owner():
+        full |= {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
+        full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     write_table(table, full)
     draw(first.dataset.name, table, full)
     for name, method in methods.items():
@@ -199,7 +199,8 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = copy.copy(method).hold_out()
                 stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
-    return stores + [farm.Work(method, method.whole(), "full") for method in methods.values() if F.sharding != "owner"]
+    every = [] if is_by_owner() else [farm.Work(method, method.whole(), "full") for method in methods.values()]
+    return stores + every
 
 
 def merges_of(name: str) -> list[str]:
@@ -214,7 +215,7 @@ def with_factors(name: str) -> bool:
 
 def title_of(count: int, name: str) -> str:
     """The title of the store of a method's components; of owners without their number, so that one may be added."""
-    return "-".join([f"{count}"] * (F.sharding != "owner") + ["factors"] * with_factors(name))
+    return "-".join([f"{count}"] * (not is_by_owner()) + ["factors"] * with_factors(name))
 
 
 def make(name: str, **changes: Any) -> Method:

@@ -25,10 +25,12 @@ from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.progress import check_stop, is_stopping, progress_bar, request_stop, show_progress
 from tangent_jax.core.records import convert, read_lines
 from tangent_jax.core.rows import Parts
+from tangent_jax.core.url_paths import Place
 
 __all__ = [
-    "Dual", "InputError", "Journal", "Parts", "Tangent", "Tree", "check_stop", "convert", "expand_path", "expect",
-    "files", "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job", "machine",
-    "mirrors", "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal", "request_stop",
-    "require", "show_progress", "speaking", "trees", "unexpected", "urls", "visible", "whole_number", "write_whole",
+    "Dual", "InputError", "Journal", "Parts", "Place", "Tangent", "Tree", "check_stop", "convert", "expand_path",
+    "expect", "files", "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job",
+    "machine", "mirrors", "of_shape", "one_of", "placement", "progress_bar", "read_lines", "records", "refusal",
+    "request_stop", "require", "show_progress", "speaking", "trees", "unexpected", "urls", "visible", "whole_number",
+    "write_whole",
 ]  # fmt: skip

@@ -99,6 +99,12 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 
     `private`: only its user can read and write it. A link at its path, or at the partial file's, is replaced.
     """
+    replace_whole(path, content, private)
+    tell_written(path)
+
+
+def replace_whole(path: Path, content: str | bytes, private: bool = False) -> None:
+    """Writes a file as `write_whole`, but calls no function of WRITTEN: for a file that stays on this disk alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -112,7 +118,6 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
         partial.unlink(missing_ok=True)  # a full disk, or a folder at `path`: deletes the partial file
         raise OSError(error.errno, error.strerror, str(path)) from error
     synchronize(path.parent)
-    tell_written(path)
 
 
 def tell_written(path: Path) -> None:

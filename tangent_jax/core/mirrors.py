@@ -73,11 +73,12 @@ class Mirror:
         self.keep_number()
 
     def publish(self) -> None:
-        """Copies the state, then each result by its own name, result.json last."""
+        """Copies the state, then each result by its own name, result.json last, while no run has a newer state."""
         self.push()
         results = [path for path in self.root.glob("*") if path.is_file() and not path.name.endswith(LEFT_OUT)]
         results += [path for path in self.root.glob("metrics/**/*") if path.is_file()]
         for path in sorted(results, key=lambda path: (path.name == "result.json", path)):
+            self.remote.check_newest()
             urls.upload(self.function, path, f"{self.url}/{'/'.join(self.names(path))}")
 
 

@@ -1,12 +1,16 @@
 """Copies folders to a URL and back: files by their content hash, listed in an index that never changes.
 
-    URL/objects/SHA-256             the bytes of a file
-    URL/index/000000000012.json     {"files": {name: SHA-256}, "writer": random}: the 12th state of the folder
+    URL/objects/000000000012-SHA-256    the bytes of a file, written for the 12th state of the folder
+    URL/index/000000000012.json         {"files": {name: object}, "writer": random}: that state
 
 A push writes missing objects, then the next index (the commit, `urls.create`), then deletes objects that no index
 names. So a reader always finds one whole state, even if a push was killed; another push completes it. Two concurrent
 pushes use the same number, so one of them is refused. As old indices are deleted, a number alone does not prove order:
 after its commit a push checks for a higher number, and is refused if there is one.
+
+A push may delete long after its commit, so it must never delete what a later state names. Hence the number in an
+object's name: a state names objects of the state before it and objects of its own number, and no object that its
+writer found dead. A file that comes back is written again, under another name.
 """
 
 import dataclasses
@@ -24,7 +28,7 @@ from tangent_jax.core.files import file_fingerprint, fingerprint, inside
 from tangent_jax.core.records import convert, parse_json
 
 INDEX = r"(\d{12})\.json"
-HASH = re.compile("[0-9a-f]{64}")
+OBJECT = re.compile(r"\d{12}-([0-9a-f]{64})")
 MOVED_ON, AGAIN = "a newer state, of another writer", "Run the same command again"
 MOVED = "Run the same command again, or choose another URL; nothing was changed there"
 
@@ -36,19 +40,23 @@ def newest(names: Iterable[str], before: str = "") -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """The content of an index: the SHA-256 of each file by its name in the folder, and its writer."""
+    """The content of an index: the object of each file by its name in the folder, and its writer."""
 
     files: dict[str, str]
     writer: str
 
 
 class Remote:
-    """The states of a folder at a URL. `number`: of the newest state, 0 for none; `files`: its files."""
+    """The states of a folder at a URL.
+
+    `number`: of the newest state, 0 for none; `files`: the SHA-256 of its files by name; `objects`: all objects;
+    `places`: by SHA-256, those that the next state may name.
+    """
 
     def __init__(self, function: str, url: str) -> None:
         self.function, self.url = function, url.rstrip("/")
         self.number, self.files = 0, dict[str, str]()
-        self.objects: set[str] = set()
+        self.objects, self.places = set[str](), dict[str, str]()
         self.reload()
 
     def reload(self) -> None:
@@ -56,13 +64,17 @@ class Remote:
         listed = urls.list_files(self.function, self.url)
         self.objects = {name.removeprefix("objects/") for name in listed if name.startswith("objects/")}
         self.number, self.files = newest(listed, "index/"), {}
+        next_state = self.object_of("", self.number + 1)
+        self.places = {name.removeprefix(next_state): name for name in self.objects if name.startswith(next_state)}
         if self.number:
-            self.files = self.read_index(self.number)
+            objects = self.read_index(self.number)
+            self.files = {name: place.partition("-")[2] for name, place in objects.items()}
+            self.places |= {self.files[name]: place for name, place in objects.items()}
 
     @property
     def dead(self) -> set[str]:
         """The objects that the newest state does not name: left by a killed push, or of one that runs now."""
-        return self.objects - {*self.files.values()}
+        return self.objects - {self.places[whole] for whole in self.files.values()}
 
     @contextmanager
     def steady(self) -> Iterator[None]:
@@ -80,13 +92,13 @@ class Remote:
             return urls.read(self.function, url)
 
     def read_index(self, number: int) -> dict[str, str]:
-        """The files of a state by name; InputError for names that leave the folder, and invalid hashes."""
+        """The objects of a state by file name; InputError for names that leave the folder, and invalid objects."""
         url = self.index_url(number)
         fields = parse_json(self.function, self.read(url), url)
         index: Index = convert(Index, fields, self.function, url)
-        for name, whole in index.files.items():
+        for name, place in index.files.items():
             plain = all(part not in ("", ".", "..") for part in name.split("/")) and name.isprintable()
-            good = plain and HASH.fullmatch(whole)
+            good = plain and OBJECT.fullmatch(place)
             require(good, self.function, f"plain names and hashes in {url}", repr(name)[:80])
         return index.files
 
@@ -94,9 +106,18 @@ class Remote:
         """The URL of an index."""
         return f"{self.url}/index/{number:012d}.json"
 
+    def object_of(self, whole: str, number: int) -> str:
+        """The name of an object that is written for the state of this number."""
+        return f"{number:012d}-{whole}"
+
     def object_url(self, whole: str) -> str:
         """The URL of the bytes of this SHA-256."""
-        return f"{self.url}/objects/{whole}"
+        return f"{self.url}/objects/{self.places[whole]}"
+
+    def check_newest(self) -> None:
+        """Raises InputError if another writer has made a newer state."""
+        there = newest(urls.list_files(self.function, f"{self.url}/index"))
+        require(there <= self.number, self.function, f"{self.url} as it was written", MOVED_ON, AGAIN)
 
     def push(self, root: Path, files: dict[str, str], grow: bool = False) -> None:
         """Makes `files`, the SHA-256 by name below `root`, the newest state, unless it is already.
@@ -108,23 +129,24 @@ class Remote:
         if files == self.files and self.number and not self.dead:
             return
         files = {name: self.upload(root / name, whole, grow) for name, whole in files.items()}
-        writer, number = uuid.uuid4().hex, self.number + 1
-        content = json.dumps(dataclasses.asdict(Index(files, writer))).encode()
+        number, places = self.number + 1, {name: self.places[whole] for name, whole in files.items()}
+        content = json.dumps(dataclasses.asdict(Index(places, uuid.uuid4().hex))).encode()
         expected, got = f"{self.url} as it was read", MOVED_ON
         require(urls.create(self.function, self.index_url(number), content), self.function, expected, got, MOVED)
         names = urls.list_files(self.function, f"{self.url}/index")
-        if any(name > f"{number:012d}.json" for name in names):
+        if newest(names) > number:
             urls.delete(self.function, [self.index_url(number)])
             require(False, self.function, expected, got, MOVED)
         self.number, self.files = number, files
-        dead = sorted(self.objects - {*files.values()})
-        old = [f"{self.url}/index/{name}" for name in names if name < f"{number:012d}.json"]
-        urls.delete(self.function, old + [self.object_url(whole) for whole in dead])
-        self.objects &= {*files.values()}
+        self.places = {whole: places[name] for name, whole in files.items()}
+        dead = sorted(self.dead)
+        old = [f"{self.url}/index/{name}" for name in names if newest([name]) < number]
+        urls.delete(self.function, old + [f"{self.url}/objects/{name}" for name in dead])
+        self.objects.difference_update(dead)
 
     def upload(self, path: Path, whole: str, grow: bool) -> str:
         """Writes the object of a file with this SHA-256, unless it exists; returns the actual SHA-256."""
-        if whole in self.objects:
+        if whole in self.places:
             return whole
         require(path.is_file(), self.function, f"the file {path}", "none")
         is_small = path.stat().st_size <= urls.PIECE
@@ -132,11 +154,13 @@ class Remote:
         got = fingerprint(content) if is_small else file_fingerprint(path)
         expected, do = f"{path} with SHA-256 {whole[:12]}...", "Run the same command again, or tangent-jax store verify"
         require(got == whole or grow, self.function, expected, f"{got[:12]}...: it was altered", do)
+        place = self.object_of(got, self.number + 1)
         if is_small:
-            urls.write(self.function, self.object_url(got), content)
+            urls.write(self.function, f"{self.url}/objects/{place}", content)
         else:
-            urls.upload(self.function, path, self.object_url(got))
-        self.objects.add(got)
+            urls.upload(self.function, path, f"{self.url}/objects/{place}")
+        self.objects.add(place)
+        self.places[got] = place
         return got
 
     def fetch(self, folder: Path, wanted: Collection[str] | None = None) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import InputError, placement, require
-from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, write_whole
+from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
 from tangent_jax.core.records import read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
@@ -103,19 +103,19 @@ class Ledger:
 
 @contextmanager
 def put_back(path: Path) -> Iterator[None]:
-    """Restores a file if the `with` block raises InputError, as where it cannot be copied to a URL.
+    """Restores a file, on disk, if the `with` block raises InputError, as where it cannot be copied to a URL.
 
     A step whose payment is not at the URL does not run, so it need not stay paid here.
     """
-    before, partial = path.read_bytes() if path.exists() else None, path.with_name(f"{path.name}.partial")
+    before = path.read_bytes() if path.exists() else None
     try:
         yield
     except InputError:
         if before is None:
             path.unlink(missing_ok=True)
+            synchronize(path.parent)
         else:
-            partial.write_bytes(before)
-            os.replace(partial, path)
+            replace_whole(path, before)
         raise
 
 

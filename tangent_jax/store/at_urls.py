@@ -69,9 +69,9 @@ def is_component(url: str, fingerprint: str) -> bool:
 
 
 def keep(remote: Remote, files: dict[str, str], results: Collection[str] = ()) -> None:
-    """Deletes results, then all files of a folder but these, if nobody has written there since it was read."""
-    urls.delete(REMOVE, [*results])
+    """Deletes all files of a folder but these, then results, if nobody has written there since it was read."""
     remote.push(Path(), files)
+    urls.delete(REMOVE, [*results])
 
 
 def still(url: str) -> str:

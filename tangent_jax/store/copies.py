@@ -42,7 +42,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
         require(lines[: len(theirs)] == theirs, "store push", expected, got, do)
         files = {str(path.relative_to(store.root)): whole for path, whole in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS}
-        new = len({*files.values()} - remote.objects)
+        new = len({*files.values()} - {*remote.places})
         remote.push(store.root, files)
     return {"lines": len(lines), "files": len(files), "copied": new}
 

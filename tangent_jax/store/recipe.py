@@ -28,6 +28,7 @@ from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.store.moves import Move, total_of
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
+from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
@@ -95,8 +96,9 @@ class Recipe:
     moves: tuple[Move, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises InputError for invalid settings, before any long computation."""
+        """Raises InputError for invalid settings, before any long computation; spells the loss in one way."""
         self.objective()
+        object.__setattr__(self, "loss", spell_loss(self.loss))  # equal losses are equal recipes
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)

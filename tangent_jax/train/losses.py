@@ -220,3 +220,17 @@ def make_loss(text: str, **given: float) -> Loss:
         require(field in known, "make_loss", f"hyper-parameters of {name}: {', '.join(known) or 'none'}", field)
         finite_number(field, value, 0.0, 1e6, by="make_loss")
     return LOSSES[name](**given)
+
+
+def spell_loss(text: str) -> str:
+    """The one spelling of a named loss: hyper-parameters that differ from their defaults, in the order of its fields.
+
+    >>> spell_loss("rsl:kappa=5:alpha=2.0"), spell_loss("rsl:kappa=15")
+    ('rsl:alpha=2:kappa=5', 'rsl')
+    """
+    loss, parts = make_loss(text), [text.partition(":")[0]]
+    for field in dataclasses.fields(loss):
+        value = getattr(loss, field.name)
+        if value != field.default:
+            parts.append(f"{field.name}={value!r}".removesuffix(".0"))
+    return ":".join(parts)

@@ -99,6 +99,66 @@ def test_of_two_writers_one_is_refused_and_changes_nothing(url, tmp_path):
     assert Remote("test", url).files == {"y": files["y"]}
 
 
+def whole(url, folder):
+    """The files of the newest state at a URL, each read whole."""
+    remote = Remote("test", url)
+    remote.pull(folder)
+    assert {name: file_fingerprint(folder / name) for name in remote.files} == remote.files
+    return remote.files
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("request_of_first", range(7))
+def test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other_is_whole(
+    request_of_first, early, tmp_path, monkeypatch
+):
+    """The second opens, before or in the midst of the first's push, and pushes there what the first replaces."""
+    url, calls = f"memory://bucket/{next(NUMBERS)}", itertools.count()
+    root, files = folder(tmp_path / "a", x=b"1", y=b"2", z=b"3")
+    x, y, z = ({name: files[name]} for name in "xyz")
+    Remote("test", url).push(root, x)
+    first, second = Remote("test", url), Remote("test", url) if early else None
+    refusals = []
+
+    def push(remote, *wanted):
+        try:
+            for state in wanted:
+                remote.push(root, state)
+        except InputError as error:
+            refusals.append(str(error))
+
+    def interrupted(call):
+        def calling(*arguments):
+            if next(calls) == request_of_first:
+                push(second or Remote("test", url), x | z, x)
+            return call(*arguments)
+
+        return calling
+
+    for name in ("write", "create", "list_files", "delete"):
+        monkeypatch.setattr(urls, name, interrupted(getattr(urls, name)))
+    push(first, y, y | z)
+    monkeypatch.undo()
+    assert next(calls) > request_of_first, "the second never wrote"
+    assert len(refusals) == 1
+    assert "got a newer state, of another writer. Run the same command again" in refusals[0]
+    assert whole(url, tmp_path / "b") in (x, y | z)
+
+
+def test_results_are_not_published_over_those_of_a_newer_run(url, monkeypatch):
+    with mirrors.open_mirror("test", url) as mirror:
+        write_whole(mirror.root / "result.json", "{}")
+        push = mirror.push
+
+        def and_another(self):
+            push()
+            Remote("test", f"{url}/state").push(self.root, {})
+
+        monkeypatch.setattr(mirrors.Mirror, "push", and_another)
+        refused("as it was written; got a newer state, of another writer", mirror.publish)
+    assert "result.json" not in urls.list_files("test", url)
+
+
 def test_altered_and_missing_objects_are_told_and_change_nothing(url, tmp_path):
     root, files = folder(tmp_path / "a", x=b"1")
     remote = Remote("test", url)
@@ -110,7 +170,7 @@ def test_altered_and_missing_objects_are_told_and_change_nothing(url, tmp_path):
     urls.delete("test", [remote.object_url(files["x"])])
     refused("which does not exist", remote.pull, tmp_path / "b")
     assert (tmp_path / "b/mine").exists()
-    urls.write("test", remote.index_url(2), b'{"files": {"../x": "%s"}, "writer": ""}' % files["x"].encode())
+    urls.write("test", remote.index_url(2), b'{"files": {"../x": "%012d-%s"}, "writer": ""}' % (1, files["x"].encode()))
     refused("expected plain names and hashes", Remote, "test", url)
 
 
@@ -343,7 +403,7 @@ def test_what_a_killed_push_left_is_deleted_by_the_next(url, tmp_path, monkeypat
     remote = Remote("test", url)
     assert (remote.files, len(remote.objects)) == ({"x": files["x"]}, 2)
     remote.push(root, {"x": files["x"]})
-    assert [*urls.list_files("test", f"{url}/objects")] == [files["x"]]
+    assert [*urls.list_files("test", f"{url}/objects")] == [f"000000000001-{files['x']}"]
     assert len(urls.list_files("test", f"{url}/index")) == 1
 
 

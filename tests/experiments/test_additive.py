@@ -5,6 +5,7 @@ import json
 import pytest
 from run_binary import run
 
+from tangent_jax.commands.shared import additive
 from tangent_jax.store import recipe as recipes
 from tangent_jax.store.store import Store
 
@@ -26,6 +27,29 @@ def test_exact_methods_have_one_accuracy_for_any_shards(tmp_path, sharding):
         assert one == several == result["full"][name] > 0.7
         assert result["methods"][name]["searched"] == (18 if name == "exact" else 6)
     assert (tmp_path / "out/compose.png").exists()
+
+
+def test_settings_of_owners_are_chosen_without_another_store_and_without_removed_images(tmp_path, monkeypatch):
+    """They are those of all images, as long as nobody is removed; held-out images, or all, choose them."""
+    counts, choose = [], additive.choose_settings
+    monkeypatch.setattr(
+        additive, "choose_settings", lambda all_, *rest: (counts.append(all_.counts.sum()), choose(all_, *rest))[1]
+    )
+    (tmp_path / "who.csv").write_text("file,owner\n" + "".join(f"digit {i},owner {i % 3}\n" for i in range(898)))
+    flags, owners = ["--method=ridge", *places(tmp_path)], [f"--owners={tmp_path / 'who.csv'}", "--sharding=owner"]
+    chosen = {}
+    for how in ("held_out", "leave_one_out"):
+        said = json.loads(run("compose", *flags, *owners, f"--settings={how}")[0])
+        chosen[how] = said["methods"]["ridge"]
+        assert (chosen[how]["searched"], [*said["shards"]], said["full"]) == (6, ["3"], {})
+        (root,) = (tmp_path / "store").iterdir()
+        assert [*Store(root)] == ["owner 0", "owner 1", "owner 2"]
+    run("store", "remove", f"--store={root}", "--owner=owner 1", f"--cache_dir={tmp_path / 'cache_dir'}")
+    run("compose", *flags, *owners, "--settings=leave_one_out")
+    assert counts[1:] == [898, 898 - 299]
+    for how, own in chosen.items():
+        said = json.loads(run("compose", *flags, "--shards=1", f"--settings={how}")[0])
+        assert said["methods"]["ridge"] == own
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_results_that_cannot_be_written_end_a_training(binary, s3, tmp_path):
         s3.mend()
         assert not s3.fs.exists(f"{url}/result.json")
         whole = Remote("test", f"{url}/state")
-        assert {*whole.files.values()} <= whole.objects
+        assert {whole.places[name] for name in whole.files.values()} <= whole.objects
     run(*flags)
     assert s3.fs.exists(f"{url}/result.json")
     flags[-1] = "--out=s3://nothing/out"

@@ -155,11 +155,11 @@ def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
     gone = {*examples().identifiers()[:10]}
     line = f"{url}/run: the removed component, its factors, steps and checkpoints"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "delete", stopping(urls.delete, itertools.count().__next__))  # the second: of objects
+        patch.setattr(urls, "delete", stopping(urls.delete, itertools.count().__next__))  # the second: of results
         traces = find_traces(store, ["a"], gone)[0]
         with pytest.raises(KeyboardInterrupt):
             [trace.erase() for trace in traces if trace.line == line]
-    assert len(urls.list_files("test", f"{url}/run/state/objects")) > 2
+    assert "dw.safetensors" in urls.list_files("test", f"{url}/run")
     assert line in erase_traces(store, ["a"], gone).deleted
     assert {*Remote("test", f"{url}/run/state").files} == {"result.json", "checkpoints/other/z"}
     names = urls.list_files("test", f"{url}/run")
@@ -171,6 +171,18 @@ def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
         mirror.publish()
     assert line not in erase_traces(store, ["a"], gone).deleted
     assert same(read_component(f"{url}/run/dw.safetensors")[0], part(1))
+
+
+def test_a_removal_deletes_no_result_where_another_run_writes(url, tmp_path, monkeypatch):
+    """It could be that run's."""
+    store, _ = component(tmp_path / "store", url)
+    with mirrors.open_mirror("test", f"{url}/run") as mirror:
+        write_component(mirror.root / "dw.safetensors", part(0), {})
+        mirror.publish()
+    monkeypatch.setattr(urls, "create", lambda *_: False)  # another writer
+    done = erase_traces(store, ["a"], {*examples().identifiers()[:10]})
+    assert any(f"{url}/run: the removed" in line and "of another writer" in line for line in done.not_reached)
+    assert "dw.safetensors" in urls.list_files("test", f"{url}/run")
 
 
 def test_what_a_removal_cannot_erase_at_a_url_is_listed(url, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 
 from tangent_jax.core import InputError, files
 from tangent_jax.core.files import fingerprint
+from tangent_jax.privacy import ledger
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.train import fit_private
@@ -272,3 +274,27 @@ def test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept(refused, tmp_pat
             train(tmp_path)
     fitted = train(tmp_path)
     assert (fitted.steps, fitted.spent.steps_paid) == (5, 5)
+
+
+@pytest.mark.parametrize("before", [None, b"paid 1"])
+def test_a_payment_that_is_taken_back_is_taken_back_on_the_disk(before, tmp_path, monkeypatch):
+    """The bytes first, then the folder's names: power that fails leaves one of both accounts whole."""
+    path, synchronized, fsync = tmp_path / "ledger.json", [], os.fsync
+    if before is not None:
+        path.write_bytes(before)
+
+    def watched(descriptor):
+        fsync(descriptor)
+        synchronized.append((os.fstat(descriptor).st_ino, path.read_bytes() if path.exists() else None))
+
+    def refused_payment():
+        with ledger.put_back(path):
+            path.write_bytes(b"paid 2")
+            raise InputError("full")
+
+    monkeypatch.setattr(os, "fsync", watched)
+    with pytest.raises(InputError, match="full"):
+        refused_payment()
+    *_, last = synchronized
+    assert last == (tmp_path.stat().st_ino, before)
+    assert before is None or path.stat().st_ino in [inode for inode, _ in synchronized]

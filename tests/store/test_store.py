@@ -28,6 +28,7 @@ from tangent_jax.store.removal import plan_removal, remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
+from tangent_jax.train.objective import make_objective
 
 
 def filled(root, count=3, **changes):
@@ -351,6 +352,30 @@ def test_provenance_survives_json():
     for made in (origin(1), origin(0, privacy=ACCOUNT)):
         assert Provenance.from_json(made.to_json()) == made
     check_same("f", origin(1), origin(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("rsl", "rsl"),
+        ("ce", "ce"),
+        ("rsl:kappa=15", "rsl"),
+        ("rsl:kappa=1.5e1:alpha=1", "rsl"),
+        ("rsl:kappa=5.0:alpha=2", "rsl:alpha=2:kappa=5"),
+        ("rsl:alpha=0.10", "rsl:alpha=0.1"),
+        ("rsl:alpha=1e-5", "rsl:alpha=1e-05"),
+        ("rsl:kappa=100000", "rsl:kappa=100000"),
+    ],
+)
+def test_recipes_of_one_loss_are_equal_however_it_is_spelled(text, spelled, tmp_path):
+    """So their components add, and each goes on where the other was stopped."""
+    recipe = Recipe(loss=text)
+    assert (recipe.loss, recipe) == (spelled, Recipe(loss=spelled))
+    assert recipe.objective() == make_objective(text)
+    store = Store(tmp_path / "store")
+    store.add("a", part(1), origin(1, recipe=Recipe(loss=spelled)))
+    store.add("b", part(2), origin(2, recipe=recipe))
+    assert {component.recipe.loss for component in map(store.provenance, store)} == {spelled}
 
 
 def test_a_recipe_of_version_0_3_has_its_alpha_and_kappa_in_the_text_of_its_loss():

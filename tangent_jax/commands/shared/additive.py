@@ -2,14 +2,14 @@
 
 import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.commands.shared.shards import Method
+from tangent_jax.commands.shared.shards import Method, is_by_owner
 from tangent_jax.core import require
 from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_of
 from tangent_jax.solver import Settings, Statistics, choose_settings
@@ -68,26 +68,39 @@ class Additive(Method):
         """The sum of the shards' statistics over all classes of the data set, from the store of this title."""
         return self.store(divided, title).statistics().of_classes(self.dataset.classes)
 
+    def of_all(self, title: str) -> Statistics:
+        """The statistics of all training images, from the store of this title; of owners without a store."""
+        if is_by_owner():
+            classes = self.dataset.classes
+            return tj.solver.make_statistics(self.map, self.train, classes).of_classes(classes)
+        return self.statistics(self.whole(), title)
+
+    def without_removed(self) -> Self:
+        """The same method, on the images that were not removed from the owners' store."""
+        left, own = self.shards(self.whole()).rows_left(tj.Store(self.path(""))), copy.copy(self)
+        own.train = self.train.take(left["all"])
+        return own
+
     @cached_property
     def chosen(self) -> tuple[Settings, int]:
         """The settings of --settings, or the chosen ones, and the number tried.
 
-        Held-out images are those of a validation split, or a fifth of the training images.
+        Held-out images are those of a validation split, or a fifth of the training images. With owners the settings
+        are chosen without a store of all images, and without the images that were removed.
         """
         if F.settings not in setup.CHOICES:
             return setup.settings_of("flags, --settings", F.settings), 0
-        own, title, splits = self, "full", self.dataset.splits
+        own, title, splits = self.without_removed() if is_by_owner() else self, "full", self.dataset.splits
         left_out = F.settings == "leave_one_out"
-        data, of = self.train, "train"
+        data, of = own.train, "train"
         if not left_out and not F.held_out and {"validation", "test"} <= {*splits}:
             data = self.once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
             of = "validation"
         elif not left_out:
             title = "settings" + "-twice" * self.is_held_out
-            own = copy.copy(self)
-            own.hold_out()
+            own = copy.copy(own).hold_out()
             data, of = own.test, "held out"
-        total, rows = own.statistics(own.whole(), title), self.rows_of(data, of)
+        total, rows = own.of_all(title), self.rows_of(data, of)
         with tj.show_progress(f"{self.title}: settings"):
             return choose_settings(total, rows, data.targets, (self.how,), left_out)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup
-from tangent_jax.commands.shared.flags import F, numbers
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.removing import read_asked
-from tangent_jax.commands.shared.shards import Method, owners_of_train
+from tangent_jax.commands.shared.shards import Method, shard_counts
 from tangent_jax.core import require
 
 ROUNDS = {"solver": "optimum", "penalty": 0.1, "passes": 12}
@@ -45,7 +45,7 @@ def compose(methods: Mapping[str, Method]) -> None:
     """Runs --rounds for each number of shards and each method, and shows the network's accuracy after each."""
     table: dict[str, dict[str, list[float]]] = {}
     facts: dict[str, dict[str, Any]] = {}
-    for count in [len(owners_of_train())] if F.sharding == "owner" else numbers("shards", int):
+    for count in shard_counts():
         table[f"{count}"], facts[f"{count}"] = {}, {}
         for name, method in methods.items():
             first = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))

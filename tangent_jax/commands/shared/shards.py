@@ -11,7 +11,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.core import Tree, expand_path, require
 
 
@@ -26,7 +26,7 @@ class Method:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.name, self.recipe = name or method, recipe or setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_tested(F.dataset)
-        if "sharding" in F and F.sharding == "owner":
+        if is_by_owner():
             owners_of_train()
         self.predict = setup.predictor(self.recipe, self.dataset.classes)
         self.train = setup.features(self.predict, self.dataset.train, "train inputs")
@@ -74,7 +74,7 @@ class Method:
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
         identifiers, names = zip(*self.train.examples, strict=True)
-        if F.sharding == "owner":
+        if is_by_owner():
             divided = tj.shards.by_owner(names, F.owners)
         else:
             divide = {
@@ -98,8 +98,7 @@ class Method:
         `only`: the groups to train, None for all.
         """
         store = tj.Store(self.path(title))
-        by_owner = F.sharding == "owner"
-        held = f"{len(rows)} components, one for each {'owner' if by_owner else 'shard'}"
+        held = f"{len(rows)} components, one for each {'owner' if is_by_owner() else 'shard'}"
         if rows.keys() == self.whole().keys():
             held = "one component of all images"
         print(f"store: {store.root} ({held})", file=sys.stderr)
@@ -170,6 +169,16 @@ class Method:
     def outputs(self, store: tj.Store) -> np.ndarray:
         """The outputs of every component on the test images, "s n c"."""
         return np.stack([tj.outputs(self.predict, store[name], self.test.inputs) for name in store])
+
+
+def is_by_owner() -> bool:
+    """True with --sharding=owner: each component sees one owner's images, and no store holds one of all images."""
+    return "sharding" in F and F.sharding == "owner"
+
+
+def shard_counts() -> list[int]:
+    """The numbers of shards to compose: of --shards, or the number of owners."""
+    return [len(owners_of_train())] if is_by_owner() else numbers("shards", int)
 
 
 def owners_of_train() -> set[str]:
