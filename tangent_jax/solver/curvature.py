@@ -26,9 +26,8 @@ from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import Tree, require, trees
 from tangent_jax.core.boundary import public_class
-from tangent_jax.linear.signals import Layout, Probed
+from tangent_jax.linear.signals import Layout, Probed, layout
 from tangent_jax.rules.probe import widen
-from tangent_jax.train.losses import Loss
 
 LARGEST_BLOCK = 4096  # numbers of a gain or bias; larger leaves have one block per row of the last axis
 
@@ -124,28 +123,52 @@ def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
         require(size == leaf.size, function, f"factors of {path}, {leaf.size} numbers", size)
 
 
-def batch_curvature(
-    probed: Probed, y: Array, outputs: Array, example_weights: Array, loss: Loss, key: Array | None, count: int
-) -> Curvature:
-    """The factors of one batch; `outputs`: the expansion point of the loss; example weights "b", 0 where padded."""
+def batch_curvature(probed: Probed, cotangents: Array, example_weights: Array, most: int) -> Curvature:
+    """The factors of one batch.
+
+    Args: cotangents: "k b c", with sum_k u_k u_k^T the Hessian of each example's loss; example weights "b", 0 where
+          padded; most: the bytes of signals that exist at once, or those of one cotangent if they are more.
+    """
     root = jnp.sqrt(example_weights)[:, None]
-    leaves = probed.rows(loss.hessian_root(outputs, y, key, count) * root)
-    kernels, blocks, layouts, sums = {}, {}, [], {}
-    for path, leaf in leaves.items():
-        if leaf.layout is None:
-            blocks[path] = outer(leaf.s.reshape(-1, *probed.shapes[path]))
+    blocks = signal_sums(probed, cotangents * root, most)
+    kernels, layouts, sums = {}, [], {}
+    for use in probed.uses:
+        if use.spec is None:
             continue
-        x, s = widen(leaf.x), widen(leaf.s)  # sums in half precision would overflow
-        x = x * root[:, :, None, None]
-        if path in probed.biases:
+        assert use.x is not None
+        axes = layout(use)
+        x = widen(axes.rows(use.x)) * root[:, :, None, None]  # sums in half precision would overflow
+        if use.path in probed.biases:
             last, tokens = jnp.einsum("bthi,b->hi", x, root[:, 0]), x.shape[1] * jnp.sum(example_weights)
-            sums[path] = jnp.pad(last, ((0, 0), (0, 1)), constant_values=tokens.astype(last.dtype))
-        a = jnp.einsum("bthi,bthj->hij", x, x)
-        g = jnp.einsum("bktho,bkthp->hop", s, s) / x.shape[1]
-        kernels[path] = a, g
-        layouts.append((path, leaf.layout))
+            sums[use.path] = jnp.pad(last, ((0, 0), (0, 1)), constant_values=tokens.astype(last.dtype))
+        kernels[use.path] = jnp.einsum("bthi,bthj->hij", x, x), blocks.pop(use.path)
+        layouts.append((use.path, axes))
     of_all = jnp.sum(example_weights), tuple(sorted(layouts)), ""
     return Curvature(kernels, blocks, *of_all, sums, tuple(sorted(probed.biases.items())))
+
+
+def signal_sums(probed: Probed, cotangents: Array, most: int) -> dict[str, Array]:
+    """G of each kernel and the block of each other leaf, by path; the signals of some cotangents at a time."""
+
+    def of_some(u: Array) -> dict[str, Array]:
+        sums = {}
+        for path, leaf in probed.rows(u).items():
+            if leaf.layout is None:
+                sums[path] = outer(leaf.s.reshape(-1, *probed.shapes[path]))
+            else:
+                s = widen(leaf.s)
+                sums[path] = jnp.einsum("bktho,bkthp->hop", s, s) / s.shape[2]
+        return sums
+
+    of_one = sum(s.size * s.dtype.itemsize for s in jax.eval_shape(probed.back, cotangents[0]))
+    parts = -(-len(cotangents) // max(1, most // max(1, of_one)))
+    if parts == 1:
+        return of_some(cotangents)
+    size = -(-len(cotangents) // parts)
+    padded = jnp.pad(cotangents, ((0, size * parts - len(cotangents)), (0, 0), (0, 0)))
+    groups = padded.reshape(parts, size, *cotangents.shape[1:])
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(of_some, groups[0]))
+    return jax.lax.scan(lambda total, u: (trees.plus(total, of_some(u)), None), zeros, groups)[0]
 
 
 def outer(v: Array) -> Array:

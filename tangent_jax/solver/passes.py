@@ -19,7 +19,7 @@ from tangent_jax.train.targets import Predict
 
 ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64
 SHOWN = 1 / ROUNDING  # share of that at which conjugate gradients end: below it they follow rounding
-CACHED = 1 << 25  # bytes kept of a batch on a CPU: more would exceed its caches
+CACHED = 1 << 25  # bytes of a batch's values on a CPU: more would exceed its caches
 
 
 class Summed(NamedTuple):
@@ -101,7 +101,8 @@ def part_curvature(
     """The factors of the i-th batch; key: None for the signals of all outputs, else for `signals` random ones."""
     key = None if key is None else jax.random.fold_in(key, i)
     probed = part.jacobian.predict.probe(zero, part.jacobian.x, at_zero=True)
-    return batch_curvature(probed, part.targets, outputs, part.example_weights, objective.loss, key, signals)
+    cotangents = objective.loss.hessian_root(outputs, part.targets, key, signals)
+    return batch_curvature(probed, cotangents, part.example_weights, batch_room())
 
 
 @partial(jax.jit, static_argnames="signals")
@@ -132,6 +133,11 @@ def room() -> int:
     return (placement.memory() or placement.machine_memory()) // 4
 
 
+def batch_room() -> int:
+    """The bytes that one batch's values may take: `room()`, on a CPU `CACHED`."""
+    return CACHED if placement.memory() is None else room()
+
+
 def kept_bytes(predict: Predict, zero: Tree, inputs: Any, count: int) -> int:
     """The bytes that `keep` stores for a batch of `count` examples."""
     x = jax.ShapeDtypeStruct((count, *inputs.shape[1:]), jax.dtypes.canonicalize_dtype(inputs.dtype))
@@ -142,9 +148,8 @@ def kept_bytes(predict: Predict, zero: Tree, inputs: Any, count: int) -> int:
 def pass_batch(predict: Predict, zero: Tree, inputs: Any) -> int:
     """The number of examples that a pass processes at once, a power of two.
 
-    Their kept values fit into `room()`, on a CPU into `CACHED` bytes.
+    Their kept values fit into `batch_room()`.
     """
-    budget = CACHED if placement.memory() is None else room()
     of_one, of_two = (kept_bytes(predict, zero, inputs, count) for count in (1, 2))
-    most = max(1, budget // max(1, of_two - of_one))
+    most = max(1, batch_room() // max(1, of_two - of_one))
     return min(1 << (most.bit_length() - 1), 4096)
