@@ -167,6 +167,7 @@ def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_pat
 
     pair = [process(index, port, f"first-{index}") for index in range(2)]
     wait_until(pair[0], lambda: Remote("test", f"{url}/state").number > 2)
+    assert [one.exitcode for one in pair] == [None, None], (tmp_path / "first-0/err").read_text()
     for one in pair:
         one.kill()
         one.join()
