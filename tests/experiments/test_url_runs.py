@@ -12,7 +12,7 @@ from photos import as_zip, photographs
 from run_binary import module_of, output_of, run, start, wait_until
 
 from tangent_jax.core import trees, urls
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.core.snapshots import Remote, newest
 from tangent_jax.exports.folder import load_export
 from tangent_jax.models.load import load, save
 from tangent_jax.store.files import read_component
@@ -54,6 +54,11 @@ def inputs(s3, tmp_path_factory):
     return root
 
 
+def number_at(url):
+    """The number of the newest state of a run at a URL, which may be replaced before it is read."""
+    return newest(urls.list_files("test", f"{url}/state/index"))
+
+
 def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL):
     """The last line of a command that is killed after its state at `url` has changed, three times, and ends then."""
     code = EVERY_STEP.format(binary=binary, module=module_of(binary.split()[0]))
@@ -61,9 +66,9 @@ def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL)
     for machine in range(3):
         home = tmp_path / f"machine {machine}"
         home.mkdir()
-        before = Remote("test", f"{url}/state").number
+        before = number_at(url)
         process = start(code, *flags, stderr=tmp_path / "err", HOME=home)
-        wait_until(process, lambda before=before: Remote("test", f"{url}/state").number > before + 1)
+        wait_until(process, lambda before=before: number_at(url) > before + 1)
         assert process.exitcode is None, (tmp_path / "err").read_text()
         os.kill(process.pid, number)
         process.join()
