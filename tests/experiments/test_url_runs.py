@@ -171,7 +171,7 @@ def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_pat
         return start(code, *flags, *join, **files, HOME=tmp_path / home)
 
     pair = [process(index, port, f"first-{index}") for index in range(2)]
-    wait_until(pair[0], lambda: Remote("test", f"{url}/state").number > 2)
+    wait_until(pair[0], lambda: number_at(url) > 5)  # after an epoch's
     assert [one.exitcode for one in pair] == [None, None], (tmp_path / "first-0/err").read_text()
     for one in pair:
         one.kill()
@@ -184,7 +184,7 @@ def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_pat
         assert one.exitcode == 0, (tmp_path / f"second-{index}/err").read_text()
     assert json.loads(urls.read("test", f"{url}/result.json"))["steps"] == 6 * 5
     assert "going on after epoch" in (tmp_path / "second-0/err").read_text()
-    assert (tmp_path / "second-1/out").read_text() == ""
+    assert '"method"' not in (tmp_path / "second-1/out").read_text()
 
 
 def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_path):
