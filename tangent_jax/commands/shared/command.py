@@ -46,7 +46,7 @@ PEER = re.compile(
     r"remote process exited|heartbeat timeout|barrier timed out",
     re.IGNORECASE,
 )
-"""What Gloo, NCCL and JAX's coordination service say where another process has ended."""
+"""Messages of Gloo, NCCL and JAX's coordination service once another process has ended."""
 
 
 def out_folder() -> Path:
