@@ -106,6 +106,10 @@ EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expa
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
 CLUSTERS, JOB, SBATCH = "tests/test_clusters.py", "tangent_jax/core/job.py", "examples/cluster/job.sbatch"
 STOPPED_JOBS = f"{CLUSTERS}::test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not"
+ONE_TASK = f"{CLUSTERS}::test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone"
+LOST_STEPS = "tests/experiments/test_private_binaries.py::test_a_private_run_says_how_many_paid_steps_a_kill_lost"
+URL_JOB = "tests/experiments/test_url_runs.py::test_two_processes_are_one_job_with_its_results_at_a_url"
+IN_ONE_LINE = "tests/test_commands.py::test_a_process_whose_neighbour_ended_says_so_in_one_line"
 RESUMED = "tests/train/test_run.py::test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not"
 DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
@@ -1728,10 +1732,19 @@ MUTATIONS = [
       f"{ENGINES}::test_totals_are_equal_to_rounding_and_count_a_repeated_shard_once"),
     # Slurm's job script
     M(SBATCH, "", "TimeLimit ] || queue_again", "TimeLimit ]", STOPPED_JOBS),
-    M(SBATCH, "", '[ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%r)" != TimeLimit ] || queue_again', "queue_again",
+    M(SBATCH, "", '[ "$(squeue --noheader --jobs="$job" --format=%r)" != TimeLimit ] || queue_again', "queue_again",
       STOPPED_JOBS),
     M(SBATCH, "", "-ge 100", "-ge 1000", STOPPED_JOBS),
+    M(SBATCH, "", 'scontrol requeue "$job"', 'scontrol requeue "$SLURM_JOB_ID"', ONE_TASK),
+    M(SBATCH, "", '--jobs="$job"', '--jobs="$SLURM_JOB_ID"', STOPPED_JOBS),
+    M(SBATCH, "", "export SRUN_CPUS_PER_TASK", "export CPUS_PER_TASK", ONE_TASK),
+    M(SBATCH, "", "${WORKERS:-$SLURM_ARRAY_TASK_COUNT}", "$SLURM_ARRAY_TASK_COUNT", ONE_TASK),
     M(SBATCH, "", '"${command[@]}" &', '"${command[@]}"', STOPPED_JOBS),
+    M("tangent_jax/privacy/train.py", "show_steps", "len(run.history) < spent.steps_paid", "False", LOST_STEPS),
+    M("tangent_jax/commands/private.py", "warn", "fitted.steps < spent.steps_paid", "False", LOST_STEPS),
+    M("tangent_jax/models/features.py", "features", "share_rows(cache.url, folder) if placement.is_writer()",
+      "share_rows(cache.url, folder) if is_keeper", URL_JOB),
+    M("tangent_jax/commands/shared/command.py", "in_one_line", "PEER.search(str(error)) if is_job else None", "None", IN_ONE_LINE),
     # Owners of statistics
     M("tangent_jax/commands/shared/additive.py", "Additive.of_all", "is_by_owner()", "False", OWN_SETTINGS),
     M("tangent_jax/commands/shared/additive.py", "Additive.chosen", "is_by_owner()", "False", OWN_SETTINGS),

@@ -107,6 +107,17 @@ def test_a_manifest_is_valid_by_kubernetes_schemas(path):
             validator.validate(broken, versions[-1], strict=True)
 
 
+def test_a_pod_takes_credentials_by_the_line_of_the_page():
+    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is absent: no schemas")
+    (line,) = re.findall(r"^ +envFrom: .*?(?= +#)", PAGE.read_text(), re.MULTILINE)
+    (secret,) = re.findall("^kubectl create secret generic (\\w+) ", PAGE.read_text(), re.MULTILINE)
+    text = re.sub("^ +image: .*", rf"\g<0>\n{line}", (FILES / "private.yaml").read_text(), flags=re.MULTILINE)
+    document = yaml.safe_load(text)
+    validator.validate(document, validator.latest_version(), strict=True)
+    (container,) = document["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": secret}}]
+
+
 @pytest.mark.parametrize("path", [*MANIFESTS, *MADE], ids=str)
 def test_a_manifest_starts_a_pod_again_for_the_codes_of_a_stop_alone(path):
     rules = job_of(path)["spec"]["podFailurePolicy"]["rules"]
@@ -197,6 +208,8 @@ def test_an_indexed_job_loses_a_pod_and_goes_on(work):
     survivor, killed = ended(*pods)
     assert killed == -signal.SIGKILL
     assert survivor not in (0, 130)
+    said = (work / "finetune-0.err").read_text()
+    assert survivor != 1 or re.search(r"^finetune: expected all processes of the job; got one that ended", said, re.M)
     again = {"COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
     assert ended(*[pod(path, work, index, **again) for index in range(2)]) == [0, 0]
     assert json.loads((work / "finetune-0.out").read_text().splitlines()[-1])["steps"] == 60
@@ -349,7 +362,8 @@ def test_a_slurm_array_is_a_farm_and_the_job_after_it_composes(cluster, tmp_path
     flags = [*FARM, "--epochs=1", f"--cache_dir={tmp_path / 'cache'}"]
     command = [*flags, f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     number = submit(cluster, tmp_path / "log-%a", "--array=0-1", command=command)
-    composed = submit(cluster, tmp_path / "composed", f"--dependency=afterok:{number}", command=command)
+    (after,) = re.findall(r"--dependency=afterok:\$farm (\S+)", PAGE.read_text())
+    composed = submit(cluster, tmp_path / "composed", f"--dependency=afterok:{number}", after, command=command)
     assert slurm.wait(lambda: not cluster("squeue", "-h", "-o", "%i"), 300)
     assert json.loads((tmp_path / "composed").read_text().splitlines()[-1])["shards"]["3"]["fc"] > 0.5
     assert fields(cluster, composed)["JobState"] == "COMPLETED"
@@ -372,20 +386,41 @@ def test_a_worker_is_asked_to_stop_before_its_time_is_over_and_queued_again(clus
     assert "DUE TO TIME LIMIT" not in log
 
 
-@pytest.fixture
-def deaf(tmp_path):
-    """An option of sbatch: `tangent-jax` is a program that ignores SIGTERM."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/tangent-jax").write_text("#!/bin/sh\ntrap '' TERM\nwhile sleep 1; do :; done\n")
-    (tmp_path / "bin/tangent-jax").chmod(0o755)
-    return f"--export=ALL,PATH={tmp_path / 'bin'}:{os.environ['PATH']}"
+def stand_in(folder, at_term):
+    """An option of sbatch: `tangent-jax` is a program that prints its arguments, and runs until SIGTERM or on."""
+    (folder / "bin").mkdir()
+    text = f"#!/bin/sh\necho $* $SRUN_CPUS_PER_TASK\ntrap '{at_term}' TERM\nwhile sleep 1; do :; done\n"
+    (folder / "bin/tangent-jax").write_text(text)
+    (folder / "bin/tangent-jax").chmod(0o755)
+    return f"--export=ALL,PATH={folder / 'bin'}:{os.environ['PATH']}"
 
 
 @pytest.mark.long
-def test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not(cluster, deaf, tmp_path):
+def test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone(cluster, tmp_path):
+    option = stand_in(tmp_path, "exit 130")
+    number = submit(cluster, tmp_path / "log-%a", option, "--array=0-1", command=["compose"])
+    logs = [tmp_path / f"log-{worker}" for worker in range(2)]
+    assert slurm.wait(lambda: all(log.exists() and "--worker" in log.read_text() for log in logs), 60)
+    assert [log.read_text().split() for log in logs] == [["compose", f"--worker={worker}/2"] for worker in range(2)]
+    array, other = sorted(range(2), key=lambda i: fields(cluster, f"{number}_{i}")["JobId"] != number)
+    assert fields(cluster, f"{number}_{array}")["JobId"] == number  # this task has the number of the whole array
+    cluster("scancel", "--signal=TERM", f"{number}_{array}")
+    assert slurm.wait(lambda: fields(cluster, f"{number}_{array}")["Restarts"] == "1", 60)
+    said = fields(cluster, f"{number}_{other}")
+    assert (said["JobState"], said["Restarts"]) == ("RUNNING", "0")
+    cluster("scancel", number)
+    more, log = (f"{option},WORKERS=5", "--array=3", "--cpus-per-task=2"), tmp_path / "again"
+    again = submit(cluster, log, *more, command=["compose"])
+    assert slurm.wait(lambda: log.exists() and log.read_text() == "compose --worker=3/5 2\n", 60)
+    cluster("scancel", again)
+
+
+@pytest.mark.long
+def test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not(cluster, tmp_path):
+    deaf = stand_in(tmp_path, "")
     over, last, cancelled = (
-        submit(cluster, tmp_path / name, f"{deaf},SLURM_RESTART_COUNT={count}", "--time=1", command=["finetune"])
-        for name, count in (("over", 99), ("last", 100), ("cancelled", 0))
+        submit(cluster, tmp_path / name, f"{deaf},SLURM_RESTART_COUNT={count}", "--time=1", *more, command=["finetune"])
+        for name, count, *more in (("over", 99, "--array=0-1"), ("last", 100), ("cancelled", 0))
     )
     assert slurm.wait(lambda: f"{cancelled}.0" in cluster("squeue", "-h", "-s"), 60)
     cluster("scancel", cancelled)
@@ -393,9 +428,10 @@ def test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancel
     assert (said["JobState"], said["Restarts"]) == ("CANCELLED", "0")
     said = finished(cluster, last, 150)
     assert (said["JobState"], said["Restarts"]) == ("TIMEOUT", "0")
-    assert slurm.wait(lambda: fields(cluster, over)["JobState"] == "PENDING", 60)
-    said = fields(cluster, over)
-    assert (said["Reason"], said["Restarts"]) == ("BeginTime", "1")
+    for task in (f"{over}_0", f"{over}_1"):
+        assert slurm.wait(lambda task=task: fields(cluster, task)["JobState"] == "PENDING", 60)
+        said = fields(cluster, task)
+        assert (said["Reason"], said["Restarts"]) == ("BeginTime", "1")
     cluster("scancel", over)
 
 

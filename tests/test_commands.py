@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 
+import jax
 import pytest
 from run_binary import ROOT
 from test_imports import MODULES, imports
@@ -15,7 +16,7 @@ from experiments.shared.defined import definitions
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
-from tangent_jax.commands.shared import codes
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, parse
 from tangent_jax.commands.shared.presets import PRESETS
@@ -64,6 +65,37 @@ def test_a_signal_while_a_command_is_imported_is_one_line():
     sent = f"lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGTERM)})"
     done = call("store", code=f"import runpy; runpy.run_module = {sent}")
     assert (done.returncode, done.stderr.strip()) == (128 + signal.SIGTERM, "interrupted before anything began")
+
+
+ENDED = {
+    "UNKNOWN: Gloo AllGather failed: [external/gloo/pair.cc:534] Connection closed by peer [10.0.0.2]:4311": (
+        "Connection closed by peer"
+    ),
+    "UNKNOWN: Gloo AllGather failed: [external/gloo/pair.cc:547] Read error: Connection reset by peer": (
+        "Connection reset by peer"
+    ),
+    "INTERNAL: NCCL operation failed: remote process exited or there was a network error.\nLast error:": (
+        "remote process exited"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [ValueError, jax.errors.JaxRuntimeError, ConnectionResetError])
+@pytest.mark.parametrize("text", ENDED)
+def test_a_process_whose_neighbour_ended_says_so_in_one_line(kind, text):
+    line = command.in_one_line(kind(text), is_job=True)
+    do = "Start all again: they go on from what is saved."
+    assert line == f"expected all processes of the job; got one that ended ({ENDED[text]}). {do}"
+
+
+def test_an_error_is_one_line_and_a_bug_of_one_process_has_its_traceback():
+    full = OSError(28, "No space left on device", "out")
+    for is_job in (False, True):
+        assert command.in_one_line(full, is_job) == "[Errno 28] No space left on device: 'out'"
+        assert command.in_one_line(MemoryError(), is_job) == "expected enough memory; got MemoryError."
+    assert command.in_one_line(KeyError("name"), False) is None
+    assert command.in_one_line(ValueError("a\nb"), True) == "ValueError: a b"
+    assert command.in_one_line(ValueError("Connection reset by peer"), False) is None
 
 
 def test_every_exit_has_a_code_of_the_table():

@@ -122,9 +122,12 @@ def counts_of(train: tj.Features) -> dict[str, int | None]:
     return {"examples": None if owners else len(train), "owners": owners}
 
 
-def warn(train: tj.Features, spent: tj.privacy.Spent) -> None:
+def warn(train: tj.Features, fitted: tj.Fitted) -> None:
     """Prints warnings about the budget on stderr."""
-    copies = copies_in(train)
+    copies, spent = copies_in(train), fitted.spent
+    if fitted.steps < spent.steps_paid:
+        lost = spent.steps_paid - fitted.steps
+        print(f"a kill lost {lost} of {spent.steps_paid} paid steps: the model has {fitted.steps}", file=sys.stderr)
     if copies > 1 and spent.mechanism.unit == "example":
         print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
     if not spent.private:
@@ -214,7 +217,7 @@ def main() -> None:
     epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
     if measured:
         draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
-    warn(train, spent)
+    warn(train, fitted)
     result = {
         **{name: F[name].value for name in ("method", "subset")},
         "dataset": dataset.name,

@@ -5,8 +5,8 @@ tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 add      a component from a folder that finetune wrote (--source, --name)
 merge    adds the components of the store --source, one atomic step each; repeated, it adds missing ones
 list     lists the components: data set, owners, number of examples, date
-status   shows each shard as done, running (with its process), lost (its process was killed) or waiting; --store may be
-         a folder of stores
+status   shows each shard as done, running (with its process), lost (its process was killed: start that worker again) or
+         waiting; --store may be a folder of stores
 compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it.
          With --dataset it prints the accuracy on its test images (of statistics, solved with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts

@@ -83,8 +83,7 @@ def explain_package(function: str, url: str, error: ImportError) -> InputError:
     if package is None:
         text = " ".join(str(error).split()).rstrip(".")
         return refusal(function, f"the package that reads {scheme}://", f"none ({text})", "Install it by pip")
-    extra = " or 'tangent-jax[url]'" if package == "s3fs" else ""
-    return refusal(function, f"{package}, which reads {scheme}://", "none", f"pip install {package}{extra}")
+    return refusal(function, f"{package}, which reads {scheme}://", "none", f"pip install {package}")
 
 
 def kinds_of(error: Exception) -> set[str]:

@@ -193,7 +193,7 @@ def features(
         placement.together(lambda: fetch_rows(cache.url, folder) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
-        placement.together(lambda: share_rows(cache.url, folder) if is_keeper else None)
+        placement.together(lambda: share_rows(cache.url, folder) if placement.is_writer() else None)
     return readable(rows, examples, identifiers, cache)
 
 

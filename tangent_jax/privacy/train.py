@@ -45,7 +45,7 @@ from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, OnStep, Run
 from tangent_jax.train.targets import Predict, start_of
 
-SAVE_SECONDS = 1.0  # seconds between checkpoints; a kill loses at most as much, though it is paid
+SAVE_SECONDS = 1.0  # between checkpoints: a kill loses the steps since, though they are paid
 
 
 def default_objective() -> Objective:
@@ -209,6 +209,8 @@ def show_steps(run: Run, spent: Spent) -> float:
     """Opens the progress bar and log of a private run; returns the seconds of its steps so far."""
     last = run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
     run.show(spent.mechanism.steps, "step", spent.steps_paid)
+    if len(run.history) < spent.steps_paid:
+        run.resumed += f"; the model has {len(run.history)} of them: a kill lost the others, which stay paid"
     run.open_log(last["step"], spent.mechanism.steps)
     return last["seconds"]
 

@@ -63,7 +63,7 @@ class Claims:
 
         done      the store holds its component
         running   a process holds its group
-        lost      the process that held its group was killed; the next process trains it
+        lost      the process that held its group was killed; the next process that wants it trains it
         waiting   no process has its group
 
         Edge cases: a file system whose locks do not reach other hosts shows their running groups as lost.

@@ -5,9 +5,10 @@ import json
 import pytest
 from photos import photographs
 from PIL import Image
-from run_binary import refused, run, start, wait_until
+from run_binary import refused, run, run_here, start, wait_until
 
 from tangent_jax.exports.folder import load_export
+from tangent_jax.privacy import train
 from tangent_jax.privacy.mechanism import spent_together
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
@@ -78,6 +79,27 @@ def test_private_samples_by_poisson_and_a_seed_is_not_private(cache, tmp_path):
     assert result["sampling_rate"] == pytest.approx(100 / 898)
     assert result["steps"] == 18
     assert result["epsilon"] <= 8
+
+
+def test_a_private_run_says_how_many_paid_steps_a_kill_lost(cache, tmp_path, monkeypatch):
+    flags, taken, real = [cache, f"--out={tmp_path}", "--epochs=5", "--subset=head"], [], train._private_step
+
+    def step(*arguments, **options):
+        taken.append(1)
+        if len(taken) == 3:
+            raise KeyboardInterrupt  # after the third was paid, and before anything is saved
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_private_step", step)
+        patch.setattr(train, "SAVE_SECONDS", 1e9)
+        assert run_here("private", *flags)[0] == 130
+    code, out, err = run_here("private", *flags)
+    assert code == 0, err
+    assert "going on after step 3 of 5; the model has 0 of them: a kill lost the others, which stay paid\n" in err
+    assert "a kill lost 3 of 5 paid steps: the model has 2\n" in err
+    result = json.loads(out.splitlines()[-1])
+    assert (result["steps"], result["steps_paid"]) == (2, 5)
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+import slurm
 from photos import as_zip, photographs
 from run_binary import module_of, output_of, run, start, wait_until
 
@@ -155,6 +156,35 @@ def check_removed(s3, store, url, cache):
     names = {name.partition("/")[0] for name in urls.list_files("test", cache)}
     held = [bool(Remote("test", f"{cache}/{name}").objects) for name in names]
     assert sorted(held) == [False, True], "rows of test images stay"
+
+
+def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_path):
+    """Processes without a common disk, as on two hosts: a run is killed, and goes on elsewhere."""
+    url, port = "s3://bucket/two", slurm.free_port()
+    code = EVERY_STEP.format(binary="finetune", module=module_of("finetune"))
+    flags = flags_of("s3://bucket", "--epochs=6", "--batch_size=8", "--cache_dir=s3://bucket/cache-two", f"--out={url}")
+
+    def process(index, port, home):
+        (tmp_path / home).mkdir()
+        join = [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process_id={index}"]
+        files = {"stdout": tmp_path / home / "out", "stderr": tmp_path / home / "err"}
+        return start(code, *flags, *join, **files, HOME=tmp_path / home)
+
+    pair = [process(index, port, f"first-{index}") for index in range(2)]
+    wait_until(pair[0], lambda: number_at(url) > 5)  # after an epoch's
+    assert [one.exitcode for one in pair] == [None, None], (tmp_path / "first-0/err").read_text()
+    for one in pair:
+        one.kill()
+        one.join()
+    assert not s3.fs.exists(f"{url}/result.json")
+    port = slurm.free_port()
+    pair = [process(index, port, f"second-{index}") for index in range(2)]
+    for index, one in enumerate(pair):
+        one.join(300)
+        assert one.exitcode == 0, (tmp_path / f"second-{index}/err").read_text()
+    assert json.loads(urls.read("test", f"{url}/result.json"))["steps"] == 6 * 5
+    assert "going on after epoch" in (tmp_path / "second-0/err").read_text()
+    assert '"method"' not in (tmp_path / "second-1/out").read_text()
 
 
 def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_path):

@@ -111,6 +111,11 @@ CASES = [
         ["--worker=0/5", "--shards=3", "--method=fc", "--at_once=1", f"--store={os.devnull}"],
         "farm: expected at most 4 workers for 4 groups of 4 shards; got 5. Start fewer workers, or lower --at_once",
     ),
+    (
+        "compose",
+        ["--worker=0/7", "--shards=4", "--method=taft,fc", "--at_once=2", f"--store={os.devnull}"],
+        "farm: expected at most 6 workers for 6 groups of 10 shards; got 7",
+    ),
     ("store", ["merge", "--store=no/store"], "store merge: expected --source=DIR; got none"),
     ("store", ["merge", "--store=no/store", "--source=no/other"], "store merge: expected a store in --source"),
     ("store", ["status", "--store=no/store"], "store: expected a store; got no/store"),

@@ -26,9 +26,10 @@ MEANINGS = (
     Meaning((DONE,), "done; of a worker: its components are in the stores", "progress", "no"),
     Meaning(
         (FAILED,),
-        "bad input, a missing package, a full disk or too little memory; another process of the job ended",
+        "bad input, a missing package, a full disk or too little memory; a URL that does not answer, or whose "
+        "credentials expired; another process of the job ended",
         "one line that says which, and what to do",
-        "once that is mended; of a job, all processes",
+        "once that is mended; a URL that did not answer: by hand; of a job, all processes",
     ),
     Meaning(
         (FAILED,),

@@ -7,6 +7,7 @@ folders for --out and --store, and print nothing on stdout.
 import atexit
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -40,6 +41,12 @@ from tangent_jax.core import (
 
 MIRRORS: list[mirrors.Mirror] = []  # the mirror of --out, if that is a URL
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # the temporary folders of a job's other processes
+PEER = re.compile(
+    r"connection (reset|closed|refused)( by( remote)? peer)?|broken pipe|socket closed|timed out waiting|"
+    r"remote process exited|heartbeat timeout|barrier timed out",
+    re.IGNORECASE,
+)
+"""Messages of Gloo, NCCL and JAX's coordination service once another process has ended."""
 
 
 def out_folder() -> Path:
@@ -131,16 +138,11 @@ def run(
         except tj.InputError as error:
             print(error, file=sys.stderr)
             leave(codes.FAILED)
-        except OSError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            leave(codes.FAILED)
-        except (MemoryError, jax.errors.JaxRuntimeError) as error:
-            print(f"{name}: {of_device(error)}", file=sys.stderr)
-            leave(codes.FAILED)
         except Exception as error:
-            if not jax.distributed.is_initialized():
+            line = in_one_line(error, jax.distributed.is_initialized())
+            if line is None:
                 raise
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"{name}: {line}", file=sys.stderr)
             leave(codes.FAILED)
         except KeyboardInterrupt:
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
@@ -160,6 +162,19 @@ def check_given(name: str, given: list[str], commands: Collection[str], of_url: 
     require(good, name, expected, " ".join(given) or "none")
     if "store" in flags.FLAGS and flags.FLAGS.store:
         expand_path("flags, --store", flags.FLAGS.store)
+
+
+def in_one_line(error: Exception, is_job: bool) -> str | None:
+    """An error in one line; None for one that has a traceback, as no user causes it: in a job its line is enough."""
+    ended = PEER.search(str(error)) if is_job else None
+    if ended:
+        do = "Start all again: they go on from what is saved"
+        return f"expected all processes of the job; got one that ended ({ended[0]}). {do}."
+    if isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
+        return of_device(error)
+    return " ".join(f"{type(error).__name__}: {error}".split()) if is_job else None
 
 
 def of_device(error: Exception) -> str:
