@@ -102,8 +102,8 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     own = [path for path in model.shapes() if not path.startswith(("head/", "new_")) and not is_fixed(path)]
     able = kind in ("blocks", "head", "everything") or any(map(trained, own))
     do = f"Make it by {MADE[kind]}" if kind in MADE else "Pass a function of paths as kind"
-    got = f"none among {', '.join(own[-3:])}" if own else "none"
-    expect(able, f"a model with leaves for {kind} below its head", got, do)
+    got = f"none in the last {blocks} blocks, below the head, among {', '.join([*own[-3:], '...'])}"
+    expect(able, f"a model with leaves for {kind}", got, do)
     return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
 
 

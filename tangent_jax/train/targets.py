@@ -90,8 +90,8 @@ def check_start(dw: Tree, of_function: bool) -> None:
         do = f"Call {SPEAKER.get()} outside of jax.jit, grad and vmap"
         expect(not isinstance(leaf, Tracer), f"{path} of dw as an array", "a tracer", do)
         kind = getattr(leaf, "dtype", type(leaf).__name__)
-        is_half = hasattr(leaf, "dtype") and jax.numpy.issubdtype(kind, jax.numpy.floating)
-        do = "Half precision overflows; compute in it by dtype=" if is_half else trees.NO_FLOATS
+        is_whole = hasattr(leaf, "dtype") and not jax.numpy.issubdtype(kind, jax.numpy.inexact)
+        do = trees.NO_FLOATS if is_whole else "Half precision overflows; compute in it by dtype="
         expect(str(kind) in ("float32", "float64"), f"{path} of dw in float32 or float64", kind, do)
 
 

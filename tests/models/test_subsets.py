@@ -61,7 +61,7 @@ def test_a_kind_without_a_leaf_below_the_head_is_refused(kind):
     w = {"scale": jnp.ones(4), "head": {"kernel": jnp.ones((4, 2)), "bias": jnp.zeros(2)}}
     head = lambda w, x: x @ w["head"]["kernel"] + w["head"]["bias"]  # noqa: E731
     model = model_of([lambda w, x: x * w["scale"]], w, jnp.ones((1, 4)), head=head).model
-    refused = f"leaves for {kind} below its head; got none among scale. Pass a function of paths as kind"
+    refused = f"leaves for {kind}; got none in the last 0 blocks, below the head, among scale, .*. Pass a function"
     with pytest.raises(InputError, match=refused):
         make_subset(model, kind, 0)
     assert make_subset(model, "head").paths == ("head/bias", "head/kernel")
