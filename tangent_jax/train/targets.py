@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from tangent_jax.core import Dual, InputError, Tree, expect, trees, unexpected
+from tangent_jax.core import InputError, Tree, expect, trees, unexpected
 from tangent_jax.core.checks import SPEAKER, as_array, failure
 
 Predict = Callable[[Tree, Any], jax.Array]
@@ -77,7 +77,7 @@ def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
     got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
     rows_match = hasattr(shape, "shape") and len(shape.shape) >= 1 and shape.shape[0] == len(x)
     good = rows_match and jax.numpy.issubdtype(shape.dtype, jax.numpy.floating)
-    do = "Return f_lin(dw, x).total" if isinstance(shape, Dual) else ""
+    do = "Return f_lin(dw, x).total" if got == "Dual" else ""
     expect(good, f"outputs of shape ({len(x)}, ...) from predict, floats", got, do)
     return shape.shape[1:]
 
