@@ -13,7 +13,7 @@ import jax
 from flax.errors import TraceContextError
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, refusal, trees
+from tangent_jax.core import Dual, Tree, refusal, require, trees
 from tangent_jax.core.boundary import public
 
 
@@ -25,9 +25,8 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
                 w: the anchor, a pytree.
     Returns:    f_lin; its dw is a part of w (missing leaves are frozen and cost nothing).
     Guarantees: the tangent is linear in dw; `jax.grad`, `vmap`, `jit` and `linear_transpose` apply.
-    Edge cases: an empty dw gives a tangent None.
-    Raises:     InputError if dw has a leaf that w lacks, or one of another shape; for an NNX module that changes its
-                state, such as a dropout in training.
+    Raises:     InputError if dw has no leaf, a leaf that w lacks, one of another shape or one of whole numbers; for an
+                NNX module that changes its state, such as a dropout in training.
 
     >>> f_lin = linearize(lambda w, x: w["a"] * x + w["b"], {"a": 2.0, "b": 1.0})
     >>> [float(part) for part in f_lin({"a": 10.0}, 3.0)]
@@ -36,8 +35,8 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
 
     def f_lin(dw: Tree, *x: Array) -> Dual:
         trees.check_part("linearize", w, dw)
-        if not trees.leaves(dw):
-            return Dual(f(w, *x), None)
+        do = "It trains nothing: look at the paths by which you filter w"
+        require(trees.leaves(dw), "linearize", "dw with a leaf", "none", do)
         return Dual(*jax.jvp(partial(of_part, "linearize", f, w, x), (trees.restrict(w, dw),), (dw,)))
 
     return f_lin

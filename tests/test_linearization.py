@@ -68,10 +68,20 @@ def test_an_nnx_module_in_training_is_refused_in_one_line(layer):
     assert linearize(lambda w, x: nnx.merge(graph, w, rest)(x), w)(dw, x).total.shape == (2, 3)
 
 
-def test_an_empty_step_has_no_tangent():
-    assert linearize(lambda w, x: w["a"] * x, {"a": 2.0})({}, 3.0) == Dual(6.0, None)
+def test_a_step_that_trains_nothing_is_refused():
+    """A mistyped path leaves an empty NNX state, and the result was the untouched network."""
+    graph, w = nnx.split(nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))))
+    empty = nnx.filter_state(w, lambda path, _: path[0] == "layer")
+    for dw in (empty, {}):
+        with pytest.raises(InputError, match=r"linearize: expected dw with a leaf; got none. It trains nothing"):
+            linearize(lambda w, x: nnx.merge(graph, w)(x), w)(dw, jnp.ones((1, 3)))
 
 
-def test_a_leaf_that_w_has_not_is_refused():
-    with pytest.raises(InputError, match="linearize: expected a part of w; got the leaf b"):
-        linearize(lambda w, x: w["a"] * x, {"a": 2.0})({"b": 1.0}, 3.0)
+def test_a_leaf_that_w_has_not_or_that_has_no_tangent_is_refused():
+    w = {"kernel": 2.0, "bias": 1.0, "table": jnp.arange(3)}
+    f_lin = linearize(lambda w, x: w["kernel"] * x, w)
+    refused = "linearize: expected a part of w; got the leaf kernl, which w has not. w has kernel. Build dw by jax.tree"
+    with pytest.raises(InputError, match=refused):
+        f_lin({"kernl": 1.0}, 3.0)
+    with pytest.raises(InputError, match=r"dw in float; got int32 at table. Leave it out of dw; .* nnx.Variable"):
+        f_lin({"table": jnp.zeros(3, int)}, 3.0)

@@ -15,7 +15,6 @@ solves for the head (privacy/statistics.py); --public whitens the features.
 
 import dataclasses
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +121,14 @@ def counts_of(train: tj.Features) -> dict[str, int | None]:
     return {"examples": None if owners else len(train), "owners": owners}
 
 
-def warn(train: tj.Features, fitted: tj.Fitted) -> None:
+def warn(fitted: tj.Fitted) -> None:
     """Prints warnings about the budget on stderr."""
-    copies, spent = copies_in(train), fitted.spent
+    spent = fitted.spent
     if fitted.steps < spent.steps_paid:
         lost = spent.steps_paid - fitted.steps
         print(f"a kill lost {lost} of {spent.steps_paid} paid steps: the model has {fitted.steps}", file=sys.stderr)
-    if copies > 1 and spent.mechanism.unit == "example":
-        print(f"an image is there {copies} times: epsilon protects one copy, not all", file=sys.stderr)
     if not spent.private:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
-
-
-def copies_in(train: tj.Features) -> int:
-    """The most copies of one image."""
-    return Counter(identifier for identifier, _ in train.examples).most_common(1)[0][1]
 
 
 def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
@@ -217,7 +209,7 @@ def main() -> None:
     epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
     if measured:
         draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
-    warn(train, fitted)
+    warn(fitted)
     result = {
         **{name: F[name].value for name in ("method", "subset")},
         "dataset": dataset.name,

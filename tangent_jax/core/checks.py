@@ -70,6 +70,11 @@ def refusal(function: str, expected: str, got: object, do: str = "") -> InputErr
     return InputError(visible(without_secrets(" ".join(text.split("\n")))))
 
 
+def failure(error: Exception) -> str:
+    """The type of an exception and the first line of its message, for `got`."""
+    return f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0]}".rstrip(".")
+
+
 def without_secrets(text: str) -> str:
     """The text with passwords, tokens and signatures of URLs replaced by ***.
 
@@ -124,7 +129,7 @@ def finite_number(name: str, value: T, above: float, most: float = math.inf, by:
     except (TypeError, OverflowError):
         good = False
     expected = f"{name} > {above:g}" + (f", at most {most:g}" if most < math.inf else ", finite")
-    require(good, by or SPEAKER.get(), expected, value)
+    require(good, by or SPEAKER.get(), expected, repr(value) if isinstance(value, str) else value)
     return value
 
 

@@ -4,6 +4,7 @@ A *part* of `w` is a tree with some of its leaves, at the same paths. Paths are 
 `jax.tree_util.keystr(..., simple=True, separator="/")`, for nested dicts, NNX states, tuples and dataclasses alike.
 """
 
+import difflib
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,11 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.notation import Dual, Tree
+
+NO_FLOATS = "Leave it out of dw; if it is an nnx.Param, make it an nnx.Variable"
+"""The advice for a leaf of whole numbers, which has no tangent."""
 
 
 def leaves(tree: Tree) -> dict[str, Any]:
@@ -39,12 +43,16 @@ def nest(flat: Mapping[str, Any]) -> Tree:
 
 
 def check_part(function: str, w: Tree, part: Tree) -> None:
-    """Raises InputError unless every leaf of `part` has a leaf of `w` of its path and shape."""
-    whole, do = leaves(w), "Build dw from w, for example with Subset.zeros"
+    """Raises InputError unless every leaf of `part` is of floats, and has a leaf of `w` of its path and shape."""
+    whole = leaves(w)
     for path, leaf in leaves(part).items():
-        require(path in whole, function, "a part of w", f"the leaf {path}, which w has not", do)
-        shape, got = jnp.shape(whole[path]), jnp.shape(leaf)
+        if path not in whole:
+            near = ", ".join(difflib.get_close_matches(path, [*whole], 1, 0.0))
+            do = f"w has {near}. Build dw by jax.tree.map(jnp.zeros_like, part of w)"
+            raise refusal(function, "a part of w", f"the leaf {path}, which w has not", do)
+        shape, got, kind = jnp.shape(whole[path]), jnp.shape(leaf), jnp.result_type(leaf)
         require(shape == got, function, f"{path} of shape {shape}", got)
+        require(jnp.issubdtype(kind, jnp.inexact), function, "leaves of dw in float", f"{kind} at {path}", NO_FLOATS)
 
 
 def restrict(w: Tree, part: Tree) -> Tree:

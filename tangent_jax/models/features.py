@@ -241,7 +241,7 @@ def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], proce
         good = isinstance(row, np.ndarray) and row.shape == shape and np.can_cast(row.dtype, dtype, "same_kind")
         good = good and (dtype.kind == "f" or (row.astype(dtype) == row).all())
         got = f"{row.dtype}{row.shape}" if isinstance(row, np.ndarray) else type(row).__name__
-        do = "Make them by tj.examples(x, targets)"
+        do = f"Make them by tj.examples(x, targets), x of {dtype} {('n', *shape)}".replace("'n'", "n")
         require(good, "features", f"rows of {dtype}{shape}, as the model reads them", f"{got}, {examples.names[i]}", do)
         return row.astype(dtype)
 

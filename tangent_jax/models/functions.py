@@ -15,10 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import TraceContextError
 from jax import Array
+from jax.tree_util import GetAttrKey, keystr
 
 from tangent_jax.core import InputError, Tree, expect, identity, refusal, require, trees
 from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import failure
 from tangent_jax.core.identities import primitives, program_reading
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
@@ -28,6 +31,7 @@ Stage = Callable[[Any, Array], Array]
 """f(w, x "b ...") -> "b ..."."""
 DRAWS = {"random_bits", "threefry2x32", "rng_bit_generator", "random_gamma"}
 OWN = "Give model_of the weights and the function of another head"
+WRONG_SHAPES = "Look at its shapes; put a module that draws or keeps statistics into evaluation"
 
 
 class Leaf(NamedTuple):
@@ -186,7 +190,8 @@ def model_of(
     unread, do = sorted(flat.keys() - owner.keys()), "Use the w that a stage is given, or leave the leaf out of w"
     expect(not unread, "leaves that a stage reads", f"{', '.join(unread[:3])}, which none does", do)
     check_alone(functions, w, inputs, preprocessing)
-    leaves = tuple(Leaf(path_of(n, owner[n], len(stages)), n, jnp.shape(v), owner[n]) for n, v in flat.items())
+    short = short_names(w)
+    leaves = tuple(Leaf(path_of(short[n], owner[n], len(stages)), n, jnp.shape(v), owner[n]) for n, v in flat.items())
     if head is not None:
         expect(len(shapes[-1]) == 1, 'outputs "b c" of the head', f"shape {('b', *shapes[-1])}")
     classes = 0 if head is None else shapes[-1][0]
@@ -207,7 +212,10 @@ def hashable(f: Any) -> bool:
 def check_leaves(w: Any) -> dict[str, Any]:
     """The leaves by path; InputError for a leaf without a tangent, or a path that repeats."""
     flat = trees.leaves(w)
-    do = "Leave state out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array)"
+    do = (
+        "Leave it out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array). "
+        "Make an nnx.Param of whole numbers an nnx.Variable"
+    )
     for path, leaf in flat.items():
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         good = dtype in (jnp.float32, jnp.float64)
@@ -251,9 +259,8 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
         except InputError:
             raise
         except Exception as error:
-            got = f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0]}"
-            do = "Look at its shapes; put a module that draws or keeps statistics into evaluation"
-            raise refusal("model_of", f"a function (w, x) for {where}", got, do) from error
+            do = WRONG_SHAPES if isinstance(error, (TypeError, ValueError, TraceContextError)) else ""
+            raise refusal("model_of", f"a function (w, x) for {where}", failure(error), do) from error
         do = "Put dropout into evaluation: module.eval(), eqx.nn.inference_mode, deterministic=True"
         require(not drawn, "model_of", f"{where} that draws nothing", ", ".join(sorted(drawn)), do)
         is_array = hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and y.shape[:1] == (1,)
@@ -261,6 +268,19 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
         require(is_array, "model_of", f'one array of floats "b ..." from {where}', got, do)
         yield Traced(identity(program, [*read]), [*read], y.shape[1:])
         x = y
+
+
+def short_names(w: Any) -> dict[str, str]:
+    """Each path of the caller's tree without the `/value` at which NNX holds a variable's array alone."""
+    paths = jax.tree_util.tree_flatten_with_path(w)[0]
+    ends = {keystr(path, simple=True, separator="/"): path[-1] for path, _ in paths}
+
+    def short(name: str) -> str:
+        above = name.removesuffix("value")
+        is_variable = ends[name] == GetAttrKey("value") and above and sum(n.startswith(above) for n in ends) == 1
+        return above.rstrip("/") if is_variable else name
+
+    return {name: short(name) for name in ends}
 
 
 def path_of(name: str, stage: int, last: int) -> str:

@@ -73,8 +73,8 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
                 adapters, "lora": low-rank factors, "lora_b": only B (at B = 0 A has no tangent), all five with the head
                 unless it is frozen; "head"; "everything", with the embedding. With blocks = all, bitfit and layernorm
                 include the embedding. Or a function of a path: the leaves for which it is True.
-    Raises:     InputError for an unknown kind, too many blocks, a model without adapters or factors, or an empty
-                subset, such as a frozen head alone.
+    Raises:     InputError for an unknown kind, too many blocks, a model without leaves of the kind below its head, or
+                an empty subset, such as a frozen head alone.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
@@ -96,12 +96,14 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
         reached = model.stage_of(path) >= first
         if kind == "blocks":
             return reached or path.startswith("new_")
-        matches = path.endswith("/bias") if kind == "bitfit" else WORDS[kind] in path
+        matches = f"/{path}".endswith("/bias") if kind == "bitfit" else WORDS[kind] in path
         return (matches and (reached or blocks == depth)) or path.startswith("new_")
 
-    names = [*model.shapes()]
-    able = kind not in MADE or any(WORDS[kind] in path and model.stage_of(path) >= first for path in names)
-    expect(able, f"a model with leaves for {kind}", "none", f"Make it by {MADE.get(kind)}")
+    own = [path for path in model.shapes() if not path.startswith(("head/", "new_")) and not is_fixed(path)]
+    able = kind in ("blocks", "head", "everything") or any(map(trained, own))
+    do = f"Make it by {MADE[kind]}" if kind in MADE else "Pass a function of paths as kind"
+    got = f"none in the last {blocks} blocks, below the head, among {', '.join([*own[-3:], '...'])}"
+    expect(able, f"a model with leaves for {kind}", got, do)
     return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
 
 

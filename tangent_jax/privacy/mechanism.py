@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax import Array
 
 from tangent_jax.core import expect, finite_number, one_of, whole_number
@@ -22,11 +23,11 @@ from tangent_jax.core.records import convert
 from tangent_jax.privacy.accounting import (
     NOISES,
     beside_distance,
+    calibrate,
     check,
     composed_epsilon,
     epsilon_of,
     exact_delta,
-    noise_multiplier_of,
 )
 
 NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
@@ -124,7 +125,7 @@ def make_mechanism(
     """
     check_clip_norm(clip_norm)
     exact = exact_delta(delta) if noise == "discrete" else delta
-    sigma = noise_multiplier_of(epsilon, exact, steps, sampling_rate=sampling_rate)
+    sigma = calibrate(epsilon, exact, steps, sampling_rate)
     mechanism = Mechanism(clip_norm, sigma, steps, delta, sampling_rate, unit, noise)
     if noise == "discrete":
         mechanism.compute_epsilon()  # raises if the distance of discrete noise needs too much of delta
@@ -169,6 +170,8 @@ class Spent:
     >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=3.0, delta=1e-5), steps_paid=25, private=True)
     >>> round(spent.compute_epsilon(), 2)
     2.03
+    >>> print(spent)
+    epsilon 2.03 at delta 1e-05 for each example, 25 of 50 steps paid
     """
 
     mechanism: Mechanism
@@ -181,6 +184,13 @@ class Spent:
     def pay(self, steps: int) -> "Spent":
         """The account of the same run once `steps` in total are paid for."""
         return dataclasses.replace(self, steps_paid=steps)
+
+    def __str__(self) -> str:
+        """The account in one line, with epsilon rounded upwards to hundredths."""
+        epsilon = np.ceil(round(100 * self.compute_epsilon(), 9)) / 100
+        paid = f"{self.steps_paid} of {self.mechanism.steps} steps paid"
+        of_unit = f"epsilon {epsilon:.2f} at delta {self.mechanism.delta:g} for each {self.mechanism.unit}, {paid}"
+        return of_unit if self.private else f"NOT private, as a fixed seed drew the noise ({of_unit})"
 
     def compute_epsilon(self) -> float:
         """The epsilon of the steps paid for, at the mechanism's delta; 0 for none."""

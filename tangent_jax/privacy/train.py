@@ -152,8 +152,9 @@ def fit_private(
                 never by a sample's size; a run, killed or not, takes no step that `spent` does not count. Losses and a
                 function's gradients see one example at a time; a model's closed form is checked against single examples
                 before the first step.
-    Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty.
-    Raises:     InputError for delta >= 1 / n, a repeated example, owners that are unknown or have more examples than a
+    Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty; equal
+                examples, by content identifier or input, are told on stderr: epsilon protects one of them, not all.
+    Raises:     InputError for delta >= 1 / n, a repeated row, owners that are unknown or have more examples than a
                 micro-batch, a model that mixes examples, targets of no class, a ledger of another run or one that
                 disagrees with its checkpoint, a step that is not finite.
 

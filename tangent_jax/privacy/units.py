@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import expect, instance, placement
+from tangent_jax.core.checks import SPEAKER
+from tangent_jax.core.progress import tell
+from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
 MICRO_BATCH = 64  # rows, unless an owner has more
+READ = 1024  # rows that are read at once to look for copies
 
 
 def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
@@ -28,6 +32,9 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     instance("a mechanism of make_mechanism", mechanism, Mechanism)
     if mechanism.unit == "example":
         batches = as_batches(data, MICRO_BATCH)
+        copies = most_copies(data, batches)
+        if copies > 1:
+            tell(f"{SPEAKER.get()}: an example is there {copies} times: epsilon protects one copy, not all")
         return batches, batches.rows[:, None]
     do = "Pass Batches(..., owners=names), or features with owners"
     expect(getattr(data, "owners", None) is not None, "the owner of every example", "none", do)
@@ -41,6 +48,14 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     got, do = f"{count} of {names[largest]}", f"An owner is never divided: pass batch_size={count}, or fewer examples"
     expect(count <= size, f"owners of at most {size} examples, a micro-batch", got, do)
     return batches, units
+
+
+def most_copies(data: Any, batches: Batches) -> int:
+    """The most copies of one example: by the content identifiers of Features, or by the inputs of Batches."""
+    if hasattr(data, "examples"):
+        return max(Counter(identifier for identifier, _ in data.examples).values(), default=0)
+    parts = (batches.inputs[batches.rows[start : start + READ]] for start in range(0, len(batches), READ))
+    return max(Counter(content_identifier(row) for part in parts for row in np.asarray(part)).values())
 
 
 def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.ndarray:

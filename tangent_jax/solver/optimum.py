@@ -22,6 +22,7 @@ from jax import Array
 
 from tangent_jax.core import Tree, expect, finite_number, placement, trees, whole_number
 from tangent_jax.core.boundary import public
+from tangent_jax.core.progress import tell
 from tangent_jax.core.trees import along
 from tangent_jax.linear import cg
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
@@ -76,7 +77,8 @@ def solve(
                 dw; the values it returns are added to the row; folder: of checkpoints, from which a killed run resumes,
                 as for `fit`.
     Returns:    Fitted, with `certificate` (from an exact gradient at the end; None if Lambda is 0) and `optimum`, whose
-                `converged` is False if the passes were used up, or rounding allows no more. A row with an `exact`
+                `converged` is False if the passes were used up, or rounding allows no more; where a certificate was
+                asked for, a line on stderr says so. A row with an `exact`
                 gradient has a certificate, any other an `estimate`, which bounds nothing.
     Guarantees: |dw - dw*| <= certificate, including the gradient's rounding, for a loss that is convex in the outputs;
                 dw* is the optimum in exact arithmetic, even if products with J are in half precision. The same bits,
@@ -235,6 +237,9 @@ class Solver:
         last, rows = self.history.rows[-1], self.history.merge()
         converged = last["gradient_norm"] + last["rounding"] <= self.target
         optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
+        if self.target and not converged:
+            asked = f"the certificate is {last['certificate']:.3g}, not {self.target / self.problem.total_penalty:.3g}"
+            tell(f"solve: not converged after {self.passes_used} passes: {asked}. Raise passes or penalty")
         dw, seconds = placement.replicate(state.base), sum(row["seconds"] for row in rows)
         return Fitted(dw, rows, seconds, self.passes_used, run, last.get("certificate"), optimum)
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, expect, require
+from tangent_jax.core import Tree, expect, instance, require
 from tangent_jax.core.boundary import public
 
 
@@ -81,7 +81,7 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
     """The weighted sum of named components, in the order of their names; by default their mean, as in the paper.
 
     Args:       components: read one ahead, in a thread, so a mapping may read them from disk; coefficients: by name,
-                None for the mean.
+                None for the mean, 1.0 each for the sum; a name left out has coefficient 0, and is not read.
     Guarantees: bitwise the same in any order of insertion. So removing a component and composing the survivors is
                 bitwise the composition without that component.
 
@@ -89,11 +89,14 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
     >>> together["w"].tolist()
     [2.0, 4.0]
     """
+    if coefficients is not None:
+        instance("coefficients, a dict by name", coefficients, Mapping)
     names = sorted(components if coefficients is None else coefficients)
+    expect(names, "a component", "none")
     missing = [name for name in names if name not in components]
     expect(not missing, f"names among the {len(components)} components", missing[:1])
     terms = read_ahead(components, names)
-    shares = dict.fromkeys(names, 1 / max(len(names), 1)) if coefficients is None else coefficients
+    shares = dict.fromkeys(names, 1 / len(names)) if coefficients is None else coefficients
     return weighted_sum(terms, [shares[name] for name in names])
 
 

@@ -86,8 +86,8 @@ class Batches:
     ) -> None:
         whole_number("batch_size", batch_size, 1)
         targets, inputs = as_targets(targets), as_inputs(inputs)
-        good = len(inputs) == len(targets) and len(targets) >= 1
-        expect(good, f"as many inputs as targets ({len(targets)}, at least 1)", len(inputs))
+        expect(len(targets) >= 1, "at least one target", "none")
+        expect(len(inputs) == len(targets), f"as many inputs as targets ({len(targets)})", len(inputs))
         self.inputs, self.targets, self.key = inputs, targets, check_key(key)
         self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
         expect(len(self.rows) >= 1, "at least one row", "none")

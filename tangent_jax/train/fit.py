@@ -227,6 +227,7 @@ def as_source(data: Any, key: Array | None) -> Any:
     do = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
         batches = as_batches(data, key=key)
+        do = do if key is None else "Pass the key to Batches, not to fit"
         expect(batches.key is not None, "batches with a key, which decides their order", "none", do)
         return batches
     good = callable(data) or (hasattr(data, "__iter__") and not isinstance(data, (tuple, dict, str)))

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from tangent_jax.core import Tree, expect, trees
-from tangent_jax.core.checks import SPEAKER, as_array
+from tangent_jax.core import InputError, Tree, expect, trees, unexpected
+from tangent_jax.core.checks import SPEAKER, as_array, failure
 
 Predict = Callable[[Tree, Any], jax.Array]
 
@@ -67,22 +67,31 @@ def output_shape(predict: Predict, dw: Tree, x: Any) -> tuple[int, ...]:
 
     Raises: InputError unless `predict` gives an array "b ..." of floats.
     """
-    shape = call.eval_shape(trees.as_pytree(predict), dw, x)
+    try:
+        shape = call.eval_shape(trees.as_pytree(predict), dw, x)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError) or not callable(predict):
+            raise
+        inputs = f"inputs {x.dtype} {('b', *np.shape(x)[1:])}".replace("'", "")
+        raise unexpected(f"predict as a function (dw, x) for {inputs}", failure(error), "Compare shapes") from error
     got = f"shape {shape.shape}, {shape.dtype}" if hasattr(shape, "shape") else type(shape).__name__
     rows_match = hasattr(shape, "shape") and len(shape.shape) >= 1 and shape.shape[0] == len(x)
     good = rows_match and jax.numpy.issubdtype(shape.dtype, jax.numpy.floating)
-    expect(good, f"outputs of shape ({len(x)}, ...) from predict, floats", got)
+    do = "Return f_lin(dw, x).total" if got == "Dual" else ""
+    expect(good, f"outputs of shape ({len(x)}, ...) from predict, floats", got, do)
     return shape.shape[1:]
 
 
-def check_start(dw: Tree) -> None:
+def check_start(dw: Tree, of_function: bool) -> None:
     """Raises InputError for an untrainable start: no leaves, leaves that are not f32 or f64, or traced."""
-    leaves = trees.leaves(dw)
-    expect(leaves, "a start dw with leaves", "none", "Start from predict.zeros()")
+    leaves, zeros = trees.leaves(dw), "jax.tree.map(jnp.zeros_like, part of w)" if of_function else "predict.zeros()"
+    expect(leaves, "a start dw with leaves", "none", f"Start from {zeros}")
     for path, leaf in leaves.items():
         do = f"Call {SPEAKER.get()} outside of jax.jit, grad and vmap"
         expect(not isinstance(leaf, Tracer), f"{path} of dw as an array", "a tracer", do)
-        kind, do = getattr(leaf, "dtype", type(leaf).__name__), "Half precision overflows; compute in it by dtype="
+        kind = getattr(leaf, "dtype", type(leaf).__name__)
+        is_whole = hasattr(leaf, "dtype") and not jax.numpy.issubdtype(kind, jax.numpy.inexact)
+        do = trees.NO_FLOATS if is_whole else "Half precision overflows; compute in it by dtype="
         expect(str(kind) in ("float32", "float64"), f"{path} of dw in float32 or float64", kind, do)
 
 
@@ -91,9 +100,9 @@ def start_of(predict: Predict, start: Tree | None) -> Tree:
 
     Raises: InputError for a function without a start, or an untrainable start.
     """
+    zeros: Any = getattr(predict, "zeros", None)
     if start is None:
-        zeros: Any = getattr(predict, "zeros", None)
         expect(zeros is not None, "a start for a function", "none", "Pass start=, dw to begin at")
         start = zeros()
-    check_start(start)
+    check_start(start, zeros is None)
     return start

@@ -303,9 +303,12 @@ def test_other_frameworks_trees_keep_their_structure():
         tj.model_of(stages, w, x, head=head)
     net.eval()
     stages, w, head = functions(net)
-    predict = tj.tangent(tj.model_of(stages, w, x, head=head), 0)
+    model = tj.model_of(stages, w, x, head=head)
+    predict, biases = tj.tangent(model, 0), tj.tangent(model, 0, "bitfit").subset.paths
     assert_rel_close(predict(predict.zeros(), stages[0](w, x)), net.layers[1](net.first(x)))
-    with pytest.raises(InputError, match=r"rngs/count/value as an array of float32; got uint32.*nnx.Param"):
+    assert biases == ("head/layers/1/bias", "head/layers/1/kernel", "layers/0/bias", "norm/bias")
+    assert "layers/0/bias/value" in model.model.to_world(model.model.shapes())  # exports keep NNX's own names
+    with pytest.raises(InputError, match=r"rngs/count/value as .* float32; got uint32.*nnx.Param of whole numbers"):
         tj.model_of(stages, nnx.state(nnx.Dropout(0.5, rngs=nnx.Rngs(0))), x)
 
     w, static = eqx.partition(eqx.nn.MLP(4, 2, 5, 1, key=jax.random.key(0)), eqx.is_inexact_array)
@@ -315,6 +318,19 @@ def test_other_frameworks_trees_keep_their_structure():
 
     biases = tj.models.make_subset(tj.model_of([of(0)], w, x, head=of(1)).model, lambda path: path.endswith("bias"))
     assert biases.paths == ("head/layers/1/bias", "layers/0/bias")
+
+
+def test_only_the_value_of_a_variable_has_no_name_of_its_own():
+    """A module may have an array named `value` beside others, which has its own path."""
+
+    class Scale(eqx.Module):
+        value: jax.Array
+        shift: jax.Array
+
+    w = {"scale": Scale(jnp.ones(4), jnp.zeros(4)), "value": jnp.ones(4)}
+    stages = [lambda w, x: x * w["scale"].value + w["scale"].shift, lambda w, x: x * w["value"]]
+    model = tj.model_of(stages, w, jnp.ones((1, 4))).model
+    assert {*model.shapes()} == {"scale/value", "scale/shift", "value"}
 
 
 def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
@@ -345,7 +361,12 @@ X = np.ones((2, 4), np.float32)
 WRONG = {
     "integers": ([lambda w, x: x * w["a"]], {"a": np.arange(4)}, "a as an array of float32; got int64"),
     "closed over": ([lambda w, x: x], {"a": X[0]}, "leaves that a stage reads; got a, which none does"),
-    "shapes": ([lambda w, x: x @ w["a"]], {"a": np.ones((3, 2), np.float32)}, r"stage 0 of inputs float32 \(b, 4,\)"),
+    "shapes": (
+        [lambda w, x: x @ w["a"]],
+        {"a": np.ones((3, 2), np.float32)},
+        r"stage 0 of inputs .*Look at its shapes",
+    ),
+    "name": ([lambda w, x: nowhere(x)], {"a": X[0]}, "got NameError: name 'nowhere' is not defined.$"),  # noqa: F821
     "pair": ([lambda w, x: (x * w["a"], x)], {"a": X[0]}, "one array of floats"),
     "whole": ([lambda w, x: (x * w["a"]).astype(int)], {"a": X[0]}, "one array of floats"),
     "batch lost": ([lambda w, x: (x * w["a"]).sum()], {"a": X[0]}, "one array of floats"),
@@ -380,5 +401,5 @@ def test_wrong_inputs_examples_and_heads_are_one_line():
     with pytest.raises(InputError, match="rows of one shape"):
         tj.examples([0, 1], [0, 1])
     predict = tj.tangent(text())
-    with pytest.raises(InputError, match=r"got uint8\(8, 8, 3\).*tj\.examples"):
+    with pytest.raises(InputError, match=r"got uint8\(8, 8, 3\).*tj\.examples\(x, targets\), x of int32 \(n, 4\)"):
         predict.features(tj.open_dataset("digits").train.take(np.arange(2)))

@@ -9,6 +9,7 @@ from helpers import small
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.functions import model_of
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
@@ -52,6 +53,18 @@ def test_a_subset_prints_its_leaves_and_count():
     text = str(make_subset(small(3)[0], blocks=2))
     assert text.startswith("blocks-2: ")
     assert "block_*/norm1/scale  (2 blocks)" in text
+
+
+@pytest.mark.parametrize("kind", ["bitfit", "layernorm"])
+def test_a_kind_without_a_leaf_below_the_head_is_refused(kind):
+    """It trained the head alone, and said nothing."""
+    w = {"scale": jnp.ones(4), "head": {"kernel": jnp.ones((4, 2)), "bias": jnp.zeros(2)}}
+    head = lambda w, x: x @ w["head"]["kernel"] + w["head"]["bias"]  # noqa: E731
+    model = model_of([lambda w, x: x * w["scale"]], w, jnp.ones((1, 4)), head=head).model
+    refused = f"leaves for {kind}; got none in the last 0 blocks, below the head, among scale, .*. Pass a function"
+    with pytest.raises(InputError, match=refused):
+        make_subset(model, kind, 0)
+    assert make_subset(model, "head").paths == ("head/bias", "head/kernel")
 
 
 def test_a_new_class_token_trains_and_begins_the_tail():

@@ -33,7 +33,7 @@ def test_a_budget_is_met_closely_and_in_few_trials_at_any_rate(monkeypatch, rate
 
     monkeypatch.setattr(accounting, "composed_epsilon", counted)
     accounting.sampled_epsilon.cache_clear()
-    noise_multiplier_of.__wrapped__.cache_clear()
+    accounting.calibrate.cache_clear()
     sigma = noise_multiplier_of(epsilon, 1e-6, steps, sampling_rate=rate)
     assert 0.999 * epsilon <= epsilon_of(sigma, steps, 1e-6, sampling_rate=rate) <= epsilon
     assert trials.count(1) <= 5

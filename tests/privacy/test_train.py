@@ -18,6 +18,8 @@ from scipy import stats
 
 from tangent_jax.audit.audit import epsilon_lower_bound
 from tangent_jax.core import Dual, InputError, trees
+from tangent_jax.core.progress import tell
+from tangent_jax.models.features import Features
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -157,6 +159,30 @@ def test_training_learns_and_says_what_it_spent():
     assert abs(fitted.spent.compute_epsilon() - 3) < 1e-9
     assert not fitted.spent.private
     assert train().spent.private
+
+
+def test_an_account_prints_in_one_line_with_epsilon_rounded_upwards():
+    spent = Spent(make_mechanism(3.0, 1e-5), 50, True)
+    assert str(spent) == "epsilon 3.00 at delta 1e-05 for each example, 50 of 50 steps paid"
+    for steps in (0, 7, 25):
+        paid = spent.pay(steps)
+        assert 0 <= float(str(paid).split()[1]) - paid.compute_epsilon() < 0.01
+    assert str(Spent(make_mechanism(1.1, 1e-5, unit="owner"), 0, False)).startswith("NOT private, as a fixed seed drew")
+
+
+@pytest.mark.parametrize("of_features", [False, True])
+def test_equal_examples_are_told_once_and_count_each(capsys, of_features):
+    x, y = points()
+    data = Batches(np.concatenate([x, x[:1]]), np.append(y, 0))
+    if of_features:
+        pairs = tuple((str(row % 40), f"row {row}") for row in range(41))
+        data = Features(data.inputs + np.arange(41)[:, None], data.targets, pairs)  # equal by content identifier
+    tell.cache_clear()
+    train()
+    for _ in range(2):
+        fit_private(linear, data, mechanism=MECHANISM, start=START)
+    told = "fit_private: an example is there 2 times: epsilon protects one copy, not all\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_step_is_the_noisy_gradient_and_the_penaltys_in_units_of_the_clip_norm():
@@ -364,7 +390,8 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: make_mechanism(0.0, 1e-5), "epsilon > 0, finite; got 0.0"),
+        (lambda: make_mechanism(0.0, 1e-5), "^make_mechanism: expected epsilon > 0, finite; got 0.0"),
+        (lambda: make_mechanism("3", 1e-5), "epsilon > 0, finite; got '3'"),
         (lambda: make_mechanism(-1.0, 1e-5), "epsilon > 0"),
         (lambda: make_mechanism(1.0, 0.0), r"delta in \(1e-15, 1\)"),
         (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm > 0"),

@@ -13,6 +13,7 @@ from dense import flat, least_squares, private_case, ridge
 from helpers import assert_rel_close, in_long, private_task
 
 from tangent_jax.core import InputError, request_stop, trees
+from tangent_jax.core.progress import tell
 from tangent_jax.linearization import linearize
 from tangent_jax.solver import optimum, passes
 from tangent_jax.solver.optimum import solve
@@ -219,6 +220,17 @@ def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
     none = solve(predict, data, make_objective("rsl", 0.0), certificate=None, passes=4)
     assert (none.certificate, none.optimum.converged, none.steps) == (None, False, 4)
     assert not {"certificate", "estimate"} & {*none.history[1]}
+
+
+def test_a_solve_that_has_not_converged_says_so_in_one_line(capsys):
+    predict, _, _, _, data = task("blocks", 0)
+    tell.cache_clear()
+    solve(predict, data, RSL, certificate=None, passes=3)
+    assert solve(predict, data, RSL, certificate=100.0).optimum.converged
+    assert capsys.readouterr().err == ""
+    solved = solve(predict, data, RSL, certificate=1e-12, passes=3)
+    said = f"solve: not converged after 3 passes: the certificate is {solved.certificate:.3g}, not 1e-12."
+    assert capsys.readouterr().err == f"{said} Raise passes or penalty\n"
 
 
 def test_rounding_ends_a_run(x64):

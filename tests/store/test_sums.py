@@ -79,7 +79,7 @@ def test_a_greedy_soup_keeps_what_helps():
 
 
 def test_a_weighted_composition_reads_only_what_it_weighs():
-    parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}
+    parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}  # left out: of coefficient 0
     assert (compose(parts, {"a": 1.0, "b": -3.0})["x"] == -5).all()
     assert (parts["a"]["x"] == 1).all()  # a first coefficient of 1 does not sum into the caller's component
 
@@ -87,10 +87,13 @@ def test_a_weighted_composition_reads_only_what_it_weighs():
 def test_components_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="components of one subset, architecture and dtype; got component 1"):
         weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
-    with pytest.raises(
-        InputError, match=r"weighted_sum: expected as many components as coefficients .0., at least 1; got 0"
-    ):
-        compose({})
+    with pytest.raises(InputError, match=r"weighted_sum: expected as many components as coefficients .0., at least 1"):
+        weighted_sum([], [])
+    for coefficients in (None, {}):
+        with pytest.raises(InputError, match="compose: expected a component; got none"):
+            compose({}, coefficients)
+    with pytest.raises(InputError, match="compose: expected coefficients, a dict by name; got list"):
+        compose({"a": {"x": np.ones(3)}}, [1.0])
 
 
 def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():

@@ -14,7 +14,7 @@ import optax
 import pytest
 from helpers import predictor
 
-from tangent_jax.core import InputError, identity
+from tangent_jax.core import Dual, InputError, identity
 from tangent_jax.core.identities import program
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
@@ -324,11 +324,25 @@ def jitted():
         ),
         (lambda: fit_many(predict, [Batches(X, Y + 1, KEY)], start=START), "class indices below 3"),
         (lambda: evaluate(predict, START, Batches(X, Y + 1)), "class indices below 3"),
-        (lambda: evaluate(predict, START, Batches(X, Y[:9])), r"as many inputs as targets \(9, at least 1\); got 300"),
+        (lambda: evaluate(predict, START, Batches(X, Y[:9])), r"as many inputs as targets \(9\); got 300"),
         (lambda: evaluate(predict, START + np.nan, Batches(X, Y)), "finite outputs; got 300 rows"),
         (lambda: outputs(predict, START, X[:0]), "at least one input"),
         (lambda: fit(lambda dw, x: [x @ dw], Batches(X, Y, KEY), start=START), "outputs of shape .* from predict"),
-        (lambda: fit(predict, Batches(X, Y, KEY), start={}), "a start dw with leaves"),
+        (lambda: Batches(X, Y[:0]), "Batches: expected at least one target; got none"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start={}), r"a start dw with leaves; got none. .* part of w\)"),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=jnp.zeros(3, int)),
+            "got int32. Leave it out .*Variable",
+        ),
+        (lambda: fit(predict, Batches(X, Y), start=START, key=KEY), "got none. Pass the key to Batches, not to fit"),
+        (
+            lambda: fit(lambda dw, x: Dual(x @ dw, x @ dw), Batches(X, Y, KEY), start=START),
+            r"from predict, floats; got Dual. Return f_lin\(dw, x\).total",
+        ),
+        (
+            lambda: fit(predict, Batches(X[:, :1], Y, KEY), start=START),
+            r"fit: expected predict as .* inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes",
+        ),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START.astype(jnp.float16)), "float32 or float64; got float16"),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5), "epochs >= 1, a whole number; got 1.5"),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "whole number; got True"),
