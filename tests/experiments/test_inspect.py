@@ -33,8 +33,9 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
