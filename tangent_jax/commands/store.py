@@ -151,7 +151,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
     cache = tj.Cache(F.cache_dir)
     traces = tj.store.preview_removal(store, plan, cache)
     check_known(store, plan, traces.deleted)
-    if F.dry_run or not plan.identifiers:
+    if F.dry_run or not (plan.components or plan.unseen):
         traces = traces if F.dry_run else tj.store.erase_traces(store, plan, cache)
         tell("would delete" if F.dry_run else "deleted", *traces)
         return {"plan": described, "unknown": plan.unknown, "removed": [], **traces._asdict()}
