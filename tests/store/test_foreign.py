@@ -19,7 +19,7 @@ from helpers import in_long, origin, part, pictures
 from photos import write
 
 from tangent_jax.commands.report.inspector import Inspection
-from tangent_jax.commands.shared.removing import check_removed
+from tangent_jax.commands.shared.removing import removed_on
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
@@ -686,7 +686,7 @@ def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
     with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
         store.verify_receipt(receipt.path)
     with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
-        check_removed(store, plan_removal(store, examples=["nobody"]))
+        removed_on(store, "nobody")
     assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in store.verify())
 
 

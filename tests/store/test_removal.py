@@ -127,6 +127,27 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     assert f"{tmp_path / 'cache'}: not there now" in receipt.not_reached
 
 
+def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(task, tmp_path):
+    """Test images, by identifier or by the name that the component's data set has; the components stay."""
+    recipe, predict, data, cache = task
+    train, test = predict.features(data.train, cache), predict.features(data.test, cache)
+    store = Store(tmp_path / "store")
+    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
+    kept = store.path("all").read_bytes()
+    for row, word in enumerate((test.examples[0][0], test.examples[1][1])):
+        plan, identifier = plan_removal(store, examples=[word]), test.examples[row][0]
+        assert ([*plan.components], plan.identifiers, plan.unknown) == ([], (identifier,), (word,))
+        assert np.asarray(test.inputs[row]).any()
+        receipt = remove(store, plan, cache=cache)
+        assert not np.asarray(test.inputs[row]).any()
+        assert ({*receipt.removed}, receipt.unseen) == (set(), (identifier,))
+        assert store.verify() + store.verify_receipt(receipt.path) == []
+        assert plan_removal(store, examples=[word]).unseen == ()
+    assert store.path("all").read_bytes() == kept
+    assert len(data.test.without(store.state.forgotten)) == 0
+    assert np.asarray(train.inputs).any(-1).all()
+
+
 def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
     recipe, predict, data, cache = task
     train, store = predict.features(data.train, cache), Store(tmp_path / "store")
