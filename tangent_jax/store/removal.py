@@ -142,7 +142,6 @@ def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Re
         check_fits(store, plan)
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
-        is_own = {*plan.identifiers} <= {i for i, _ in erasure.own_images(store, plan.components, plan.unseen)}
         added: dict[str, Any] = {}
         for name, new in retrained.items():
             added[name] = store.write("components", new.dw, new.provenance)
@@ -174,7 +173,14 @@ def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Re
         write_whole(path, receipt_text(receipt))
         line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
         line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= {"forgotten": sorted(hidden(plan.identifiers)), "released": store.state.accounts_shown(before)}
-        line |= {"seal": machine.seal(removal_text(store.identity, line["forgotten"]))} if is_own else {}
+        line |= sealed(store, plan) | {"released": store.state.accounts_shown(before)}
         store.commit(line)
     return dataclasses.replace(receipt, path=path)
+
+
+def sealed(store: Store, plan: RemovalPlan) -> dict[str, Any]:
+    """The hashed identifiers of a plan, sealed if this machine may erase all their traces, now and again."""
+    forgotten, own = sorted(hidden(plan.identifiers)), erasure.own_images(store, plan.components, plan.unseen)
+    is_own = {*plan.identifiers} <= {identifier for identifier, _ in own}
+    seal = machine.seal(removal_text(store.identity, forgotten)) if is_own else ""
+    return {"forgotten": forgotten, "seal": seal}

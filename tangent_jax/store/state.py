@@ -63,7 +63,7 @@ class Exported(NamedTuple):
 
 def removal_text(store: str, forgotten: Iterable[str]) -> str:
     """The sealed text of a removal: the hashed identifiers that it erased; `store`: the identity of the store."""
-    return json.dumps(["remove", store, sorted(forgotten)])
+    return json.dumps(["remove", store, [*forgotten]])
 
 
 def read_export(names: Any, *said: Any) -> Exported:
