@@ -742,7 +742,7 @@ MUTATIONS = [
     M(ERASURE, "own_images", "seen | {*unseen}", "seen", f"{REMOVAL}::test_{RETURNS}"),
     M(PLANNED, "unseen_images", "if name in names or", "if",
       f"{REMOVAL}::test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return"),
-    M(REMOVE, "sealed", 'if is_own else ""', "", f"{FOREIGN}::test_a_component_of_another_machine_empties_no_index_and_no_cache"),
+    M(REMOVE, "seal_removal", 'if is_own else ""', "", f"{FOREIGN}::test_a_component_of_another_machine_empties_no_index_and_no_cache"),
     M(REMOVE, "folders_of", "if cache is None else cache.folders", "",
       f"{PLANS}::test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names"),
     M(ERASURE, "erase_traces",

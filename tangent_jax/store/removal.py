@@ -173,12 +173,12 @@ def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Re
         write_whole(path, receipt_text(receipt))
         line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
         line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= sealed(store, plan) | {"released": store.state.accounts_shown(before)}
+        line |= seal_removal(store, plan) | {"released": store.state.accounts_shown(before)}
         store.commit(line)
     return dataclasses.replace(receipt, path=path)
 
 
-def sealed(store: Store, plan: RemovalPlan) -> dict[str, Any]:
+def seal_removal(store: Store, plan: RemovalPlan) -> dict[str, Any]:
     """The hashed identifiers of a plan, sealed if this machine may erase all their traces, now and again."""
     forgotten, own = sorted(hidden(plan.identifiers)), erasure.own_images(store, plan.components, plan.unseen)
     is_own = {*plan.identifiers} <= {identifier for identifier, _ in own}

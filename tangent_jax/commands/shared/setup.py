@@ -84,7 +84,7 @@ def has_class_token() -> bool:
 
 def left(examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
-    rest = examples.without(placement.from_writer(removed))
+    rest = examples.without(placement.from_writer(removed_images))
     if title and len(rest) < len(examples):
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
@@ -92,7 +92,7 @@ def left(examples: Examples, title: str = "") -> Examples:
     return rest
 
 
-def removed() -> set[str]:
+def removed_images() -> set[str]:
     """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
     if "store" not in F or not F.store or urls.is_url(F.store):
         return set()
