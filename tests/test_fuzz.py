@@ -38,9 +38,10 @@ from tangent_jax.models.load import FAMILIES, load
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import encode_component, read_component, read_metadata
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import read_receipt
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 EXAMPLES = int(os.environ.get("TANGENT_JAX_FUZZ", "60"))

@@ -28,6 +28,7 @@ last line of stdout is always the result as one JSON object.
 import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.commands.shared.removing import check_removed, describe, planned
-from tangent_jax.commands.shared.setup import settings_of
+from tangent_jax.commands.shared.removing import check_known, describe, planned
+from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.core import Tree, expand_path, require, trees, urls, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
@@ -148,22 +149,17 @@ def remove(store: tj.Store) -> dict[str, Any]:
     described = describe(store, plan, how)
     if not F.dry_run:
         store.settle()  # left by a killed removal
-    if not plan.components:
-        check_removed(store, plan)
     cache = tj.Cache(F.cache_dir)
-    if F.dry_run or not plan.components:
-        files, (traces, left) = tj.store.preview_removal(store, plan, cache)
-        would = (*(f"would delete {line}" for line in files + traces), *(f"NOT reached: {line}" for line in left))
-        print(*would, sep="\n", end="\n" * bool(would), file=sys.stderr)
-        listed = {"deleted": traces, "not_reached": left, "files": files}
-        return {"plan": described, "unknown": plan.unknown, "removed": [], **listed}
+    traces = tj.store.preview_removal(store, plan, cache)
+    check_known(store, plan, traces.deleted)
+    if F.dry_run or not (plan.components or plan.unseen):
+        traces = traces if F.dry_run else tj.store.erase_traces(store, plan, cache)
+        tell("would delete" if F.dry_run else "deleted", *traces)
+        return {"plan": described, "unknown": plan.unknown, "removed": [], **traces._asdict()}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
-    for line in receipt.deleted:
-        print(f"deleted {line}", file=sys.stderr)
+    tell("deleted", receipt.deleted, receipt.not_reached)
     for line in receipt.anchors:
         print(f"NOT removed: {line}", file=sys.stderr)
-    for line in (*receipt.not_reached, *receipt.exported_before):
-        print(f"NOT reached: {line}", file=sys.stderr)
     for name, optimum in receipt.optima.items():
         if not optimum.converged:
             asked = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
@@ -175,6 +171,12 @@ def remove(store: tj.Store) -> dict[str, Any]:
     for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # the farthest of several
         result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
     return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
+
+
+def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
+    """Prints each deletion, and each copy that was not reached, on stderr."""
+    lines = [*(f"{what} {line}" for line in deleted), *(f"NOT reached: {line}" for line in not_reached)]
+    print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
 
 
 def verify(store: tj.Store) -> dict[str, Any]:
@@ -225,7 +227,8 @@ def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[
     dataset = tj.open_dataset(F.dataset)
     same = dataset.classes == classes
     require(same, "store", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
-    accuracy = tj.evaluate(predict, dw, predict.features(dataset.test, tj.Cache(F.cache_dir)))
+    test = predict.features(left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
+    accuracy = tj.evaluate(predict, dw, test)
     print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
     return {dataset.name: accuracy}
 

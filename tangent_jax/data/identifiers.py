@@ -43,7 +43,12 @@ def content_identifier(content: bytes | np.ndarray) -> str:
 
 def hidden(identifiers: Iterable[str]) -> set[str]:
     """Content identifiers, hashed again: removed content is recognised, without revealing its identifier."""
-    return {hashlib.sha256(f"removed {identifier}".encode()).hexdigest() for identifier in identifiers}
+    return {*map(hash_of, identifiers)}
+
+
+def hash_of(identifier: str) -> str:
+    """The hash of a content identifier, as in `hidden`."""
+    return hashlib.sha256(f"removed {identifier}".encode()).hexdigest()
 
 
 def file_state(path: Place) -> str | None:
@@ -112,21 +117,21 @@ def keep(texts: dict[bytes, str]) -> None:
         index.executemany("insert or replace into texts values (?, ?)", texts.items())
 
 
-def forget(identifiers: Set[str], names: Set[str]) -> None:
-    """Deletes removed images from the index: their identifiers, and lists of tars that name them."""
-    gone = kept_of(identifiers, names)
+def forget(hashes: Set[str], names: Set[str]) -> None:
+    """Deletes removed images from the index: identifiers with these hashes, and lists of tars that name them."""
+    gone = kept_of(hashes, names)
     with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
         index.executemany("delete from texts where key = ?", [(key,) for key in gone])
 
 
-def kept_of(identifiers: Set[str], names: Set[str]) -> list[bytes]:
+def kept_of(hashes: Set[str], names: Set[str]) -> list[bytes]:
     """The keys that `forget` deletes; does not create an index."""
     samples = {end for name in names for end in ends(name)}
     with contextlib.suppress(sqlite3.Error, OSError, InputError):
         if expand_path("open_dataset", INDEX).exists():
             with contextlib.closing(open_index()) as index:
                 rows = index.execute("select key, text from texts").fetchall()
-            return [key for key, text in rows if text in identifiers or not samples.isdisjoint(samples_of(text))]
+            return [key for key, text in rows if hash_of(text) in hashes or not samples.isdisjoint(samples_of(text))]
     return []
 
 

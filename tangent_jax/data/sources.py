@@ -9,7 +9,7 @@ tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.url_paths import Place, as_place
-from tangent_jax.data.identifiers import INDEX, content_identifier, identify
+from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
 MOST_BYTES = 1 << 28  # the most bytes of one encoded image
@@ -69,6 +69,14 @@ class Examples:
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
+
+    def without(self, hashes: Set[str]) -> "Examples":
+        """The examples without removed ones, by the hashes of their identifiers; the index forgets those."""
+        gone = {i for i, own in enumerate(self.identifiers() if hashes else ()) if hash_of(own) in hashes}
+        if not gone:
+            return self
+        forget(hashes, {self.names[i] for i in gone})
+        return self.take(np.array([i for i in range(len(self)) if i not in gone], int))
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, independent of its name."""

@@ -33,7 +33,7 @@ from tangent_jax.core.files import allocate, hold_lock, inside, make_private, op
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.rows import Parts
-from tangent_jax.data.identifiers import hidden
+from tangent_jax.data.identifiers import hash_of
 from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
 
 TICK = 2  # seconds: the coarsest clock of a file system
@@ -240,10 +240,11 @@ def identifiers_of(folder: Path) -> list[str]:
     return (folder / "examples.txt").read_bytes().decode(errors="replace").split()
 
 
-def rows_of(folder: Path, identifiers: Set[str]) -> list[int]:
-    """The numbers of the rows, in a folder of cached rows, of images with these content identifiers, erased or not.
+def rows_of(folder: Path, hashes: Set[str], before: Set[str] = frozenset()) -> list[int]:
+    """The numbers of the rows, in a folder of cached rows, of images with these hashed identifiers, erased or not.
 
-    Args:    folder: any of those that the rows are spread over; other folders have none.
+    Args:    folder: any of those that the rows are spread over; other folders have none; before: hashes of images that
+             were removed before, whose rows count unless they are erased.
     Raises:  InputError for links, and unless all folders state that they hold these rows together.
     """
     if not inside(folder.parent, folder.name).is_dir() or not holds_rows(folder):
@@ -252,19 +253,19 @@ def rows_of(folder: Path, identifiers: Set[str]) -> list[int]:
     check_together(folder, first)
     if first == folder and not (folder / "examples.txt").exists():
         return []  # written before any row
-    wanted = identifiers | hidden(identifiers)
-    return [i for i, name in enumerate(identifiers_of(first)) if name in wanted]
+    wanted = hashes | before
+    return [i for i, name in enumerate(identifiers_of(first)) if name in hashes or hash_of(name) in wanted]
 
 
-def erase(folder: Path, identifiers: Set[str]) -> bool:
-    """Overwrites with zeros, in all folders, the rows of images with these content identifiers.
+def erase(folder: Path, hashes: Set[str]) -> bool:
+    """Overwrites with zeros, in all folders, the rows of images with these hashed identifiers (`hidden`).
 
     Args:    folder: any of those that the rows are spread over.
     Returns: True if there were any. Their chunks then count as missing, so that the next reader computes them; the
              identifiers are replaced by their hashes.
     Raises:  OSError or InputError if a file cannot be read or written; all others are erased.
     """
-    rows = rows_of(folder, identifiers)
+    rows = rows_of(folder, hashes)
     if not rows:
         return False
     first = folder / read_layout(folder, 0).folders[0]
@@ -282,7 +283,7 @@ def erase(folder: Path, identifiers: Set[str]) -> bool:
             except OSError as error:
                 errors.append(error)
         if not errors:  # else a later call must find it again
-            write_examples(first, [hidden([name]).pop() if name in identifiers else name for name in names])
+            write_examples(first, [own if (own := hash_of(name)) in hashes else name for name in names])
     if errors:
         raise errors[0]
     return True

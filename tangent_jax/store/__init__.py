@@ -9,10 +9,11 @@ from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
 from tangent_jax.store.kinds import kind_of
 from tangent_jax.store.merge import MERGES, WEIGHTED, Merger
+from tangent_jax.store.plans import WAYS, RemovalPlan, plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
-from tangent_jax.store.removal import WAYS, RemovalPlan, plan_removal, preview_removal, rehearse, remove
+from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.rounds import fill_rounds, public_move, remove_rounds, round_stores
 from tangent_jax.store.store import Factors
@@ -34,6 +35,7 @@ __all__ = [
     "Retrained",
     "Shards",
     "body_factors",
+    "erase_traces",
     "fill",
     "fill_rounds",
     "greedy_soup",

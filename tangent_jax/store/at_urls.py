@@ -32,16 +32,16 @@ class Trace(NamedTuple):
     erase: Callable[[], object]
 
 
-def rows_at(url: str, left: list[str], identifiers: Set[str]) -> Iterator[Trace]:
+def rows_at(url: str, left: list[str], hashes: Set[str], before: Set[str]) -> Iterator[Trace]:
     """The folders of cached rows below a URL that name removed images, or hold rows that a killed writer left."""
-    wanted = identifiers | hidden(identifiers)
     for name in sorted({*filter(ROWS.fullmatch, (name.partition("/")[0] for name in urls.list_files(REMOVE, url)))}):
         remote = Remote(REMOVE, f"{url}/{name}")
         whole = remote.files.get("examples.txt")
         held = {*remote.read(remote.object_url(whole)).decode(errors="replace").split()} if whole else set()
-        if remote.dead or held & wanted:
-            rest = {} if held & wanted else remote.files
-            yield Trace(f"{remote.url}: rows of removed images", partial(keep, remote, rest))
+        gone = hashes & held | (hashes | before) & hidden(held)
+        if remote.dead or gone:
+            rest = {} if gone else remote.files
+            yield Trace(f"in {remote.url}: rows of removed images", partial(keep, remote, rest))
             left.append(still(url))
 
 

@@ -40,7 +40,7 @@ from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.factors import as_tree, from_tree, of_subset
 from tangent_jax.store.files import encode_component, read_component, read_metadata
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.state import State, replay
+from tangent_jax.store.state import State, replay, timestamp
 
 FORMAT = 2
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
@@ -179,7 +179,7 @@ class Disk:
         check_stop()
         assert self._lock is not None
         self._lock.check()
-        self.journal.append({**entry, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        self.journal.append({**entry, "time": timestamp()})
         self.state = replay(self.journal.entries)
         self.sweep()
 

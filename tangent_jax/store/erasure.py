@@ -13,22 +13,22 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import InputError, machine, trees
 from tangent_jax.core.checks import visible
-from tangent_jax.core.files import inside
+from tangent_jax.core.files import expand_path, inside
 from tangent_jax.core.urls import is_url, with_urls
-from tangent_jax.data.identifiers import INDEX, forget, kept_of
+from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
 from tangent_jax.models.cache import erase, rows_of
 from tangent_jax.store.at_urls import Trace, rows_at, run_at
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
-from tangent_jax.store.state import EXPORTED
+from tangent_jax.store.state import EXPORTED, removal_text
 from tangent_jax.store.store import Store
 from tangent_jax.train.checkpoints import saved_run
 
@@ -40,10 +40,11 @@ NAME_IT = f"pass its folder, or {TRUST_IT}"
 
 
 def erase_traces(
-    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
-) -> Traces:
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = (),
+    unseen: Iterable[tuple[str, str]] = (),
+) -> Traces:  # fmt: skip
     """Deletes this library's data of removed examples outside the store; arguments as `find_traces`."""
-    traces, not_reached = find_traces(store, names, identifiers, caches)
+    traces, not_reached = find_traces(store, names, identifiers, caches, unseen)
     done = Traces([], not_reached)
     for trace in traces:
         try:
@@ -55,29 +56,22 @@ def erase_traces(
 
 
 def find_traces(
-    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = ()
-) -> tuple[list[Trace], list[str]]:
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = (),
+    unseen: Iterable[tuple[str, str]] = (),
+) -> tuple[list[Trace], list[str]]:  # fmt: skip
     """(data of removed examples that this library wrote outside the store, a line for each copy left alone).
 
+    The cached rows of all images that were removed before, by this machine, are found again.
     Args:   names: the removed components; identifiers: of the removed content; caches: searched besides the folders
-            that the components' provenance names.
+            that the components' provenance names; unseen: (identifier, name) of removed images that no component saw.
     """
-    traces: list[Trace] = []
-    left: list[str] = []
+    left = [f"{e.path}: an export of a removed component" for e in store.state.exports if {*e.names} & {*names}]
     origins = {name: store.provenance(name) for name in names}
-    made_here = {
-        name for name, origin in origins.items() if origin.is_own and (store.trust or has_its_weights(store, name))
-    }
+    made_here = own_components(store, names)
     own = {p: None for name in made_here for p in origins[name].folders}
-    seen = {pair for name in made_here for pair in origins[name].images_seen if pair[0] in identifiers}
-    known, images = {identifier for identifier, _ in seen}, {image for _, image in seen}
-    for place in with_urls([*(os.fspath(cache) for cache in caches), *own]):
-        if is_url(place):
-            traces.extend(look(rows_at, place, left, known))
-        else:
-            traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, place))
-    if kept_of(known, images):
-        traces.append(Trace(f"{INDEX}: identifiers and names of removed images", partial(forget, known, images)))
+    pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
+    known = {identifier for identifier, _ in pairs}
+    traces = rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *own]), left)
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name]["weights"]
         for place in with_urls(origin.folders) if name in made_here else ():
@@ -92,6 +86,44 @@ def find_traces(
     traces.extend(partial_exports(store, names))
     shown = [trace._replace(line=visible(trace.line)) for trace in traces]
     return shown, [visible(line) for line in left + others(store, identifiers)]
+
+
+def rows_everywhere(
+    store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str], left: list[str]
+) -> list[Trace]:
+    """The cached rows of images, (identifier, name), and of those removed before, and what the index keeps of them."""
+    traces: list[Trace] = []
+    known, images, before = hidden(i for i, _ in pairs), {image for _, image in pairs}, removed_here(store)
+    for place in places:
+        if is_url(place):
+            traces.extend(look(rows_at, place, left, known, before))
+        else:
+            traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, before, place))
+    if kept_of(known | before, images):
+        line = f"in {expand_path('store remove', INDEX).absolute()}: identifiers and names of removed images"
+        traces.append(Trace(line, partial(forget, known | before, images)))
+    return traces
+
+
+def removed_here(store: Store) -> set[str]:
+    """The hashed identifiers of earlier removals that carry this machine's seal."""
+    hashes = set[str]()
+    for line in store.journal.entries:
+        gone = line.get("forgotten", ())
+        if gone and (store.trust or machine.is_own(removal_text(store.identity, gone), line.get("seal"))):
+            hashes |= {*gone}
+    return hashes
+
+
+def own_components(store: Store, names: Iterable[str]) -> set[str]:
+    """Those of these components that this machine's user made, undamaged, or that the store trusts."""
+    return {n for n in names if store.provenance(n).is_own and (store.trust or has_its_weights(store, n))}
+
+
+def own_images(store: Store, names: Iterable[str], unseen: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """(identifier, name) of all images whose traces a removal of these components may erase."""
+    seen = {pair for name in own_components(store, names) for pair in store.provenance(name).images_seen}
+    return seen | {*unseen}
 
 
 def has_its_weights(store: Store, name: str) -> bool:
@@ -109,15 +141,15 @@ def look(search: Callable[..., Iterator[Trace]], folder: Any, left: list[str], *
         left.append(f"{folder}: {getattr(error, 'strerror', None) or error}")
 
 
-def rows_in(folder: Path, left: list[str], identifiers: set[str], place: str) -> Iterator[Trace]:
+def rows_in(folder: Path, left: list[str], hashes: set[str], before: set[str], place: str) -> Iterator[Trace]:
     """The cached rows of removed images below a folder."""
     if not folder.is_dir():
         left.append(f"{place}: not there now")
         return
     for cached in sorted(folder.iterdir()):
         try:
-            if rows_of(cached, identifiers):
-                yield Trace(f"{cached}: rows of removed images, of any run", partial(erase, cached, identifiers))
+            if rows_of(cached, hashes, before):
+                yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, hashes | before))
         except (OSError, InputError) as error:
             left.append(f"{cached}: {getattr(error, 'strerror', None) or error}")
 

@@ -29,10 +29,11 @@ MOVED = (
 )
 COUNTED = "The penalty Lambda of a component under optima still counts the removed images."
 LIMITS = (
-    "Data of the removed images that this library wrote outside the store is listed under deleted, where the "
-    "components' provenance names it; what it knows of and left alone, under not_reached. Not covered: the pre-trained "
-    "anchor; anchors that removed images moved in earlier rounds (under anchors; repeat those rounds); settings chosen "
-    "with the removed data; models in other folders that saw the same images; copies and backups of other programs."
+    "Deleted files of the store are listed under deleted, and so is data of the removed images that this library wrote "
+    "outside it, where the components' provenance names it. Known copies that were left alone, exports too, are under "
+    "not_reached. Not covered: the pre-trained anchor; anchors that removed images moved in earlier rounds (under "
+    "anchors; repeat those rounds); settings chosen with the removed data; models in other folders that saw the same "
+    "images; copies and backups of other programs."
 )
 
 
@@ -73,10 +74,11 @@ class Receipt:
     """The record of a removal; fingerprints name the components.
 
     `how`: the way, "" in receipts of version 0.3; `asked`: the requested examples; `owner`: the owner, if all images
-    of one were requested; `deleted`: deletions outside the store; `not_reached`: known copies of the images, or of
-    weights trained on them, that it could not or must not delete; `anchors`: a line for each remaining anchor that
-    removed images moved; `optima`: of retrained components that are optima; `path`: the receipt's file, which is not
-    part of its text.
+    of one were requested; `unseen`: identifiers of requested images that no component saw; `deleted`: deletions, in the
+    store and outside it; `not_reached`: known copies of the images, or of weights trained on them, that it could not or
+    must not delete (`exported_before`: exports, in receipts of version 0.3); `anchors`: a line for each remaining
+    anchor that removed images moved; `optima`: of retrained components that are optima; `time`: UTC; `path`: the
+    receipt's file, which is not part of its text.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
@@ -89,10 +91,11 @@ class Receipt:
     survivors: dict[str, str]
     composed_before: str | None
     composed_after: str | None
-    exported_before: tuple[str, ...]
     asked: tuple[str, ...]
     distance_bounds: dict[str, float]
     statement: str
+    exported_before: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
@@ -101,6 +104,7 @@ class Receipt:
     journal: str = ""
     owner: str | None = None
     how: str = ""
+    time: str = ""
     path: Path = Path()
 
 

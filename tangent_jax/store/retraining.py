@@ -1,7 +1,7 @@
 """Components trained again by their recipes, without the removed examples."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +72,8 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    left = read_remaining(origin, predict, remaining, name, data(origin.dataset("remove")), cache)
+    dataset, removed = data(origin.dataset("remove")), store.state.forgotten
+    left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
     start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.is_by_class:
         classes = classes_in(left, origin.classes)
@@ -92,13 +93,14 @@ def retrain(
 
 def read_remaining(
     origin: Provenance, predict: Predictor, remaining: Sequence[tuple[str, str]], name: str, dataset: Dataset,
-    cache: Cache | None,
+    cache: Cache | None, removed: Set[str],
 ) -> Features:  # fmt: skip
     """The features of the remaining examples, by (identifier, name), with the classes of their provenance.
 
+    Args:   removed: hashed identifiers of images that were removed before.
     Raises: InputError if one of them, or a class of `name`, is no longer in the data set.
     """
-    recipe, train = origin.recipe, dataset.train
+    recipe, train = origin.recipe, dataset.train.without(removed)
     assert recipe is not None
     row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
     there = sum(pair in row_of for pair in remaining)

@@ -26,10 +26,11 @@ from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.disk import is_store
 from tangent_jax.store.merge import WEIGHTED
 from tangent_jax.store.moves import Move, total_of
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import anchor_of
 from tangent_jax.store.receipts import Receipt
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import read_remaining
 from tangent_jax.store.store import Store
 
@@ -196,7 +197,8 @@ def repeat(root: Path, stores: Sequence[Store], cache: Cache | None, weights: st
         [pair for name in names for pair in origins[name].examples],
         open_dataset(origin.dataset("remove")),
     )
-    features = read_remaining(origin, predict, wanted, first.root.name, dataset, cache)
+    removed = set().union(*(store.state.forgotten for store in stores))
+    features = read_remaining(origin, predict, wanted, first.root.name, dataset, cache, removed)
     at, shards = 0, {}
     for name in names:
         shards[name] = np.arange(at, at + len(origins[name].examples))

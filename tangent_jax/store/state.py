@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,11 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Hashes = tuple[str, ...]
 
 
+def timestamp() -> str:
+    """The present time (UTC), as journals and receipts state it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
          "serving.json", "tangent_torch.py", "adapter_model.safetensors", "adapter_config.json", "provenance.json",
          "README.md")  # fmt: skip
@@ -53,6 +59,11 @@ class Exported(NamedTuple):
     def partial(self) -> Path:
         """The folder in which the export is written before it is renamed to `path`; a kill may leave it."""
         return partial_of(Path(self.path), self.result)
+
+
+def removal_text(store: str, forgotten: Iterable[str]) -> str:
+    """The sealed text of a removal: the hashed identifiers that it erased; `store`: the identity of the store."""
+    return json.dumps(["remove", store, [*forgotten]])
 
 
 def read_export(names: Any, *said: Any) -> Exported:

@@ -343,7 +343,9 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
     line = json.loads(run("store", "remove", where, "--name=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())
-    assert receipt["exported_before"] == [f"{tmp_path}/export", f"{tmp_path}/served"]
+    exports = [f"{tmp_path}/{name}: an export of a removed component" for name in ("export", "served")]
+    assert receipt["not_reached"][:2] == exports
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", receipt["time"])
     stored = next(Path(where[8:]).glob("components/*.safetensors"))
     stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))
     line, err = run("store", "verify", where, code=1)

@@ -33,8 +33,9 @@ from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
@@ -224,21 +225,24 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
         assert f"{words} {100 * accuracy:.1f} %" in index
     assert "2 of 2 components hold 2 of them. They can be removed without losing any other image." in page.text
     assert "cat-0.png no component saw it" in page.text
+    assert "1 image asked for that no component saw, such as test images" in page.text
     assert page.text.count("Measured: it was trained apart from the store.") == 2
     commands = [text for text in page.texts if text.startswith("tangent-jax store")]
     assert len(commands) == 3
     assert "--exact" in commands[2]
+    with (out / "request.txt").open("a") as request:
+        request.write("nobody.jpg\n")
     said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[2:])
     assert json.loads(said)["retrained"] == ["even", "odd"]
     store.reload()
     accuracy = evaluate(predict, compose(store), test)
     exact = page.text.partition("Move them to the optimum of the rest")[2]
     assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
-    line, _ = run("inspect", *flags, f"--examples={sent}", f"--out={out}")
+    line, _ = run("inspect", *flags, f"--examples={out}/request.txt", f"--out={out}")
     assert json.loads(line)["removals"] == 1
     again = read(out / "request.html").text
-    assert "cat-0.png asked for before" in again
-    assert "No component holds any of them. 2 images were removed before." in again
+    assert "nobody.jpg asked for before" in again
+    assert "No component holds any of them. 3 images were removed before. 1 name was asked for before." in again
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from tangent_jax.models.load import load
 from tangent_jax.store import state
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 SIZES = (9, 8, 16, 8, 8)  # of shards: 2, 1, 2, 1 and 1 steps of 8

@@ -8,7 +8,8 @@ from helpers import origin, part, stopping
 from tangent_jax.core import InputError, trees, urls
 from tangent_jax.core.snapshots import Remote
 from tangent_jax.store import copies
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 NUMBERS = itertools.count()

@@ -25,9 +25,10 @@ from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.factors import body_factors, widen_factors
 from tangent_jax.store.heads import join, union
 from tangent_jax.store.merge import merge
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import check_same, make_provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
 from tangent_jax.train.batches import Batches

@@ -17,9 +17,10 @@ from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.kinds import SumsOfFeatures
 from tangent_jax.store.merge import MERGES
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 

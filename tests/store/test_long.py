@@ -10,8 +10,9 @@ from helpers import origin, origin_of_sums, part, sums
 from tangent_jax.core import InputError, tensors, trees
 from tangent_jax.store import copies
 from tangent_jax.store.files import read_component, read_metadata, write_component
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 URLS = (f"memory://long/{n}" for n in itertools.count())

@@ -22,7 +22,8 @@ from tangent_jax.store import merge as of_merge
 from tangent_jax.store.factors import as_tree, read_factors, write_factors
 from tangent_jax.store.files import write_component
 from tangent_jax.store.merge import MERGES, WEIGHTED, Merger, host, merge
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
 from tangent_jax.train.batches import Batches

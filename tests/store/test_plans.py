@@ -17,9 +17,10 @@ from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store import erasure, removal
 from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
@@ -234,7 +235,7 @@ def test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_n
     receipt = remove(store, plan, cache=cache)
     assert not np.asarray(features.inputs[1]).any()
     assert np.asarray(features.inputs[2]).any()
-    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images, of any run"]
+    assert [line.split(": ")[1] for line in receipt.deleted[-1:]] == ["rows of removed images, of any run"]
 
 
 def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path, monkeypatch):
@@ -259,10 +260,11 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     monkeypatch.setattr(Path, "unlink", lambda p, *a, **k: denied(p) if p.parent == run else real[1](p, *a, **k))
     monkeypatch.setattr(Path, "iterdir", lambda p: denied(p) if p == tmp_path / "locked" else real[2](p))
     receipt = remove(store, plan_removal(store, examples=["train/a/1.png"]))
-    assert receipt.deleted == (f"{second}: rows of removed images, of any run",)
+    assert receipt.deleted[-1] == f"in {second}: rows of removed images, of any run"
+    assert all(line.startswith(str(store.root)) for line in receipt.deleted[:-1])
     assert np.asarray(features.inputs[1]).any()  # it is there still, and the receipt says so
     lines = "\n".join(receipt.not_reached)
-    assert f"{first}: rows of removed images, of any run (Permission denied)" in lines
+    assert f"in {first}: rows of removed images, of any run (Permission denied)" in lines
     assert f"{run}/dw.safetensors: the removed component (Permission denied)" in lines
     assert f"{tmp_path / 'locked'}: Permission denied" in lines
 
@@ -284,7 +286,7 @@ def test_killed_after_the_traces_went_the_store_is_as_before_and_the_same_plan_d
     assert again.verify() == []
     receipt = remove(again, plan, cache=cache)
     assert [*again] == ["even"]
-    assert [line.split(": ")[1] for line in receipt.deleted] == ["rows of removed images, of any run"]
+    assert [line.split(": ")[1] for line in receipt.deleted[-1:]] == ["rows of removed images, of any run"]
 
 
 # By contributor

@@ -1,9 +1,12 @@
 """A removal leaves nothing behind: no row of a removed image in any file that the library wrote; nothing comes back."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
+import sqlite3
+import time
 from pathlib import Path
 
 import jax
@@ -15,6 +18,7 @@ from run_binary import run
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.core.files import hold_lock
+from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
@@ -22,9 +26,10 @@ from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import solve_again
 from tangent_jax.store.store import Store
 
@@ -117,9 +122,30 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     store.add("all", dw, make_provenance(predict, recipe).trained_on(train, 1.0, (str(tmp_path / "moved"),)))
     shutil.rmtree(tmp_path / "cache")
     receipt = remove(store, plan_removal(store, examples=[train.examples[0][0]]))
-    assert receipt.deleted == ()
+    assert [line.partition(": ")[2] for line in receipt.deleted] == ["the component all"]
     assert f"{tmp_path / 'moved'}: not there now" in receipt.not_reached
     assert f"{tmp_path / 'cache'}: not there now" in receipt.not_reached
+
+
+def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(task, tmp_path):
+    """Test images, by identifier or by the name that the component's data set has; the components stay."""
+    recipe, predict, data, cache = task
+    train, test = predict.features(data.train, cache), predict.features(data.test, cache)
+    store = Store(tmp_path / "store")
+    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
+    kept = store.path("all").read_bytes()
+    for row, word in enumerate((test.examples[0][0], test.examples[1][1])):
+        plan, identifier = plan_removal(store, examples=[word]), test.examples[row][0]
+        assert ([*plan.components], plan.identifiers, plan.unknown) == ([], (identifier,), (word,))
+        assert np.asarray(test.inputs[row]).any()
+        receipt = remove(store, plan, cache=cache)
+        assert not np.asarray(test.inputs[row]).any()
+        assert ({*receipt.removed}, receipt.unseen) == (set(), (identifier,))
+        assert store.verify() + store.verify_receipt(receipt.path) == []
+        assert plan_removal(store, examples=[word]).unseen == ()
+    assert store.path("all").read_bytes() == kept
+    assert len(data.test.without(store.state.forgotten)) == 0
+    assert np.asarray(train.inputs).any(-1).all()
 
 
 def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
@@ -371,7 +397,7 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     store.release("/elsewhere/export", store.sum())  # and the writing is killed
-    assert drop(store, "a").exported_before == ("/elsewhere/export",)
+    assert drop(store, "a").not_reached[0] == "/elsewhere/export: an export of a removed component"
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"\xff\xfe", b"{", b'{"survivors": 3}', b"[" * 99999])
@@ -451,7 +477,7 @@ def test_removal_from_the_command_line_reads_any_encoding_and_says_what_it_did(p
     assert "NOT reached: folder:" in err
     assert not (out / "dw.safetensors").exists()
     _, err = run("store", "remove", store, cache, f"--examples={ids}")
-    assert "no component saw it" in err
+    assert "train/a/3.png: removed before, on " in err
 
 
 @pytest.mark.slow
@@ -489,7 +515,7 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
         assert receipt["owner"] == "ann@example.org"
     _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run", code=1)
     assert "carl: no component saw it" in err
-    assert "expected images or an owner that" in err
+    assert "its data sets or caches know; got 1 that no component saw, without cached rows" in err
     ids = tmp_path / "ids.txt"
     ids.write_text("elsewhere/b/5.png\n")
     _, err = run("store", "remove", together, f"--examples={ids}", code=1)
@@ -518,6 +544,74 @@ def test_an_owner_who_comes_later_joins_the_store_and_the_others_are_not_trained
     run("compose", *places, *flags, "--epochs=1", "--blocks=0")
     assert [*Store(root)] == ["ann", "bob", "cem"]
     assert {name: (Store(root).path(name), Store(root).path(name).read_bytes()) for name in first} == first
+
+
+@pytest.mark.slow
+def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(photographs, tmp_path, monkeypatch):
+    """Nor do their test images, which no component saw; the others' components stay as they are."""
+    index = tmp_path / "index" / "index.sqlite"
+    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(index))
+    time.sleep(2.1)  # the index keeps nothing about files that changed just now
+    names = [f"train/{c}/{i}.png" for c in "ab" for i in range(40)] + ["test/a/x.png", "test/b/y.png"]
+    whose = {name: "bert" if name.endswith(("3.png", "x.png")) else "ann" for name in names}
+    (tmp_path / "who.csv").write_text("".join(f"{name},{owner}\n" for name, owner in whose.items()))
+    cache, stores, owners = (
+        f"--cache_dir={tmp_path}/cache_dir",
+        f"--store={tmp_path}/store",
+        f"--owners={tmp_path}/who.csv",
+    )
+    flags = [cache, stores, owners, f"--dataset=folder:{photographs}", f"--out={tmp_path}/out", "--epochs=1"]
+    by_owner, by_shuffle = ["--sharding=owner", "--method=taft"], ["--shards=3", "--method=fc"]
+    run("compose", *flags, *by_owner)
+    run("compose", *flags, *by_shuffle)
+    gone = {content_identifier((photographs / name).read_bytes()) for name in names if whose[name] == "bert"}
+    assert gone <= said_in(tmp_path / "cache_dir", index)
+    rows = rows_for(tmp_path / "cache_dir", gone)
+    root, others = (next((tmp_path / "store").glob(p)) for p in ("*owner-seed*", "*uniform-3-*"))
+    remove = ["store", "remove", f"--store={root}", cache, "--owner=bert"]
+    line, err = run(*remove, owners)
+    assert "1 images that no component saw: their cached rows go" in err
+    assert not gone & said_in(tmp_path / "cache_dir", index)
+    kept, shards = Store(root).path("ann").read_bytes(), {n: Store(others).provenance(n) for n in Store(others)}
+    line, err = run("compose", *flags, *by_owner)
+    assert "train inputs: 8 images were removed from a store in" in err
+    assert "test inputs: 1 images were removed from a store in" in err
+    assert "(1 components, one for each owner)" in err
+    assert [*json.loads(line)["shards"]] == ["1"]
+    assert Store(root).path("ann").read_bytes() == kept
+    run("compose", *flags, *by_shuffle)
+    left = {n: Store(others).provenance(n).examples for n in Store(others)}
+    assert left == {n: tuple(pair for pair in shards[n].examples if pair[0] not in gone) for n in shards}
+    assert not gone & said_in(tmp_path / "cache_dir", index)
+    assert files_holding(tmp_path / "cache_dir", rows) == []
+    # a command without a store knows nothing of the removal: asked for again, it erases what came back
+    run("finetune", cache, flags[3], "--blocks=1", "--epochs=1", f"--out={tmp_path}/tuned")
+    assert gone <= said_in(tmp_path / "cache_dir", index)
+    dry = run(*remove, "--dry_run")[1].replace("would delete", "deleted")
+    line, err = run(*remove)
+    assert err == dry
+    assert f"bert: removed before, on {Store(root).journal.entries[-1]['time'][:10]}" in err
+    assert not gone & said_in(tmp_path / "cache_dir", index)
+    assert files_holding(tmp_path / "cache_dir", rows) == []
+    assert json.loads(line)["removed"] == []
+
+
+def rows_for(cache, identifiers):
+    """The bytes of the cached rows of these images."""
+    rows = []
+    for path in cache.glob("*/examples.txt"):
+        names = path.read_text().split()
+        every = np.fromfile(path.with_name("inputs.bin"), np.uint8).reshape(len(names), -1)
+        rows += [row for name, row in zip(names, every, strict=True) if name in identifiers]
+    assert all(row.any() for row in rows)
+    return rows
+
+
+def said_in(cache, index):
+    """The identifiers that the files of a cache and an index name."""
+    with contextlib.closing(sqlite3.connect(index)) as texts:
+        kept = {text for (text,) in texts.execute("select text from texts")}
+    return kept.union(*(path.read_text().split() for path in cache.glob("*/examples.txt")))
 
 
 def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():

@@ -16,10 +16,11 @@ from tangent_jax.solver.rounds import fit_rounds
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import write_component
 from tangent_jax.store.merge import merge
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import predictor_of
 from tangent_jax.store.rounds import fill_rounds, public_move, remove_rounds, round_stores
 from tangent_jax.store.store import Store

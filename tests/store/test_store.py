@@ -21,10 +21,11 @@ from safetensors.numpy import load_file
 from tangent_jax.core import InputError, trees
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
+from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, check_same, make_provenance
 from tangent_jax.store.receipts import receipt_text
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
@@ -220,7 +221,8 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.removal import plan_removal, remove
+from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.core import trees
 folder = Path(sys.argv[1])

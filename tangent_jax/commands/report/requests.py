@@ -101,7 +101,8 @@ def check_known(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) 
     before = any(entry.removals or entry.requests for entry in unknown(seen, request, plan))
     got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
     do = "Name images as the components do, or pass the files: content decides"
-    require(plan.components or before, "inspect", f"an image that {seen.store.root} holds or has removed", got, do)
+    known = plan.components or before or plan.is_in_data
+    require(known, "inspect", f"an image that {seen.store.root} holds or has removed", got, do)
 
 
 def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> list[Unknown]:
@@ -205,9 +206,7 @@ def ways_of(
 
 def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) -> list[str]:
     """A line for each place that a removal cannot reach: earlier exports, the data sets, neighbouring stores."""
-    left = [export.path for export in seen.store.state.exports if {*export.names} & {*plan.components}]
-    lines = [f"{path}: an export of a component that goes" for path in left]
-    return lines + tj.store.preview_removal(seen.store, plan, cache)[1].not_reached
+    return tj.store.preview_removal(seen.store, plan, cache).not_reached
 
 
 def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:

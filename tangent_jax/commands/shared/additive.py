@@ -2,7 +2,7 @@
 
 import copy
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -75,22 +75,16 @@ class Additive(Method):
             return tj.solver.make_statistics(self.map, self.train, classes).of_classes(classes)
         return self.statistics(self.whole(), title)
 
-    def without_removed(self) -> Self:
-        """The same method, on the images that were not removed from the owners' store."""
-        left, own = self.shards(self.whole()).rows_left(tj.Store(self.path(""))), copy.copy(self)
-        own.train = self.train.take(left["all"])
-        return own
-
     @cached_property
     def chosen(self) -> tuple[Settings, int]:
         """The settings of --settings, or the chosen ones, and the number tried.
 
         Held-out images are those of a validation split, or a fifth of the training images. With owners the settings
-        are chosen without a store of all images, and without the images that were removed.
+        are chosen without a store of all images.
         """
         if F.settings not in setup.CHOICES:
             return setup.settings_of("flags, --settings", F.settings), 0
-        own, title, splits = self.without_removed() if is_by_owner() else self, "full", self.dataset.splits
+        own, title, splits = self, "full", self.dataset.splits
         left_out = F.settings == "leave_one_out"
         data, of = own.train, "train"
         if not left_out and not F.held_out and {"validation", "test"} <= {*splits}:

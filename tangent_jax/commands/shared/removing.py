@@ -1,12 +1,14 @@
 """The removal that the flags of `store remove` ask for, and its description before it happens."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import read_lines, require, urls
+from tangent_jax.data import hidden
 
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
@@ -39,22 +41,38 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     described = []
     for name, holding in plan.components.items():
         gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)
-        described.append({"component": name, "how": how, "asked": gone, "left": left, "seconds": round(seconds, 1)})
+        own = how if left else "drop"
+        described.append({"component": name, "how": own, "asked": gone, "left": left, "seconds": round(seconds, 1)})
         after = {
             "drop": "dropped" + f", the {left} others with them (--retrain keeps those)" * (left > 0),
             "retrain": f"trained again on the {left} left, about {seconds:.1f} s of training",
             "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s of training",
         }
         of = "" if F.name else f"{gone} of its {gone + left} examples asked for; "
-        print(f"{name}: {of}{after[how if left else 'drop']}", file=sys.stderr)
+        print(f"{name}: {of}{after[own]}", file=sys.stderr)
         for other, reason in holding.impossible.items() if F.dry_run and not F.name else ():
             print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():
         print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
-    for example in plan.unknown:
-        before = " now: it was removed before" if store.state.has_forgotten(example) else ""
-        print(f"{example}: no component saw it{before or alike(store, example)}", file=sys.stderr)
+    if plan.unseen:
+        print(f"{len(plan.unseen)} images that no component saw: their cached rows go, if any", file=sys.stderr)
+    unseen = {word for pair in plan.unseen for word in pair}
+    for word in plan.unknown:
+        before = removed_on(store, word)
+        if before is not None:
+            print(f"{word}: removed before, on {before}; its traces are searched again", file=sys.stderr)
+        elif word not in unseen:
+            print(f"{word}: no component saw it{alike(store, word)}", file=sys.stderr)
     return described
+
+
+def removed_on(store: tj.Store, word: str) -> str | None:
+    """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
+    for line in reversed([line for line in store.journal.entries if "receipt" in line]):
+        receipt = tj.store.read_receipt(store.root / "receipts" / f"{line['receipt']}.json")[0]
+        if word in (*receipt.asked, receipt.owner) or not hidden([word]).isdisjoint(line.get("forgotten", ())):
+            return line["time"][:10]
+    return None
 
 
 def alike(store: tj.Store, example: str) -> str:
@@ -64,10 +82,10 @@ def alike(store: tj.Store, example: str) -> str:
     return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
 
 
-def check_removed(store: tj.Store, plan: tj.store.RemovalPlan) -> None:
-    """Raises InputError if no component saw any of the request, and no earlier removal answered it."""
-    receipts = [tj.store.read_receipt(store.root / "receipts" / f"{name}.json")[0] for name in store.state.receipts]
-    before = {word for receipt in receipts for word in (*receipt.asked, receipt.owner)}
-    new = [word for word in plan.unknown if word not in before and not store.state.has_forgotten(word)]
-    do = "Name images as the components do, or by identifiers"
-    require(not new, "store remove", f"images or an owner that {store.root} knows", f"{len(new)} others", do)
+def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
+    """Raises InputError for a request that no component saw, no earlier removal answered, and no cache holds."""
+    new = [word for word in plan.unknown if removed_on(store, word) is None]
+    known = plan.components or not new or plan.is_in_data or (plan.unseen and deleted)
+    expected = f"images or an owner that {store.root}, its data sets or caches know"
+    do = "Name images as the components do, by identifiers, or an owner's in --owners"
+    require(known, "store remove", expected, f"{len(new)} that no component saw, without cached rows", do)

@@ -69,7 +69,7 @@ def compose(methods: Mapping[str, Method]) -> None:
 
 def run(method: Method, first: tj.Predictor, count: int) -> list[tj.solver.Round]:
     """The rounds of a method's components from the first anchor, read or trained now, in stores below one folder."""
-    folder = method.path(f"{count}-rounds")
+    folder = method.path("rounds" if F.sharding == "owner" else f"{count}-rounds")  # owners come and go
     print(f"rounds: {folder}", file=sys.stderr)
     non_linear = method.recipe.method == "nlft"
     penalty = float(F.merge_penalty[0]) if F["merge_penalty"].present else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core import identity, refusal, require, speaking
+from tangent_jax.core import InputError, expand_path, identity, placement, refusal, require, speaking, urls
 from tangent_jax.data import Dataset, Examples
 
 CHOICES = ("held_out", "leave_one_out")
@@ -82,8 +82,32 @@ def has_class_token() -> bool:
     return hasattr(pretrained(F.weights).model, "with_class_token")
 
 
+def left(examples: Examples, title: str = "") -> Examples:
+    """The examples without those that were removed from a store in --store; `title`: printed with their number."""
+    rest = examples.without(placement.from_writer(removed_images))
+    if title and len(rest) < len(examples):
+        gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
+        print(f"{title}: {gone} and are left out", file=sys.stderr)
+        require(len(rest), "flags", f"{title} that were not removed", "none", "Choose another --store, or other images")
+    return rest
+
+
+def removed_images() -> set[str]:
+    """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
+    if "store" not in F or not F.store or urls.is_url(F.store):
+        return set()
+    root, hashes = expand_path("flags, --store", F.store), set[str]()
+    for marker in sorted(path for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}store.json")):  # rounds
+        try:
+            hashes |= tj.Store(marker.parent).state.forgotten
+        except (InputError, OSError) as error:
+            print(f"{marker.parent}: images removed from it are not left out: {error}", file=sys.stderr)
+    return hashes
+
+
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
-    """The features of the examples, from the flags' cache or computed now."""
+    """The features of the examples, from the flags' cache or computed now; removed images are left out."""
+    examples = left(examples, title)
     with tj.show_progress(title):
         data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes))
     if data.skipped:

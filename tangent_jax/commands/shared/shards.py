@@ -31,11 +31,26 @@ class Method:
         self.predict = setup.predictor(self.recipe, self.dataset.classes)
         self.train = setup.features(self.predict, self.dataset.train, "train inputs")
         self.test = setup.features(self.predict, self.dataset.test, "test inputs")
+        self.listed = self.list_all()
         self.is_held_out = False
         if F.held_out:
             self.hold_out()
         if "anchor_images" in F and F.anchor_images is not None:
             self.move_anchor()
+
+    def list_all(self) -> tj.Features:
+        """The training images without inputs, removed ones too: they decide shards, so that no other image moves."""
+        every, known = self.dataset.train, {*self.train.examples}
+        pairs, left = [*zip(every.identifiers(), every.names, strict=True)], {*setup.left(every).names}
+        rows = [i for i, pair in enumerate(pairs) if pair in known or pair[1] not in left]  # not the unreadable
+        listed = tj.Features(np.zeros((len(every), 0)), every.labels, tuple(pairs))
+        return listed.take(np.array(rows))
+
+    def left(self, *parts: np.ndarray) -> list[np.ndarray]:
+        """The rows of the training features for the rows of `listed` in each part, without removed images."""
+        known = {pair: row for row, pair in enumerate(self.train.examples)}
+        at = np.array([known.get(pair, -1) for pair in self.listed.examples], int)
+        return [at[rows][at[rows] >= 0] for rows in parts]
 
     def move_anchor(self) -> None:
         """Moves the anchor by the network fine-tuned on --anchor_images, which leave the training set.
@@ -45,10 +60,12 @@ class Method:
         if re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(e-?[0-9]+)?", F.anchor_images):
             expected = "--anchor_images, a fraction above 0 and below 1, or a data set"
             require(0 < float(F.anchor_images) < 1, "flags", expected, F.anchor_images)
-            order = np.random.default_rng([F.seed, 10]).permutation(len(self.train))
-            count = round(float(F.anchor_images) * len(self.train))
-            require(0 < count < len(self.train), "flags", "--anchor_images of some images, not all", F.anchor_images)
-            public, self.train = (self.train.take(np.sort(rows)) for rows in (order[:count], order[count:]))
+            order = np.random.default_rng([F.seed, 10]).permutation(len(self.listed))
+            count = round(float(F.anchor_images) * len(self.listed))
+            require(0 < count < len(self.listed), "flags", "--anchor_images of some images, not all", F.anchor_images)
+            parts = np.sort(order[:count]), np.sort(order[count:])
+            public, self.train = map(self.train.take, self.left(*parts))
+            self.listed = self.listed.take(parts[1])
         else:
             dataset = setup.open_dataset(F.anchor_images)
             same = dataset.classes == self.dataset.classes
@@ -66,25 +83,28 @@ class Method:
 
     def hold_out(self) -> Self:
         """Trains on four fifths of the training images from now on, and tests on the rest."""
-        self.train, self.test = self.train.hold_out()
+        held = self.listed.held_out()
+        self.train, self.test = map(self.train.take, self.left(np.flatnonzero(~held), np.flatnonzero(held)))
         require(len(self.test), "sharded", "five images of a class, to hold one out", "fewer")
+        self.listed = self.listed.take(~held)
         self.is_held_out = True
         return self
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
-        identifiers, names = zip(*self.train.examples, strict=True)
         if is_by_owner():
-            divided = tj.shards.by_owner(names, F.owners)
+            divided = tj.shards.by_owner([name for _, name in self.train.examples], F.owners)
         else:
+            targets, identifiers = self.listed.targets, [identifier for identifier, _ in self.listed.examples]
             divide = {
-                "uniform": lambda: tj.shards.uniform(len(names), count, F.seed),
+                "uniform": lambda: tj.shards.uniform(len(targets), count, F.seed),
                 "hash": lambda: tj.shards.by_identifier(identifiers, count),
-                "class": lambda: tj.shards.by_class(self.train.targets, count),
-                "dirichlet": lambda: tj.shards.dirichlet(self.train.targets, count, F.concentration, F.seed),
+                "class": lambda: tj.shards.by_class(targets, count),
+                "dirichlet": lambda: tj.shards.dirichlet(targets, count, F.concentration, F.seed),
             }[F.sharding]
-            divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(divide())}
-        tj.shards.check_disjoint(list(divided.values()), len(names))
+            parts = self.left(*divide())
+            divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(parts)}
+        tj.shards.check_disjoint(list(divided.values()), len(self.train))
         nonempty = {name: rows for name, rows in divided.items() if len(rows)}
         if len(nonempty) < len(divided):
             print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
@@ -182,9 +202,9 @@ def shard_counts() -> list[int]:
 
 
 def owners_of_train() -> set[str]:
-    """The owners of --dataset's training images, from --owners; InputError for an image without one."""
+    """The owners of --dataset's remaining training images, from --owners; InputError for an image without one."""
     require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
-    return {*tj.shards.every_owner(setup.open_dataset(F.dataset).train.names, F.owners)}
+    return {*tj.shards.every_owner(setup.left(setup.open_dataset(F.dataset).train).names, F.owners)}
 
 
 def steady(fitted: tj.Fitted) -> float:
