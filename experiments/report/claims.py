@@ -262,7 +262,7 @@ CLAIMS = (
     Claim("Figure 2b", "choice of initialisation", "Drawing the last block afresh (PT=F) improves the average.",
           ("ablations",), ablation("pt", "PT=F"), ("pt.png",)),
     Claim("Figure 2c", "linearising the class token", "A new class token (CLS=T) helps on data far from pre-training.",
-          ("ablations",), ablation("cls", "CLS=T"), ("cls.png",)),
+          ("ablations", "far"), ablation("cls", "CLS=T"), ("cls.png",), "--far"),
     Claim("Table 4", "best settings, one block", "Usual: LR 1e-3, PT=F, CLS=F.", ("table1",), chosen(of_one, USUAL)),
     Claim("Table 5", "best settings, many blocks", "Usual: LR 1e-4, PT=T, CLS=F.", ("table1",),
           chosen(of_many, {**USUAL, "learning_rate": 1e-4, "reset": False}), needs="--blocks=1,7"),

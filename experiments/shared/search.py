@@ -17,6 +17,9 @@ from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, trees
 from tangent_jax.data import Dataset
 
+FIELDS = ("learning_rate", "penalty", "reset", "new_class_token")
+"""The fields of a recipe that tables search."""
+
 
 def measure(
     spec: str, dataset: Dataset, name: str, searched: Sequence[tj.Recipe], runs: Runs, shards: int = 1
@@ -36,9 +39,11 @@ def measure(
     accuracies = [accuracy for accuracy, _ in final]
     mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
     print(f"{dataset.name} {name}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
-    chosen = {field: getattr(best, field) for field in ("learning_rate", "penalty", "reset", "new_class_token")}
+    chosen = {field: getattr(best, field) for field in FIELDS}
+    tried = {field: sorted({getattr(recipe, field) for recipe in recipes}) for field in FIELDS}
     cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}
-    return {**cell, "validation": max(validated) if several else None, "step_norm": max(norm for _, norm in final)}
+    cell |= {"tried": tried, "validation": max(validated) if several else None}
+    return {**cell, "step_norm": max(norm for _, norm in final)}
 
 
 def run(
