@@ -148,17 +148,17 @@ def result_of(job: Job) -> dict[str, Any]:
 
     Raises: InputError with the command's last line if it fails.
     """
-    stamp, result = job.folder / "command.json", job.folder / "result.json"
+    result = job.folder / "result.json"
     if job.name not in finished():
         own = identity_of(job)
-        if stamp.exists() and result.exists() and json.loads(stamp.read_text())["identity"] == own:
+        if result.exists() and stamp_of(job).get("identity") == own:
             print(f"{job.name}: read", file=sys.stderr)
         else:
             print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
             began = time.perf_counter()
             run(job)
             took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
-            write_whole(stamp, json.dumps(took) + "\n")
+            write_whole(job.folder / "command.json", json.dumps(took) + "\n")
     return json.loads(result.read_text())
 
 
@@ -189,20 +189,24 @@ def run(job: Job) -> None:
     require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
 
 
-def seconds(job: Job) -> int:
-    """The seconds of a job; 0 if they were not saved."""
-    return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
+def stamp_of(job: Job) -> dict[str, Any]:
+    """{"identity", "command", "seconds"} of the run in a job's folder, or what of them was saved."""
+    stamp = job.folder / "command.json"
+    return json.loads(stamp.read_text()) if stamp.exists() else {}
+
+
+def line_of(job: Job) -> str:
+    """The command of a job with its seconds; of --finished, as its folder has them."""
+    stamp = stamp_of(job)
+    if "command" not in stamp:
+        return f"# {job.name}: read from {job.folder}, which does not have the command"
+    return shlex.join(stamp["command"]) + (f"  # {stamp['seconds']} s" if "seconds" in stamp else "")
 
 
 def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
     """One section of the report; done: the results of jobs; tests: the number of test images by data set."""
     own = {job: result for job, result in done.items() if claim.reads(job.name)}
-    commands = []
-    for job in own:
-        if job.name in finished():
-            commands.append(f"# {job.name}: read from {job.folder}")
-        else:
-            commands.append(shlex.join(job.command) + (f"  # {took} s" if (took := seconds(job)) else ""))
+    commands = [line_of(job) for job in own]
     pictures = [path for job in own for name in claim.pictures if (path := job.folder / name).exists()]
     finding = claim.read({job.name: result for job, result in own.items()}, tests) if own else None
     return Section(claim, finding, commands, pictures)
@@ -231,7 +235,7 @@ def main() -> None:
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
-    device, taken = jax.devices()[0].device_kind, [seconds(job) for job in done if job.name not in finished()]
+    device, taken = jax.devices()[0].device_kind, [stamp_of(job).get("seconds", 0) for job in done]
     setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
     setting += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
     report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", setting)
