@@ -105,9 +105,10 @@ def value(cell: Any) -> tuple[float, float]:
 
 
 def percent(cell: Any) -> str:
-    """An accuracy in percent, with its spread over seeds if there is one."""
+    """An accuracy in percent, with its spread over seeds if there are several."""
     mean, spread = value(cell)
-    return f"{100 * mean:.1f} ± {100 * spread:.1f}" if isinstance(cell, dict) else f"{100 * mean:.1f}"
+    several = isinstance(cell, dict) and len(cell.get("accuracies", (0, 0))) > 1
+    return f"{100 * mean:.1f}" + f" ± {100 * spread:.1f}" * several
 
 
 def settings(cell: Mapping[str, Any]) -> str:

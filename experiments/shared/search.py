@@ -38,11 +38,11 @@ def measure(
     final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
     mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
-    print(f"{dataset.name} {name}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
     chosen = {field: getattr(best, field) for field in FIELDS}
     tried = {field: sorted({getattr(recipe, field) for recipe in recipes}) for field in FIELDS}
     cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}
     cell |= {"tried": tried, "validation": max(validated) if several else None}
+    print(f"{dataset.name} {name}: {mean_and_spread(cell, 4)}", file=sys.stderr)
     return {**cell, "step_norm": max(norm for _, norm in final)}
 
 
@@ -67,6 +67,12 @@ def run(
     return runs.done[key], runs.norms[key]
 
 
+def mean_and_spread(cell: Mapping[str, Any], digits: int = 3) -> str:
+    """The mean of a cell, with its spread if there are several seeds."""
+    several = len(cell["accuracies"]) > 1
+    return f"{cell['mean']:.{digits}f}" + f" ± {cell['spread']:.{digits}f}" * several
+
+
 def seeds() -> str:
     """The number of --seed, in words."""
     return f"{len(F.seed)} seed{'s' * (len(F.seed) > 1)}"
@@ -75,7 +81,7 @@ def seeds() -> str:
 def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Writes the table {data set: {column: cell}} as NAME.md and NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
-    rows = [[s, *(f"{row[c]['mean']:.3f} ± {row[c]['spread']:.3f}" for c in columns)] for s, row in table.items()]
+    rows = [[s, *(mean_and_spread(row[c]) for c in columns)] for s, row in table.items()]
     text = command.markdown(["data set", *columns], rows)
     (command.out_folder() / f"{name}.md").write_text(text)
     draw(table, name, title)
