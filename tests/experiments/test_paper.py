@@ -15,6 +15,7 @@ from experiments.report.claims import CLAIMS, ablation, anchors, chosen_shards, 
 from experiments.report.findings import Check, Finding, better
 from experiments.report.published import TABLES
 from experiments.shared import schemes
+from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import load, save
@@ -108,6 +109,12 @@ def test_a_claim_is_judged_only_where_its_subject_was_tried():
     assert [check.holds for check in found.checks] == [False, None]
 
 
+def test_the_search_of_compositions_holds_the_rate_that_table_6_judges():
+    rates = [float(rate) for rate in PRESETS["paper"]["lr"].split(",")]
+    assert 1e-3 in rates
+    assert len(rates) > 1
+
+
 def test_a_claim_on_an_average_is_judged_on_the_average_too():
     table = {"a": {"RSL": cell(0.9), "CE": cell(0.8)}, "b": {"RSL": cell(0.74), "CE": cell(0.8)}}
     finding = ablation("loss", "RSL")({"ablations": {"loss": table}}, {"a": 1000, "b": 1000})
@@ -152,6 +159,7 @@ def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path
     for row in result.values():
         assert {"alone", "2 shards", "parameters", "trained"} == {*row}
         assert 0 < row["trained"] < row["parameters"]
+        assert row["alone"]["tried"]["learning_rate"] == [3e-3]
     again, err = run("paper anchors", *flags, *small, given, f"--out={tmp_path}")
     assert again == line
     assert "epoch" not in err
