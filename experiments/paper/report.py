@@ -5,6 +5,7 @@ interrupted report resumes. --quick: digits, the embedded models and small budge
 
 With two --weights, Table 7 compares the second, a ResNet's; with five, Table 9 compares the last three (MAE,
 supervised, contrastive). Without them these tables use embedded models, and three that are trained here, on digits.
+Figure 2c is about data far from the pre-training: it is judged on the data sets of --far.
 
 --out receives report.md with its pictures, a self-contained report.html, and a folder for each command.
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
@@ -33,7 +34,7 @@ from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core import check_stop, expand_path, fingerprint, identity, require, write_whole
 
-define(*MODEL[1:], "cache_dir", "quick", "finished", "only", dataset=["digits"], out="out/paper")
+define(*MODEL[1:], "cache_dir", "quick", "finished", "only", "far", dataset=["digits"], out="out/paper")
 define(weights=["builtin"], shards=["10", "25", "50"], blocks=["1"], seed=["0", "1", "2"])
 
 FULL = {
@@ -49,7 +50,7 @@ QUICK = {
     "epochs": ("--epochs=6",),
     "table1": ("--lr=3e-3,1e-3", "--search_epochs=3"),
     "search": ("--lr=3e-3",),
-    "compose": ("--lr=1e-2,3e-3", "--rank=8"),
+    "compose": ("--lr=1e-2,3e-3,1e-3", "--rank=8"),
     "noise": ("--epsilon=1,8", "--subset=blocks,head", "--lr=0.06", "--clip_norm=1", "--steps=10"),
     "letters": ("--images=2000", "--epochs=6", "--batch_size=32"),
     "times": ("--seconds=10",),
@@ -90,8 +91,11 @@ def jobs(names: dict[str, str]) -> list[Job]:
     blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
     commands = [
         Job("table1", "paper table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
-        Job("ablations", "paper ablations", (*data, *settings, sets), specs),
+        Job("ablations", "paper ablations", (*data, *settings, sets, "--radius=1,10"), specs),
     ]
+    if F.far:
+        far = (*data, *settings, "--only=cls", f"--dataset={','.join(F.far)}")
+        commands.append(Job("far", "paper ablations", far, tuple(F.far)))
     for spec, name in names.items():
         of_set = (*data, f"--dataset={spec}", *epochs)
         searched = (f"--store={F.out}/stores-searched", counts, f"--method={METHODS}", *budget["compose"])
@@ -144,17 +148,17 @@ def result_of(job: Job) -> dict[str, Any]:
 
     Raises: InputError with the command's last line if it fails.
     """
-    stamp, result = job.folder / "command.json", job.folder / "result.json"
+    result = job.folder / "result.json"
     if job.name not in finished():
         own = identity_of(job)
-        if stamp.exists() and result.exists() and json.loads(stamp.read_text())["identity"] == own:
+        if result.exists() and stamp_of(job).get("identity") == own:
             print(f"{job.name}: read", file=sys.stderr)
         else:
             print(f"{job.name}: {shlex.join(job.command)}", file=sys.stderr)
             began = time.perf_counter()
             run(job)
             took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
-            write_whole(stamp, json.dumps(took) + "\n")
+            write_whole(job.folder / "command.json", json.dumps(took) + "\n")
     return json.loads(result.read_text())
 
 
@@ -185,20 +189,24 @@ def run(job: Job) -> None:
     require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
 
 
-def seconds(job: Job) -> int:
-    """The seconds of a job; 0 if they were not saved."""
-    return json.loads((job.folder / "command.json").read_text()).get("seconds", 0)
+def stamp_of(job: Job) -> dict[str, Any]:
+    """{"identity", "command", "seconds"} of the run in a job's folder, or what of them was saved."""
+    stamp = job.folder / "command.json"
+    return json.loads(stamp.read_text()) if stamp.exists() else {}
+
+
+def line_of(job: Job) -> str:
+    """The command of a job with its seconds; of --finished, as its folder has them."""
+    stamp = stamp_of(job)
+    if "command" not in stamp:
+        return f"# {job.name}: read from {job.folder}, which does not have the command"
+    return shlex.join(stamp["command"]) + (f"  # {stamp['seconds']} s" if "seconds" in stamp else "")
 
 
 def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
     """One section of the report; done: the results of jobs; tests: the number of test images by data set."""
     own = {job: result for job, result in done.items() if claim.reads(job.name)}
-    commands = []
-    for job in own:
-        if job.name in finished():
-            commands.append(f"# {job.name}: read from {job.folder}")
-        else:
-            commands.append(shlex.join(job.command) + (f"  # {took} s" if (took := seconds(job)) else ""))
+    commands = [line_of(job) for job in own]
     pictures = [path for job in own for name in claim.pictures if (path := job.folder / name).exists()]
     finding = claim.read({job.name: result for job, result in own.items()}, tests) if own else None
     return Section(claim, finding, commands, pictures)
@@ -227,7 +235,7 @@ def main() -> None:
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
-    device, taken = jax.devices()[0].device_kind, [seconds(job) for job in done if job.name not in finished()]
+    device, taken = jax.devices()[0].device_kind, [stamp_of(job).get("seconds", 0) for job in done]
     setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
     setting += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
     report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", setting)

@@ -4,7 +4,8 @@ Full-batch steps of cross entropy, the paper's 50 or others; our outputs are the
 learning rate and clip norm are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then
 PT=F at the best; the winner is trained on all of train, over --seed, and measured on test. The method `public` is TAFT
 in coordinates whitened by the images of --public. Models of one cell and number of steps train in one program. Noise
-comes from seeds, for reproducible tables, so nothing here is private. Finished runs are saved in runs.jsonl.
+comes from seeds, for reproducible tables, so nothing here is private. Finished runs are saved in runs.jsonl, the
+command in command.json, which `paper report --finished=table3=FOLDER` shows.
 
 The epsilons are those of the final runs. "with_search" is the epsilon if the runs of the search were released too; the
 choice by held-out images is not private.
@@ -14,6 +15,7 @@ The last line of stdout: {DATASET: {EPSILON: {SUBSET: {METHOD: {"mean", "spread"
 """
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,6 +148,9 @@ def main() -> None:
     for epsilon in epsilons:  # more steps have more noise each, at the same cost
         sigma = float(mechanisms[epsilon, steps[0]].noise_multiplier)
         with_search[f"{epsilon:g}"] = tj.privacy.epsilon_of(sigma, steps[0] * (1 + searched), F.delta)
+    given = [flag for flag in sys.argv[1:] if not flag.startswith("--out=")]
+    told = {"command": ["python", "-m", "experiments.paper", "table3", *given]}
+    (out / "command.json").write_text(json.dumps(told) + "\n")
     command.finish({**result, "with_search": with_search})
 
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 Result = dict[str, Any]
 Results = Mapping[str, Result]  # by the name of the job
@@ -11,24 +11,36 @@ Tests = Mapping[str, int]  # the number of test images, by the name of the data 
 Rows = list[list[object]]
 
 RULE = (
-    "A comparison of two accuracies holds where their difference is above the noise: the largest of both spreads over "
-    'seeds and of the standard error over the test images; "A not below B" holds where A > B - noise. A bound holds '
-    "where the figure is within it; a count or a trend where it is met throughout. "
-    "All comparisons hold: **holds**; some: **holds in part**; none: **does not hold**."
+    "A comparison of two accuracies holds where their difference is above its noise: the larger of sqrt(s1^2 + s2^2), "
+    "of both spreads over seeds, and sqrt((p1 (1 - p1) + p2 (1 - p2)) / n), the standard error over n test images. "
+    "That is an upper bound, since both are tested on the same images. "
+    '"A is as good as B", in a list "A not below B", holds where A >= B - noise: A may have the lower mean. A bound '
+    "holds where the figure is within it; a count or a trend where it is met throughout. "
+    "All comparisons hold: **holds**; some: **holds in part**; none: **does not hold**. A comparison whose subject was "
+    "not tried (a setting that no search held, data of another kind) is **not run**, and counts for nothing."
 )
+
+
+class Check(NamedTuple):
+    """A comparison: in words, and True if it holds; None: not run."""
+
+    what: str
+    holds: bool | None
 
 
 @dataclasses.dataclass
 class Finding:
-    """Our figures as a table, and the comparisons: (in words, True if it holds)."""
+    """Our figures as a table, and the comparisons."""
 
     columns: list[str]
     rows: Rows
-    checks: list[tuple[str, bool]]
+    checks: list[Check]
 
     @property
     def verdict(self) -> str:
-        held = [holds for _, holds in self.checks]
+        held = [holds for _, holds in self.checks if holds is not None]
+        if not held:
+            return "not run"
         return "holds" if all(held) else "holds in part" if any(held) else "does not hold"
 
 
@@ -55,17 +67,37 @@ class Claim:
         return job.startswith(self.jobs)
 
 
-def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> tuple[str, bool]:
+def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> Check:
     """Returns (the comparison in words, True if accuracy a is above b); cells or numbers; n: test images."""
-    (ma, sa), (mb, sb) = (value(x) for x in (a, b))
-    noise = max(sa, sb, math.sqrt(mb * (1 - mb) / n))
-    holds = ma - mb > noise if strictly else ma - mb >= -noise
-    words = f"above {100 * mb:.1f} by more than" if strictly else f"not below {100 * mb:.1f} by more than"
-    return f"{what}: {100 * ma:.1f}, {words} the noise of {100 * noise:.1f}", holds
+    return better_on_average(what, [(a, b, n)], strictly)
 
 
-def bound(what: str, figure: float, most: float) -> tuple[str, bool]:
-    return f"{what}: {figure:.3g}, at most {most:g}", figure <= most
+def better_on_average(what: str, pairs: Sequence[tuple[Any, Any, int]], strictly: bool = True) -> Check:
+    """As `better`, of the means over data sets: pairs of (a, b, number of test images)."""
+    spreads, errors, count = 0.0, 0.0, len(pairs)
+    for a, b, n in pairs:
+        (p1, s1), (p2, s2) = value(a), value(b)
+        spreads += s1**2 + s2**2
+        errors += (p1 * (1 - p1) + p2 * (1 - p2)) / n
+    noise = math.sqrt(max(spreads, errors)) / count
+    first, second = (sum(value(pair[side])[0] for pair in pairs) / count for side in (0, 1))
+    holds = first - second > noise if strictly else first - second >= -noise
+    words = "above" if strictly else "not below"
+    text = f"{what}: {100 * first:.1f}, {words} {100 * second:.1f} by more than the noise of {100 * noise:.1f}"
+    return Check(text, holds)
+
+
+def usual(what: str, cell: Mapping[str, Any], field: str, expected: object) -> Check:
+    """Whether held-out images chose the paper's usual value; not run where a search did not hold it beside others."""
+    got, tried = cell["chosen"].get(field), cell.get("tried", {}).get(field, [])
+    text = f"{what}, {field}: {got}, usual in the paper {expected}"
+    if expected in tried and len(tried) > 1:
+        return Check(text, got == expected)
+    return Check(f"{text}, which was not searched", None)
+
+
+def bound(what: str, figure: float, most: float) -> Check:
+    return Check(f"{what}: {figure:.3g}, at most {most:g}", figure <= most)
 
 
 def value(cell: Any) -> tuple[float, float]:
@@ -73,9 +105,10 @@ def value(cell: Any) -> tuple[float, float]:
 
 
 def percent(cell: Any) -> str:
-    """An accuracy in percent, with its spread over seeds if there is one."""
+    """An accuracy in percent, with its spread over seeds if there are several."""
     mean, spread = value(cell)
-    return f"{100 * mean:.1f} ± {100 * spread:.1f}" if isinstance(cell, dict) else f"{100 * mean:.1f}"
+    several = isinstance(cell, dict) and len(cell.get("accuracies", (0, 0))) > 1
+    return f"{100 * mean:.1f}" + f" ± {100 * spread:.1f}" * several
 
 
 def settings(cell: Mapping[str, Any]) -> str:

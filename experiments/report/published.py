@@ -122,3 +122,16 @@ TABLES: dict[str, tuple[list[str], list[list[object]]]] = {
         ],
     ),
 }
+
+AVERAGE = "The paper's figure is an average of seven data sets. Here each set is judged, and their average if several."
+NOTES = {
+    "Figure 1a": AVERAGE,
+    "Figure 2a": AVERAGE,
+    "Figure 2b": AVERAGE,
+    "Figure 2c": "The paper's data far from pre-training are Cars and Aircrafts. Here --far names them.",
+    "Table 3": "`head` (FC) is one linear model in both columns, but for f_w(x), which TAFT's answers leave out. It is "
+    "not compared.",
+    "Table 8": "The paper's own ratios are 1.4 in training and 3.1 in inference.",
+    "Table 12": "RSL has kappa 5 in this table, in the paper and here, in place of 15.",
+}
+"""How some claims are judged."""

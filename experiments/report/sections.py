@@ -9,7 +9,7 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 from experiments.report.findings import RULE, Claim, Finding
-from experiments.report.published import TABLES
+from experiments.report.published import NOTES, TABLES
 from tangent_jax.commands.shared.command import markdown
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
@@ -17,6 +17,7 @@ table{border-collapse:collapse;margin:.6em 0;font-size:.9em}
 td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}
 img{max-width:min(100%,34em)}pre{background:#f4f4f4;padding:.8em;white-space:pre-wrap;font-size:.8em}
 h2{margin-top:2.2em}"""
+MARKS = {True: "yes", False: "no", None: "not run"}
 COLOURS = {"holds": "#2a7d2e", "holds in part": "#a36a00", "does not hold": "#b3261e", "not run": "#777777"}
 
 
@@ -43,14 +44,17 @@ def as_markdown(sections: list[Section], head: str, setting: str) -> str:
     parts = [f"# {head}\n\n{setting}\n\n{RULE}\n\n", markdown(["", "", "verdict"], verdicts)]
     for s in sections:
         parts.append(f"\n## {s.title}\n\n*Claim.* {s.claim.says}\n")
+        if s.claim.name in NOTES:
+            parts.append(f"\n{NOTES[s.claim.name]}\n")
         parts.append("\nThe paper:\n\n" + markdown(*TABLES[s.claim.name]))
         if s.finding is None:
             parts.append(f"\n**Not run.** It needs `{s.claim.needs}`.\n")
             continue
         parts.append("\nHere:\n\n" + markdown(s.finding.columns, s.finding.rows))
         parts += [f"\n![{s.claim.name}](pictures/{path.parent.name}-{path.name})\n" for path in s.pictures]
-        parts.append(f"\n**Verdict: {s.verdict}.**\n\n")
-        parts += [f"- {'yes' if holds else 'no'}: {what}\n" for what, holds in s.finding.checks]
+        needs = f" It needs `{s.claim.needs}`." if s.claim.needs and s.verdict == "not run" else ""
+        parts.append(f"\n**Verdict: {s.verdict}.**{needs}\n\n")
+        parts += [f"- {MARKS[holds]}: {what}\n" for what, holds in s.finding.checks]
         parts.append("\n```\n" + "\n".join(s.commands) + "\n```\n")
     return "".join(parts)
 

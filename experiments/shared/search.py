@@ -17,6 +17,9 @@ from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import identity, trees
 from tangent_jax.data import Dataset
 
+FIELDS = ("learning_rate", "penalty", "reset", "new_class_token")
+"""The fields of a recipe that tables search."""
+
 
 def measure(
     spec: str, dataset: Dataset, name: str, searched: Sequence[tj.Recipe], runs: Runs, shards: int = 1
@@ -35,10 +38,12 @@ def measure(
     final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
     mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
-    print(f"{dataset.name} {name}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
-    chosen = {field: getattr(best, field) for field in ("learning_rate", "penalty", "reset", "new_class_token")}
+    chosen = {field: getattr(best, field) for field in FIELDS}
+    tried = {field: sorted({getattr(recipe, field) for recipe in recipes}) for field in FIELDS}
     cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}
-    return {**cell, "validation": max(validated) if several else None, "step_norm": max(norm for _, norm in final)}
+    cell |= {"tried": tried, "validation": max(validated) if several else None}
+    print(f"{dataset.name} {name}: {mean_and_spread(cell, 4)}", file=sys.stderr)
+    return {**cell, "step_norm": max(norm for _, norm in final)}
 
 
 def run(
@@ -62,6 +67,12 @@ def run(
     return runs.done[key], runs.norms[key]
 
 
+def mean_and_spread(cell: Mapping[str, Any], digits: int = 3) -> str:
+    """The mean of a cell, with its spread if there are several seeds."""
+    several = len(cell["accuracies"]) > 1
+    return f"{cell['mean']:.{digits}f}" + f" ± {cell['spread']:.{digits}f}" * several
+
+
 def seeds() -> str:
     """The number of --seed, in words."""
     return f"{len(F.seed)} seed{'s' * (len(F.seed) > 1)}"
@@ -70,7 +81,7 @@ def seeds() -> str:
 def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Writes the table {data set: {column: cell}} as NAME.md and NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
-    rows = [[s, *(f"{row[c]['mean']:.3f} ± {row[c]['spread']:.3f}" for c in columns)] for s, row in table.items()]
+    rows = [[s, *(mean_and_spread(row[c]) for c in columns)] for s, row in table.items()]
     text = command.markdown(["data set", *columns], rows)
     (command.out_folder() / f"{name}.md").write_text(text)
     draw(table, name, title)

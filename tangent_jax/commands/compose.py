@@ -15,7 +15,7 @@ With --anchor_images the anchor is the network fine-tuned on these public images
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
 ...; none of --sharding=owner}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings,
-"searched": how many}}}.
+"searched": how many, "tried": {a setting: its values}}}}.
 """
 
 import copy
@@ -225,14 +225,15 @@ def make(name: str, **changes: Any) -> Method:
 
 
 def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
-    """{"chosen": the fields of a method's recipe that held-out images choose, "searched": the number tried}."""
+    """By held-out images: {"chosen": fields of a recipe, "searched": number of settings, "tried": values by field}."""
     rates = numbers("lr", float)
     own = [F.lr_nlft] if len(rates) == 1 and TRAINED[name][0] == "nlft" else rates
     grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in own]
     if TRAINED[name][1] != "blocks":
         grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("rank", int)]
+    tried = {field: sorted({fields[field] for fields in grid}) for field in grid[0]}
     if len(grid) == 1:
-        return {"chosen": grid[0], "searched": 0}
+        return {"chosen": grid[0], "searched": 0, "tried": tried}
     accuracies = {}
     for i, changes in enumerate(grid):
         method = make(name, **changes).hold_out()
@@ -246,7 +247,7 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
         accuracies[i] = runs.done[key]
     best = max(accuracies, key=lambda i: accuracies[i])
     print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in accuracies.items()), file=sys.stderr)
-    return {"chosen": grid[best], "searched": len(grid)}
+    return {"chosen": grid[best], "searched": len(grid), "tried": tried}
 
 
 def left(components: Mapping[str, Tree]) -> dict[str, Tree]:

@@ -11,10 +11,11 @@ from helpers import in_long
 from photos import photographs
 from run_binary import run
 
-from experiments.report.claims import CLAIMS, anchors, composition, radius
-from experiments.report.findings import Finding, better
+from experiments.report.claims import CLAIMS, ablation, anchors, chosen_shards, class_token, composition, radius
+from experiments.report.findings import Check, Finding, better
 from experiments.report.published import TABLES
 from experiments.shared import schemes
+from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import load, save
@@ -45,7 +46,7 @@ def test_every_table_and_figure_has_a_claim_and_the_paper_s_figures():
 
 
 def test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed():
-    # 400 test images at 0.8: a standard error of 0.02
+    # 400 test images at 0.8: a standard error of 0.02, of a difference of 0.028
     assert better("", 0.83, 0.80, 400)[1]
     assert not better("", 0.81, 0.80, 400)[1]
     assert better("", 0.79, 0.80, 400, strictly=False)[1]
@@ -54,10 +55,18 @@ def test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed():
     assert not better("", cell(0.83), cell(0.80, 0.04), 400)[1]
 
 
+def test_the_noise_is_that_of_a_difference():
+    assert not better("", 0.825, 0.80, 400).holds  # above the error of one accuracy, 0.02
+    assert not better("", cell(0.835, 0.03), cell(0.80, 0.03), 400).holds  # above both spreads; 0.042 together
+    assert better("", cell(0.845, 0.03), cell(0.80, 0.03), 400).holds
+
+
 def test_a_verdict_is_of_all_comparisons():
     verdicts = {(True, True): "holds", (True, False): "holds in part", (False, False): "does not hold"}
     for held, verdict in verdicts.items():
-        assert Finding([], [], [("", one) for one in held]).verdict == verdict
+        assert Finding([], [], [Check("", one) for one in held]).verdict == verdict
+        assert Finding([], [], [Check("", one) for one in (*held, None)]).verdict == verdict
+    assert Finding([], [], [Check("", None)]).verdict == "not run"
 
 
 def composed(taft, soup):
@@ -74,12 +83,42 @@ def test_claims_read_every_data_set():
     assert ["a", "50", "80.0", "70.0"] in finding.rows
     row = {"CE, R=1": cell(0.6, step_norm=1.0), "RSL, R=1": cell(0.7, step_norm=0.9)}
     row |= {"CE, R=10": cell(0.8, step_norm=10.5), "RSL, R=10": cell(0.7, step_norm=9.0)}
+    row |= {"CE, R=100": cell(0.6, step_norm=90.0), "RSL, R=100": cell(0.7, step_norm=90.0)}
     found = radius({"ablations": {"radius": {"a": row}}}, {"a": 1000})
-    assert [holds for _, holds in found.checks] == [True, True]  # of accuracies, not of norms
+    assert [holds for _, holds in found.checks] == [True, True]  # of accuracies, not of norms; R = 10 is the paper's
     models = {"vit": {"alone": cell(0.8), "parameters": 5, "trained": 2}}
     models["resnet"] = {"alone": cell(0.6), "parameters": 5, "trained": 2}
     found = anchors("architectures", lambda names: [(names[0], names[1])])({"architectures": {"a": models}}, {"a": 500})
     assert found.verdict == "holds"
+
+
+def test_a_claim_is_judged_only_where_its_subject_was_tried():
+    for rates, verdict in (([1e-3, 3e-3], "holds in part"), ([1e-2, 3e-3], "not run"), ([1e-3], "not run")):
+        result = composed(0.8, 0.7)
+        for name, rate in (("taft", rates[0]), ("soup", rates[-1])):
+            chosen = {"chosen": {"learning_rate": rate}, "tried": {"learning_rate": rates}}
+            result["methods"][name] = result["methods"][name] | chosen
+        assert chosen_shards({"compose-a": result}, {}).verdict == verdict
+    near, far = ({name: {"CLS=F": cell(0.5), "CLS=T": cell(0.7)}} for name in "ab")
+    results = {"ablations": {"cls": near}}
+    assert class_token(results, {"a": 1000}).verdict == "not run"
+    finding = class_token(results | {"far": {"cls": far}}, {"a": 1000, "b": 1000})
+    assert [check.holds for check in finding.checks] == [None, True]
+    row = {f"{loss}, R=1": cell(0.6, step_norm=1.0) for loss in ("CE", "RSL")}
+    found = radius({"ablations": {"radius": {"a": row}}}, {"a": 1000})
+    assert [check.holds for check in found.checks] == [False, None]
+
+
+def test_the_search_of_compositions_holds_the_rate_that_table_6_judges():
+    rates = [float(rate) for rate in PRESETS["paper"]["lr"].split(",")]
+    assert 1e-3 in rates
+    assert len(rates) > 1
+
+
+def test_a_claim_on_an_average_is_judged_on_the_average_too():
+    table = {"a": {"RSL": cell(0.9), "CE": cell(0.8)}, "b": {"RSL": cell(0.74), "CE": cell(0.8)}}
+    finding = ablation("loss", "RSL")({"ablations": {"loss": table}}, {"a": 1000, "b": 1000})
+    assert [check.holds for check in finding.checks] == [True, False, True]  # 2 points, by a noise of 1.2
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +159,7 @@ def test_anchors_compare_a_vit_with_a_resnet_alone_and_composed(places, tmp_path
     for row in result.values():
         assert {"alone", "2 shards", "parameters", "trained"} == {*row}
         assert 0 < row["trained"] < row["parameters"]
+        assert row["alone"]["tried"]["learning_rate"] == [3e-3]
     again, err = run("paper anchors", *flags, *small, given, f"--out={tmp_path}")
     assert again == line
     assert "epoch" not in err
@@ -150,6 +190,9 @@ def test_the_report_runs_a_command_once_and_says_what_was_not_run(places, tmp_pa
     _, err = run("paper report", *given, "--weights=nowhere.npz", "--only=Table 8", code=1)  # another command
     assert "paper: expected times to finish; got load: expected weights" in err
     elsewhere = (*given[:-2], f"--finished=times={tmp_path}/out/times", "--only=Table 8", f"--out={tmp_path}/again")
+    run("paper report", *elsewhere)
+    assert "```\npython -m experiments.bench times --" in (tmp_path / "again/report.md").read_text()
+    (tmp_path / "out/times/command.json").unlink()
     run("paper report", *elsewhere)
     assert f"# times: read from {tmp_path}/out/times" in (tmp_path / "again/report.md").read_text()
     assert (tmp_path / "again/pictures/times-times.png").exists()

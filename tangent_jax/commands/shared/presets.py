@@ -3,7 +3,7 @@
 PRESETS: dict[str, dict[str, str]] = {
     "paper": {
         "method": "taft,soup,fc,adapter,lora,tangent_lora,tangent_adapter",
-        "lr": "1e-2,3e-3",
+        "lr": "1e-2,3e-3,1e-3",
         "rank": "4,16",
     },
     "optimum": {

@@ -274,6 +274,7 @@ TABLE: dict[str, partial] = {
         "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
     ),
     "search_anchor": flag("bool", "Also search PT and CLS, not only the learning rate.", default=True),
+    "far": flag("list", "Data sets far from the pre-training, for Figure 2c alone, like --dataset.", default=[]),
     "finished": flag("list", "JOB=FOLDER of results computed elsewhere, such as table3=out/table3.", default=[]),
     "by": flag(
         "string",
