@@ -171,7 +171,7 @@ class Spent:
     >>> round(spent.compute_epsilon(), 2)
     2.03
     >>> print(spent)
-    epsilon 2.03 at delta 1e-05 for each example, 25 of 50 steps paid
+    epsilon 2.04 at delta 1e-05 for each example, 25 of 50 steps paid
     """
 
     mechanism: Mechanism
