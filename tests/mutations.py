@@ -1069,7 +1069,7 @@ MUTATIONS = [
       f"{PAPER}::test_a_difference_within_the_noise_holds_only_where_as_good_is_claimed"),
     M("experiments/report/findings.py", "better_on_average", "(p1 * (1 - p1) + p2", "(p2",
       f"{PAPER}::test_the_noise_is_that_of_a_difference"),
-    M("experiments/report/findings.py", "better_on_average", "/ count\n", "\n",
+    M("experiments/report/findings.py", "better_on_average", "math.sqrt(max(spreads, errors)) / count", "math.sqrt(max(spreads, errors))",
       f"{PAPER}::test_a_claim_on_an_average_is_judged_on_the_average_too"),
     M("experiments/report/findings.py", "usual", "expected in tried and", "",
       f"{PAPER}::test_a_claim_is_judged_only_where_its_subject_was_tried"),

@@ -5,7 +5,7 @@ interrupted report resumes. --quick: digits, the embedded models and small budge
 
 With two --weights, Table 7 compares the second, a ResNet's; with five, Table 9 compares the last three (MAE,
 supervised, contrastive). Without them these tables use embedded models, and three that are trained here, on digits.
-Figure 2c is about data far from the pre-training: it is judged on the data sets of --far.
+Figure 2c is about data far from the pre-training: it is judged on the data set of --other.
 
 --out receives report.md with its pictures, a self-contained report.html, and a folder for each command.
 The last line of stdout: {"verdicts": {"Table 1": "holds" | "holds in part" | "does not hold" | "not run"}, "counts"}.
@@ -34,7 +34,7 @@ from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core import check_stop, expand_path, fingerprint, identity, require, write_whole
 
-define(*MODEL[1:], "cache_dir", "quick", "finished", "only", "far", dataset=["digits"], out="out/paper")
+define(*MODEL[1:], "cache_dir", "quick", "finished", "only", "other", dataset=["digits"], out="out/paper")
 define(weights=["builtin"], shards=["10", "25", "50"], blocks=["1"], seed=["0", "1", "2"])
 
 FULL = {
@@ -93,9 +93,9 @@ def jobs(names: dict[str, str]) -> list[Job]:
         Job("table1", "paper table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
         Job("ablations", "paper ablations", (*data, *settings, sets, "--radius=1,10"), specs),
     ]
-    if F.far:
-        far = (*data, *settings, "--only=cls", f"--dataset={','.join(F.far)}")
-        commands.append(Job("far", "paper ablations", far, tuple(F.far)))
+    if F.other:
+        far = (*data, *settings, "--only=cls", f"--dataset={F.other}")
+        commands.append(Job("far", "paper ablations", far, (F.other,)))
     for spec, name in names.items():
         of_set = (*data, f"--dataset={spec}", *epochs)
         searched = (f"--store={F.out}/stores-searched", counts, f"--method={METHODS}", *budget["compose"])

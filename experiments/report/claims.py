@@ -136,9 +136,9 @@ def ablation(which: str, best: str) -> Read:
 
 
 def class_token(results: Results, tests: Tests) -> Finding:
-    """A new class token against the pre-trained one: on the data sets of --far."""
+    """A new class token against the pre-trained one: on the data set of --other."""
     near, far = (results.get(job, {"cls": {}})["cls"] for job in ("ablations", "far"))
-    rows, checks = [], [Check(f"{name}: not of --far", None) for name in near if name not in far]
+    rows, checks = [], [Check(f"{name}: not of --other", None) for name in near if name not in far]
     for name, row in {**near, **far}.items():
         rows.append([name, percent(row["CLS=F"]), percent(row["CLS=T"])])
         if name in far:
@@ -273,7 +273,7 @@ CLAIMS = (
     Claim("Figure 2b", "choice of initialisation", "Drawing the last block afresh (PT=F) improves the average.",
           ("ablations",), ablation("pt", "PT=F"), ("pt.png",)),
     Claim("Figure 2c", "linearising the class token", "A new class token (CLS=T) helps on data far from pre-training.",
-          ("ablations", "far"), class_token, ("cls.png",), "--far"),
+          ("ablations", "far"), class_token, ("cls.png",), "--other"),
     Claim("Table 4", "best settings, one block", "Usual: LR 1e-3, PT=F, CLS=F.", ("table1",), chosen(of_one, USUAL)),
     Claim("Table 5", "best settings, many blocks", "Usual: LR 1e-4, PT=T, CLS=F.", ("table1",),
           chosen(of_many, {**USUAL, "learning_rate": 1e-4, "reset": False}), needs="--blocks=1,7"),

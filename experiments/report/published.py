@@ -128,7 +128,7 @@ NOTES = {
     "Figure 1a": AVERAGE,
     "Figure 2a": AVERAGE,
     "Figure 2b": AVERAGE,
-    "Figure 2c": "The paper's data far from pre-training are Cars and Aircrafts. Here --far names them.",
+    "Figure 2c": "The paper's data far from pre-training are Cars and Aircrafts. Here --other names one.",
     "Table 3": "`head` (FC) is one linear model in both columns, but for f_w(x), which TAFT's answers leave out. It is "
     "not compared.",
     "Table 8": "The paper's own ratios are 1.4 in training and 3.1 in inference.",

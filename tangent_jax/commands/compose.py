@@ -199,8 +199,8 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = copy.copy(method).hold_out()
                 stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
-    every = [] if is_by_owner() else [farm.Work(method, method.whole(), "full") for method in methods.values()]
-    return stores + every
+    every = () if is_by_owner() else methods.values()
+    return stores + [farm.Work(method, method.whole(), "full") for method in every]
 
 
 def merges_of(name: str) -> list[str]:
@@ -290,8 +290,7 @@ def validation(method: Method) -> tj.Features | None:
 
 def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy; chosen on validation images if there are some besides test, else on train."""
-    on = validation(method)
-    on = method.train if on is None else on
+    on = validation(method) or method.train
     components, _ = method.components(store)
     chosen = tj.store.greedy_soup(components, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: components[name] for name in chosen}))

@@ -274,7 +274,6 @@ TABLE: dict[str, partial] = {
         "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
     ),
     "search_anchor": flag("bool", "Also search PT and CLS, not only the learning rate.", default=True),
-    "far": flag("list", "Data sets far from the pre-training, for Figure 2c alone, like --dataset.", default=[]),
     "finished": flag("list", "JOB=FOLDER of results computed elsewhere, such as table3=out/table3.", default=[]),
     "by": flag(
         "string",
@@ -285,7 +284,11 @@ TABLE: dict[str, partial] = {
     "resolved": flag(
         "integer", "Number of images to leave out, one by one, with a new solve, as a check.", low=0, default=20
     ),
-    "other": flag("string", "A data set of other subjects, in the form of --dataset; unset: none.", default=None),
+    "other": flag(
+        "string",
+        "A data set unlike --dataset: of other subjects, or far from the pre-training (paper report).",
+        default=None,
+    ),
     "attacked": flag("integer", "Number of attacked models, among --shadows in total.", low=5, default=24),
     "known": flag(
         "integer", "Number of models attacked with knowledge of all other images, for --certificates.", low=2, default=8
