@@ -135,6 +135,7 @@ def batch_curvature(probed: Probed, cotangents: Array, example_weights: Array, m
     for use in probed.uses:
         if use.spec is None:
             continue
+        assert use.x is not None
         axes = layout(use)
         x = widen(axes.rows(use.x)) * root[:, :, None, None]  # sums in half precision would overflow
         if use.path in probed.biases:
