@@ -11,6 +11,9 @@
 from typing import TYPE_CHECKING
 
 from tangent_jax._version import __version__ as __version__
+from tangent_jax._xla import avoid_wrong_sums
+
+avoid_wrong_sums()
 
 if TYPE_CHECKING:
     from tangent_jax._public import *  # noqa: F403

@@ -872,6 +872,8 @@ MUTATIONS = [
       "tests/solver/test_affine.py::test_what_bends_is_refused[round]"),
     M(AFFINE, "check_square", "off <= 1e-3 * size and smallest >= 0", "True",
       f"{OPTIMUM}::test_what_cannot_be_solved_is_refused_in_one_line[a Lying whose gradient is]"),
+    M("tangent_jax/_xla.py", "avoid_wrong_sums", "FLAG not in flags", "False",
+      "tests/test_xla.py::test_sums_of_several_signals_side_by_side_are_right"),
     M(FACTORS, "signal_sums", "/ s.shape[2]", "", f"{CURVATURE}::test_tokens_share_their_kernels_factors"),
     M(FACTORS, "batch_curvature", "* root[:, :, None, None]", "",
       f"{CURVATURE}::test_factors_add_up_over_examples_and_by_weight"),

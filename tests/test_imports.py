@@ -19,6 +19,7 @@ from tangent_jax.models.load import FAMILIES
 ROOT = Path(tangent_jax.__file__).parent
 ORDER = [
     "_version",
+    "_xla",
     "core",
     "rules",
     "linearization",
