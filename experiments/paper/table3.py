@@ -149,8 +149,8 @@ def main() -> None:
         sigma = float(mechanisms[epsilon, steps[0]].noise_multiplier)
         with_search[f"{epsilon:g}"] = tj.privacy.epsilon_of(sigma, steps[0] * (1 + searched), F.delta)
     given = [flag for flag in sys.argv[1:] if not flag.startswith("--out=")]
-    stamp = {"command": ["python", "-m", "experiments.paper", "table3", *given]}
-    (out / "command.json").write_text(json.dumps(stamp) + "\n")
+    line = ["python", "-m", "experiments.paper", "table3", *given]
+    (out / "command.json").write_text(json.dumps({"command": line}) + "\n")
     command.finish({**result, "with_search": with_search})
 
 

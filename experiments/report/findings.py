@@ -88,7 +88,7 @@ def better_on_average(what: str, pairs: Sequence[tuple[Any, Any, int]], strictly
 
 
 def usual(what: str, cell: Mapping[str, Any], field: str, expected: object) -> Check:
-    """Compares the value that held-out images chose with the paper's usual one; not run where it was not searched."""
+    """The choice of a search against the paper's usual value; not run where the search did not hold both."""
     got, tried = cell["chosen"].get(field), cell.get("tried", {}).get(field, [])
     text = f"{what}, {field}: {got}, usual in the paper {expected}"
     if expected in tried and len(tried) > 1:
