@@ -104,6 +104,8 @@ def plan_removal(
     """
     expect(not isinstance(examples, str) and not isinstance(names, str), "lists", "one text")
     asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
+    wrong = [word for word in (*asked, *whole) if not isinstance(word, str)]
+    expect(not wrong, "examples and names as texts", f"{wrong[:1]}")
     given = bool(asked) + bool(whole) + (owner is not None)
     expect(given == 1, "examples, names or an owner, one of them", f"{given} of them")
     expect(owner is not None or not owners, "an owner, of those in owners", "none")
@@ -125,9 +127,8 @@ def plan_removal(
     else:
         gone, unknown = identifiers_of(origins, asked)
         unseen = unseen_images(origins.values(), unknown, None, {})
-    held = {name: origins[name] for name in whole}
-    held = held or {name: origin for name, origin in origins.items() if gone & {i for i, _ in origin.images_seen}}
-    components = {name: holding_of(origin, gone, bool(whole)) for name, origin in sorted(held.items())}
+    held = whole or [name for name, origin in origins.items() if gone & {i for i, _ in origin.images_seen}]
+    components = {name: holding_of(origins[name], gone, bool(whole)) for name in sorted(held)}
     copies = {} if whole else copies_in(components)
     unseen = {i: name for i, name in unseen.items() if i not in gone and not store.state.has_forgotten(i)}
     every = tuple(sorted(gone | unseen.keys()))
