@@ -155,8 +155,11 @@ def test_the_tally_of_four_blocks_is_that_of_its_table():
     exact, one, lda, network = ([*map(cell, row[1:6])] for row in table("| | cub50 | gtsrb43 | textures10 "))
     counts = [TESTS[name] for name in ("cub50", "gtsrb43", "textures10", "mnist10", "clothing10")]
     tallies = [compare(zip(exact, other, counts, strict=True)) for other in (one, lda, network)]
-    assert tallies == [(5, 5, 1, 0), (5, 5, 3, 0), (5, 4, 3, 0)]
-    assert says("docs/benchmarks.md", "four blocks are above one on all five, beyond the noise on gtsrb43; above LDA")
+    assert tallies == [(5, 5, 2, 0), (5, 5, 3, 0), (5, 4, 3, 0)]
+    assert says(
+        "docs/benchmarks.md",
+        "four blocks are above one on all five, beyond the noise on gtsrb43 and mnist10; above LDA",
+    )
     assert says(
         "docs/benchmarks.md", "on three (not on cub50 and clothing10)", "on four of five, beyond the noise on three"
     )
