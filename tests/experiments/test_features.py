@@ -28,7 +28,7 @@ def test_scores_of_gram_matrices_are_those_of_statistics():
         np.testing.assert_allclose(got - got[:, :1], want - want[:, :1], atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bench_features_measures_each_setting_without_test_images(tmp_path):
     flags = ["--width=16,32", "--directions=1,2", "--only=h,h+ntk", "--images=200", f"--out={tmp_path}"]
     result = json.loads(run("bench features", *flags, f"--cache_dir={tmp_path / 'cache'}")[0])

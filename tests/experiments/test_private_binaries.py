@@ -57,7 +57,7 @@ def test_private_statistics_are_released_once(cache, tmp_path):
     assert "--method of taft, nlft beside --lr" in err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_private_statistics(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--epsilon=1,8", "--seed=0,1"]
     result = json.loads(run("privacy statistics", *flags)[0])["digits"]["plain"]
