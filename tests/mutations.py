@@ -764,6 +764,8 @@ MUTATIONS = [
       f"{REMOVAL}::test_{RETURNS}"),
     M(ERASURE, "removed_here", "hashes |= {*gone}", "pass", f"{REMOVAL}::test_{RETURNS}"),
     M(ERASURE, "own_images", "seen | {*unseen}", "seen", f"{REMOVAL}::test_{RETURNS}"),
+    M("tangent_jax/store/plans.py", "unseen_images", "(o.is_own or o.recipe.dataset == \"digits\")", "True",
+      "tests/store/test_plans.py::test_a_component_of_another_machine_hides_no_data_set_that_ours_names"),
     M(PLANNED, "unseen_images", "if name in names or", "if",
       f"{REMOVAL}::test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return"),
     M(REMOVE, "seal_removal", 'if is_own else ""', "", f"{FOREIGN}::test_a_component_of_another_machine_empties_no_index_and_no_cache"),

@@ -169,9 +169,8 @@ def unseen_images(
     """
     images = {word: word for word in words if IDENTIFIER.fullmatch(word)}
     names = {*words} - images.keys()
-    specs = {origin.recipe.dataset: origin.is_own for origin in origins if origin.recipe is not None}
-    here = [spec for spec, is_own in specs.items() if is_own or spec == "digits"]
-    for spec in here if names or owners else ():
+    here = {o.recipe.dataset for o in origins if o.recipe is not None and (o.is_own or o.recipe.dataset == "digits")}
+    for spec in sorted(here) if names or owners else ():
         with contextlib.suppress(InputError, OSError):
             for part in open_dataset(spec).splits.values():
                 whose = owners_of(part.names, owners)

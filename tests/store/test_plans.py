@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.store import erasure, removal
+from tangent_jax.store import erasure, plans, removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
@@ -333,3 +334,12 @@ def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
         assert found.owners.keys() == {image for _, image in found.examples}
     assert Provenance.from_json(found.to_json()) == found
     assert make_provenance(found.recipe.predictor(2)).owners == {}
+
+
+def test_a_component_of_another_machine_hides_no_data_set_that_ours_names(monkeypatch):
+    monkeypatch.setattr(plans, "open_dataset", lambda _: open_dataset("digits"))
+    named = SimpleNamespace(dataset="folder:photos")
+    ours, theirs = (SimpleNamespace(recipe=named, is_own=is_own) for is_own in (True, False))
+    name = open_dataset("digits").test.names[0]
+    for origins, count in (((ours, theirs), 1), ((theirs, ours), 1), ((theirs,), 0)):
+        assert len(plans.unseen_images(origins, [name], None, {})) == count

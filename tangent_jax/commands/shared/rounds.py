@@ -10,7 +10,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.removing import read_asked
-from tangent_jax.commands.shared.shards import Method, shard_counts
+from tangent_jax.commands.shared.shards import Method, is_by_owner, shard_counts
 from tangent_jax.core import require
 
 ROUNDS = {"solver": "optimum", "penalty": 0.1, "passes": 12}
@@ -69,7 +69,7 @@ def compose(methods: Mapping[str, Method]) -> None:
 
 def run(method: Method, first: tj.Predictor, count: int) -> list[tj.solver.Round]:
     """The rounds of a method's components from the first anchor, read or trained now, in stores below one folder."""
-    folder = method.path("rounds" if F.sharding == "owner" else f"{count}-rounds")  # owners come and go
+    folder = method.path("rounds" if is_by_owner() else f"{count}-rounds")  # owners come and go
     print(f"rounds: {folder}", file=sys.stderr)
     non_linear = method.recipe.method == "nlft"
     penalty = float(F.merge_penalty[0]) if F["merge_penalty"].present else None
