@@ -29,7 +29,13 @@ QUERY = re.compile(
 
 
 class InputError(ValueError):
-    """An unusable argument or file; the message says what was expected, what was given, and what to do."""
+    """An unusable argument or file; the message says what was expected, what was given, and what to do.
+
+    The message is made one line, without secrets of URLs and without characters that move a terminal's cursor.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(without_secrets(" ".join(message.split("\n")))))
 
 
 SPEAKER: ContextVar[str] = ContextVar("SPEAKER", default="tangent_jax")
@@ -65,9 +71,8 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 
 
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
-    """Returns the InputError of `require`, for `raise ... from`; its message is one line."""
-    text = f"{function}: expected {expected}; got {got}." + (f" {do}." if do else "")
-    return InputError(visible(without_secrets(" ".join(text.split("\n")))))
+    """Returns the InputError of `require`, for `raise ... from`."""
+    return InputError(f"{function}: expected {expected}; got {got}." + (f" {do}." if do else ""))
 
 
 def failure(error: Exception) -> str:
