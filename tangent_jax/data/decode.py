@@ -11,6 +11,7 @@ formats                those of formats.py, by content
 """
 
 import io
+import re
 
 import numpy as np
 from PIL import Image
@@ -23,6 +24,8 @@ from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_pictu
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.data.tiff import as_eight_bits, black_as_zero, check_tiff
 
+PNM_SPACE = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
+PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t\r\n\v\f]")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 MOST_PIXELS = 89_000_000  # pixels of an image, before and after it is resized; Pillow warns of more
 ANIMATED = ("PNG", "GIF", "WebP", "AVIF")  # formats in which several frames are several pictures of equal rank
@@ -107,6 +110,9 @@ def opened(image: bytes | np.ndarray, name: str) -> tuple[Image.Image, str]:
 
 def as_rgb(picture: Image.Image, kind: str, image: bytes | np.ndarray, name: str) -> Image.Image:
     """The image upright and in RGB, by the table of the module."""
+    scaled = scaled_samples(image) if kind == "PPM" and isinstance(image, bytes) else None
+    if scaled is not None:
+        return Image.fromarray(scaled).convert("RGB")
     picture.load()
     turn = UPRIGHT.get(orientation(picture))
     if kind == "TIFF":
@@ -128,8 +134,26 @@ def as_rgb(picture: Image.Image, kind: str, image: bytes | np.ndarray, name: str
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    picture = picture.convert("RGB")
+    picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # which would copy it
     return picture if turn is None else picture.transpose(turn)
+
+
+def scaled_samples(content: bytes) -> np.ndarray | None:
+    """Samples "y x" or "y x 3" of a binary PGM or PPM as 8 bits; None for others.
+
+    Pillow computes the same, but scales samples one by one in Python, which takes seconds for each megapixel.
+    """
+    header = PNM_HEADER.match(content)
+    if header is None:
+        return None
+    width, height, most = (int(number) for number in header.groups()[1:])
+    shape = (height, width) if header[1] == b"5" else (height, width, 3)
+    kind = np.dtype(">u2" if most > 255 else "u1")
+    count = int(np.prod(shape))
+    if not 0 < most < 65536 or len(content) - header.end() < count * kind.itemsize:
+        return None  # damaged, which Pillow says
+    samples = np.frombuffer(content, kind, count, header.end()).reshape(shape)
+    return (np.minimum(samples, most) * np.float32(255 / most)).round().astype(np.uint8)
 
 
 def orientation(picture: Image.Image) -> int:

@@ -1,7 +1,7 @@
 """The formats of pictures: which one some bytes are, by their content, and the decoder that opens it.
 
-A suffix says nothing here: a HEIC photograph that is named .jpg is HEIC. Only the decoders of DECODERS are started, never
-one that runs a program, such as Ghostscript for EPS. A file of any other known format is refused by its name.
+A suffix says nothing here: a HEIC photograph that is named .jpg is HEIC. Only the decoders named here are started,
+never one that runs a program, such as Ghostscript for EPS. A file of another known format is refused by its name.
 """
 
 import contextlib
@@ -118,7 +118,7 @@ def heic_decoder(name: str) -> Callable[[io.BytesIO], Image]:
     try:
         from pillow_heif import HeifImageFile  # pyright: ignore
     except ImportError as error:
-        how = "pip install pillow-heif (the extra `heif` of tangent-jax), or save it as JPEG"
+        how = "pip install pillow-heif (the extra [heif] of tangent-jax), or save it as JPEG"
         raise InputError(f"{name} is a HEIC photograph, and the package that reads it is missing: {how}") from error
     return HeifImageFile
 

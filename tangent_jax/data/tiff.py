@@ -47,7 +47,9 @@ def check_tiff(content: bytes, name: str) -> None:
         raise InputError(f"{name} must be one picture; it is a TIFF of {count} frames. {CONVERT}")
     cause = unread_samples(first, content[:1] == b"M")
     if cause:
-        raise InputError(f"{name} must be grey, RGB, CMYK or a palette, of 8 or 16 bits; it is a TIFF {cause}. {CONVERT}")
+        raise InputError(
+            f"{name} must be grey, RGB, CMYK or a palette, of 8 or 16 bits; it is a TIFF {cause}. {CONVERT}"
+        )
 
 
 def unread_samples(page: Any, is_big_endian: bool) -> str:

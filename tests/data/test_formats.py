@@ -156,8 +156,8 @@ def test_the_colours_of_a_tiffs_palette_have_16_bits_or_all_of_them_8():
 
 
 KEYS = [
-    (1, 0, 0), (1, 0, 1), (2, 0, 1), (2, 0, 3), (4, 0, 5), (4, 0, 15), (8, 0, 0), (8, 0, 200), (16, 0, 0), (16, 0, 40000),
-    (8, 2, 9), (16, 2, 40000),
+    (1, 0, 0), (1, 0, 1), (2, 0, 1), (2, 0, 3), (4, 0, 5), (4, 0, 15), (8, 0, 0), (8, 0, 200), (16, 0, 0),
+    (16, 0, 40000), (8, 2, 9), (16, 2, 40000),
 ]  # fmt: skip
 
 
@@ -368,3 +368,87 @@ def test_every_decoder_is_the_one_of_its_name_and_the_suffixes_are_theirs():
     assert DECODERS["JPEG"] is JpegImagePlugin.JpegImageFile  # not its factory, which looks for further pictures
     assert {".heic", ".heif", ".avif", ".pgm", ".pbm", ".pnm", ".jpe"} < {*SUFFIXES}
     assert MOST_PIXELS == 89_000_000
+
+
+def frames(kind):
+    pair = [Image.new("RGB", (SIDE, SIDE), colour) for colour in ("white", "blue")]
+    return encoded(pair[0], kind, save_all=True, append_images=pair[1:])
+
+
+def white(kind, mode="RGB", **options):
+    return encoded(Image.new("RGB", (SIDE, SIDE), "white").convert(mode), kind, **options)
+
+
+def grey(bits, order="<"):
+    return tiff({"pixels": packed(2**bits - 1, bits, order=order), 258: bits}, order=order)
+
+
+JPEG = white("JPEG")
+PAGE = [
+    ("JPEG", "grey, RGB", [white("JPEG", "L"), JPEG]),
+    ("JPEG", "CMYK, also Adobe's inverted", [white("JPEG", "CMYK")]),
+    ("JPEG", "followed by a preview or a film (MPO, motion photos)", [frames("MPO"), JPEG + boxes(b"mp42") + bytes(9)]),
+    ("JPEG", "cut off", [encoded(Image.new("RGB", (99, 99)), "JPEG")[:-99]]),
+    ("PNG", "grey of 1, 2, 4, 8, 16 bits, with or without a transparent colour (tRNS)",
+     [png(b, 0, packed(2**b - 1, b), *key) for b in (1, 2, 4, 8, 16) for key in ([], [(b"tRNS", bytes(2))])]),
+    ("PNG", "RGB of 8 or 16 bits, with or without a transparent colour (tRNS)",
+     [png(b, 2, packed(2**b - 1, b, 3), *key) for b in (8, 16) for key in ([], [(b"tRNS", bytes(6))])]),
+    ("PNG", "palette, with or without transparency",
+     [png(8, 3, packed(0, 8), (b"PLTE", b"\xff" * 3), *key) for key in ([], [(b"tRNS", b"\x09")])]),
+    ("PNG", "with alpha of 8 or 16 bits",
+     [png(b, colours, packed(2**b - 1, b, count)) for b in (8, 16) for colours, count in ((4, 2), (6, 4))]),
+    ("PNG", "several frames (APNG)", [frames("PNG")]),
+    ("TIFF", "grey of 1, 2, 4, 8, 16 bits, little or big-endian, black or white as zero",
+     [grey(b, order) for b in (1, 2, 4, 8, 16) for order in "<>"]
+     + [tiff({"pixels": packed(0, b), 258: b, 262: 0}, order=order) for b in (1, 2, 4, 8, 16) for order in "<>"]),
+    ("TIFF", "grey of 12 bits, little-endian", [grey(12)]),
+    ("TIFF", "grey of 12 bits, big-endian", [grey(12, ">")]),
+    ("TIFF", "10, 14, 24, 32 or 64 bits a sample", [grey(10)]),
+    ("TIFF", "RGB of 8 or 16 bits, CMYK, palette, fax, JPEG in YCbCr",
+     [white("TIFF"), white("TIFF", "CMYK"), white("TIFF", "P"), white("TIFF", "1", compression="group4"),
+      white("TIFF", "YCbCr", compression="jpeg"),
+      tiff({"pixels": packed(65535, 16, 3), 258: [16] * 3, 262: 2, 277: 3})]),
+    ("TIFF", "floats", [tiff({"pixels": packed(5, 32), 258: 32, 339: 3})]),
+    ("TIFF", "signed numbers", [tiff({"pixels": packed(5, 16), 258: 16, 339: 2})]),
+    ("TIFF", "CIELAB", [tiff({"pixels": packed(5, 8, 3), 258: [8] * 3, 277: 3, 262: 8})]),
+    ("TIFF", "RGB of 16 bits in separate planes, not compressed",
+     [tiff({"pixels": packed(5, 16, 3), 258: [16] * 3, 277: 3, 262: 2, 284: 2})]),
+    ("TIFF", "with a preview or a mask beside the picture",
+     [tiff({"pixels": packed(255, 8)}, {**SMALL, 254: kind}) for kind in (1, 4)]),
+    ("TIFF", "several pages", [frames("TIFF")]),
+    ("DNG, NEF, ARW", "camera raw in a TIFF", [tiff(SMALL, LARGE), tiff({**LARGE, 50706: 0x00000401})]),
+    ("CR2, CR3, RAF, ORF, RW2, X3F", "camera raw",
+     [b"II*\0\x10\0\0\0CR\x02\0", boxes(b"crx "), b"FUJIFILMCCD-RAW", b"IIRO\x08", b"IIU\0", b"FOVb"]),
+    ("PGM, PPM", "any maximum up to 65535, binary or plain",
+     [b"P5 8 8 1023\n" + packed(1023, 16), b"P2 8 8 9\n" + b"9 " * 64, b"P6 8 8 65535\n" + packed(65535, 16, 3)]),
+    ("PBM", "binary or plain", [b"P4 8 8\n" + bytes(8), b"P1 8 8\n" + b"0 " * 64]),
+    ("PFM, PAM", "floats; any", [b"PF\n8 8\n-1.0\n" + bytes(768), b"P7\nWIDTH 8\n"]),
+    ("BMP", "RGB, palette", [white("BMP"), white("BMP", "P")]),
+    ("GIF, WebP, AVIF", "one frame", [white("GIF"), white("WEBP"), white("AVIF")]),
+    ("GIF, WebP, AVIF", "several frames", [frames("GIF"), frames("WEBP"), frames("AVIF")]),
+    ("HEIC", "with pillow-heif (the extra `[heif]`)", []),
+    ("HEIC", "without pillow-heif", [HEIC]),
+    ("JPEG XL, JPEG 2000, PSD, SVG, PDF, EPS, ICO, XCF, DICOM, OpenEXR", "any", [content for content, _ in OTHERS[:2]]),
+    ("web pages, pointers of Git LFS, films, archives, empty files", "named like a picture",
+     [b"<html>", b"version https://git-lfs.github.com/spec/v1", boxes(b"mp42"), b"PK\3\4", b""]),
+    ("any", "more pixels than `--most_pixels` (89,000,000)", [encoded(Image.new("1", (10000, 8940)), "PNG")]),
+]  # fmt: skip
+
+
+def rows_of_the_page():
+    page = (ROOT / "docs/reference/compatibility.md").read_text()
+    section = page.partition("<!-- images -->")[2].partition("<!-- /images -->")[0]
+    lines = [line for line in section.splitlines() if line[:2] == "| "]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+@pytest.mark.parametrize(("row", "case"), [*zip(rows_of_the_page(), PAGE, strict=True)])
+def test_the_page_says_what_is_read_and_how_others_are_refused(row, case, monkeypatch):
+    assert tuple(row[:2]) == case[:2]
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    for content in case[2]:
+        if row[2].startswith("read"):
+            assert min(levels(content)) >= 254
+        else:
+            with pytest.raises(InputError, match=re.escape(row[2])):
+                levels(content)

@@ -149,4 +149,5 @@ def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
 @functools.cache
 def run_key(spec: str, weights: str) -> str:
     """The identity that all runs on a data set share: every image and label of every split, and the weights."""
-    return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, F.most_pixels, tj.__version__)
+    read = F.skip_unreadable, F.most_pixels
+    return identity(open_dataset(spec).identity(), pretrained(weights), read, tj.__version__)
