@@ -4,6 +4,7 @@ Users need `tj.open_dataset`, `tj.examples` and `tj.shards`; authors of commands
 """
 
 from tangent_jax.data.archives import ARCHIVES, locate
+from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.decode import decode as decode_image
 from tangent_jax.data.identifiers import content_identifier, hidden
 from tangent_jax.data.owners import Owner
@@ -13,6 +14,7 @@ from tangent_jax.data.workers import Decoder, decode_chunks
 
 __all__ = [
     "ARCHIVES",
+    "MOST_PIXELS",
     "SUFFIXES",
     "Dataset",
     "Decoder",

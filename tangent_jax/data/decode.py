@@ -1,50 +1,74 @@
 """Decodes images for a model: upright RGB, resized, centre cropped, uint8.
 
-EXIF orientation       applied, as every viewer does
-16-bit grey            scaled to 8 bits: v / 257, without stretching the range
+EXIF orientation       applied once, as every viewer does; EXIF that cannot be read turns nothing
+grey of more bits      scaled to 8 bits by the range that the file states: 255 v / (2^bits - 1), or 255 v / maxval
+RGB of 16 bits         the upper 8 of them, as Pillow decodes
 transparency           shown on white
-several frames         refused, as it is not one picture (a JPEG's preview does not count)
-formats                only FORMATS, by content: no other decoder, such as Ghostscript for EPS, is started
+colour profiles (ICC)  not applied, as by torchvision, timm and Hugging Face
+several frames         refused, as it is not one picture (a preview in it does not count)
+formats                those of formats.py, by content
 32-bit and float grey  refused, as the file does not state their range
 """
 
 import io
+import re
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
+from PIL.ExifTags import Base
+from PIL.Image import Transpose
+from PIL.PngImagePlugin import PngImageFile
 
-from tangent_jax.core import InputError, refusal, require
+from tangent_jax.core import InputError
+from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_picture, quiet
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
+from tangent_jax.data.tiff import as_eight_bits, black_as_zero, check_tiff
 
+PNM_SPACE = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
+PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t\r\n\v\f]")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
 MOST_PIXELS = 89_000_000  # pixels of an image, before and after it is resized; Pillow warns of more
-DO = "Mend or remove it, or set skip_unreadable=True"
+ANIMATED = ("PNG", "GIF", "WebP", "AVIF")  # formats in which several frames are several pictures of equal rank
+GREY, RGB = 0, 2  # colour types of a PNG
+UPRIGHT = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+"""EXIF's orientation -> what turns the picture upright."""
 
 
-def decode(image: bytes | np.ndarray, name: str, size: ImageSize, preprocessing: Preprocessing) -> np.ndarray:
+def decode(
+    image: bytes | np.ndarray,
+    name: str,
+    size: ImageSize,
+    preprocessing: Preprocessing,
+    most_pixels: int = MOST_PIXELS,
+) -> np.ndarray:
     """Decodes one image, encoded or a uint8 array, to "height width 3" uint8: resized, then torchvision's CenterCrop.
 
     Raises: InputError naming an image that cannot be read, is too large, or has an unknown range of values.
     """
-    try:
-        if isinstance(image, np.ndarray):
-            picture = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image)
-        else:
-            picture = Image.open(io.BytesIO(image), formats=FORMATS)
-            frames = 1 if picture.format in ("JPEG", "MPO") else getattr(picture, "n_frames", 1)
-            require(frames == 1, "decode", "an image of one frame", f"{name} of {frames} frames", DO)
+    with quiet():
+        picture, kind = opened(image, name)
         width, height = picture.size
         turned = (width, height), (height, width)
         either = [preprocessing.resized_shape(shape, size) for shape in turned]  # EXIF may swap the sides
         pixels = max(width * height, *(wide * high for wide, high in either))
-        most = f"an image of at most {MOST_PIXELS:,} pixels, also when it is resized for {size}"
-        require(pixels <= MOST_PIXELS, "decode", most, f"{name} of {width} x {height}", DO)
-        picture = as_rgb(picture, name)
-    except InputError:
-        raise
-    except Exception as error:
-        raise refusal("decode", "an image", f"{name} ({type(error).__name__})", DO) from error
+        if pixels > most_pixels:
+            most = f"at most {most_pixels:,} pixels, also when it is resized for {size}"
+            how = "Set most_pixels to more, make it smaller, or set skip_unreadable=True"
+            raise InputError(f"{name} must have {most}; it has {width} x {height}. {how}")
+        try:
+            picture = as_rgb(picture, kind, image, name)
+        except InputError:
+            raise
+        except Exception as error:  # decoders raise many kinds of errors
+            raise damaged(name, kind, error) from error
     picture = picture.resize(preprocessing.resized_shape(picture.size, size), FILTERS[preprocessing.interpolation])
     height, width = sides(size)
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
@@ -55,20 +79,116 @@ def size_of(image: bytes | np.ndarray, name: str) -> tuple[int, int]:
     """(width, height) of an image, encoded or an array "y x ..."; InputError for one that is unreadable."""
     if isinstance(image, np.ndarray):
         return image.shape[1], image.shape[0]
+    with quiet():
+        return opened(image, name)[0].size
+
+
+def opened(image: bytes | np.ndarray, name: str) -> tuple[Image.Image, str]:
+    """(the picture, its format) of an image, encoded or a uint8 array; it is not decoded yet.
+
+    Raises: InputError for other formats, for several frames, and for a TIFF whose samples have no known range.
+    """
+    if isinstance(image, np.ndarray):
+        try:
+            return Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[-1] == 1 else image), "array"
+        except Exception as error:
+            message = f"{name} must be an array of uint8, height x width x 3; it is {image.dtype}{image.shape}. {DO}"
+            raise InputError(message) from error
+    kind = format_of(image)
+    if kind == "TIFF":
+        check_tiff(image, name)
+        image = black_as_zero(image)
+    picture = open_picture(image, kind, name)
     try:
-        return Image.open(io.BytesIO(image), formats=FORMATS).size
-    except Exception as error:
-        raise refusal("decode", "an image", f"{name} ({type(error).__name__})", DO) from error
+        frames = getattr(picture, "n_frames", 1) if kind in ANIMATED else 1
+    except Exception as error:  # they are counted by reading them
+        raise damaged(name, kind, error) from error
+    if frames > 1:
+        raise InputError(f"{name} must be one picture; it is a {kind} of {frames} frames. {CONVERT}")
+    return picture, kind
 
 
-def as_rgb(picture: Image.Image, name: str) -> Image.Image:
+def as_rgb(picture: Image.Image, kind: str, image: bytes | np.ndarray, name: str) -> Image.Image:
     """The image upright and in RGB, by the table of the module."""
-    picture = ImageOps.exif_transpose(picture)
-    known = picture.mode not in ("I", "F")
-    require(known, "decode", "8 or 16 bits a channel", f"{name} in mode {picture.mode}, of a range not known", DO)
+    scaled = scaled_samples(image) if kind == "PPM" and isinstance(image, bytes) else None
+    if scaled is not None:
+        return Image.fromarray(scaled).convert("RGB")
+    picture.load()
+    turn = UPRIGHT.get(orientation(picture))
+    if kind == "TIFF":
+        assert isinstance(image, bytes)
+        picture = as_eight_bits(picture, image)
+    elif kind == "PNG" and "transparency" in picture.info:
+        assert isinstance(image, bytes)
+        picture = with_key_on_white(picture, image)
+    elif kind == "PPM" and picture.mode == "I":  # more than 8 bits: Pillow has scaled them to 16
+        picture = from_sixteen_bits(np.asarray(picture))
     if picture.mode.startswith("I;16"):
-        picture = Image.fromarray((np.asarray(picture, np.float32) / 257).round().astype(np.uint8))
+        picture = from_sixteen_bits(np.asarray(picture))
+    if picture.mode in ("I", "F"):
+        numbers = "floats" if picture.mode == "F" else "32-bit numbers"
+        begin = f"{name} must have samples of 8 or 16 bits"
+        raise InputError(f"{begin}; it has {numbers}, whose range is not stated. {CONVERT}")
+    if picture.mode == "La":  # of a TIFF, whose grey is multiplied by its alpha
+        picture = picture.convert("LA")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return picture.convert("RGB")
+    picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # which would copy it
+    return picture if turn is None else picture.transpose(turn)
+
+
+def scaled_samples(content: bytes) -> np.ndarray | None:
+    """Samples "y x" or "y x 3" of a binary PGM or PPM as 8 bits; None for others.
+
+    Pillow computes the same, but scales samples one by one in Python, which takes seconds for each megapixel.
+    """
+    header = PNM_HEADER.match(content)
+    if header is None:
+        return None
+    width, height, most = (int(number) for number in header.groups()[1:])
+    shape = (height, width) if header[1] == b"5" else (height, width, 3)
+    kind = np.dtype(">u2" if most > 255 else "u1")
+    count = int(np.prod(shape))
+    if not 0 < most < 65536 or len(content) - header.end() < count * kind.itemsize:
+        return None  # damaged, which Pillow says
+    samples = np.frombuffer(content, kind, count, header.end()).reshape(shape)
+    return (np.minimum(samples, most) * np.float32(255 / most)).round().astype(np.uint8)
+
+
+def orientation(picture: Image.Image) -> int:
+    """EXIF's orientation of a decoded picture, 1 where there is none or EXIF is damaged."""
+    try:
+        value = picture.getexif().get(Base.Orientation, 1)
+    except Exception:  # any bytes may stand there
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def from_sixteen_bits(values: np.ndarray) -> Image.Image:
+    """Grey values "y x" of 16 bits as a picture of 8."""
+    return Image.fromarray((values.astype(np.float32) / 257).round().astype(np.uint8))
+
+
+def with_key_on_white(picture: Image.Image, content: bytes) -> Image.Image:
+    """A decoded PNG whose tRNS chunk names a transparent colour, which is shown on white.
+
+    The chunk names it in the file's own bits, which Pillow compares with samples that it has scaled to 8 bits.
+    """
+    depth, colours = content[24], content[25]  # of IHDR, which is the first chunk
+    key, most = picture.info["transparency"], 2**depth - 1
+    if colours == GREY and depth == 16:
+        values = np.asarray(picture)
+        return from_sixteen_bits(np.where(values == key, 65535, values))
+    if colours == GREY:
+        picture.info["transparency"] = (key & most) * 255 // most if depth > 1 else key
+    if colours == RGB and depth == 8:
+        picture.info["transparency"] = tuple(part & most for part in key)
+    if colours == RGB and depth == 16:
+        lower = PngImageFile(io.BytesIO(content))
+        lower.tile = [tile._replace(args="RGB;16L") for tile in lower.tile]  # their second bytes instead of the first
+        lower.load()
+        upper = np.asarray(picture)
+        is_key = (upper == np.array(key) // 256).all(-1) & (np.asarray(lower) == np.array(key) % 256).all(-1)
+        return Image.fromarray(np.where(is_key[..., None], np.uint8(255), upper))
+    return picture

@@ -22,7 +22,11 @@ from tangent_jax.core.records import parse_json
 from tangent_jax.core.url_paths import Place, as_place
 from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff", ".jfif")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif", ".hif", ".avif"),
+)
+"""The suffixes of images, in lower case; the content decides which format it is, and whether it can be read."""
 MOST_BYTES = 1 << 28  # the most bytes of one encoded image
 TFDS_CLASSES = "tensorflow_datasets."
 MOST_HELD = 1 << 28  # the most bytes of images that a split holds in memory

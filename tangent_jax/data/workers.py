@@ -26,7 +26,7 @@ import numpy as np
 
 from tangent_jax.core import InputError, check_stop, refusal, whole_number
 from tangent_jax.core.files import allocate
-from tangent_jax.data.decode import decode
+from tangent_jax.data.decode import MOST_PIXELS, decode
 from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 
 Decoded = tuple[np.ndarray, dict[int, InputError]]
@@ -36,17 +36,21 @@ chunk, where the image is zeros)."""
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """Reads and decodes the image of a row; an unreadable image gives its InputError."""
+    """Reads and decodes the image of a row; an unreadable image gives its InputError.
+
+    `most_pixels`: an image of more is unreadable.
+    """
 
     read: Callable[[int], bytes | np.ndarray]
     names: tuple[str, ...]
     size: ImageSize
     preprocessing: Preprocessing
+    most_pixels: int = MOST_PIXELS
 
     def __call__(self, row: int) -> np.ndarray | InputError:
         """The image "height width 3" of a row, uint8."""
         try:
-            return decode(self.read(row), self.names[row], self.size, self.preprocessing)
+            return decode(self.read(row), self.names[row], self.size, self.preprocessing, self.most_pixels)
         except InputError as error:
             return error
 

@@ -46,6 +46,7 @@ class Line:
     chunk: int
     crc: int
     skipped: tuple[int, ...]
+    reader: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +55,15 @@ class Complete:
 
     stamps: tuple[tuple[int, int], ...]
     skipped: tuple[int, ...]
+    reader: str = ""
 
 
 @public_class
 class CachedRows:
     """The cached rows of one set of images: `shape` and `dtype` of a row, the content identifier of each image.
 
-    Existing rows stay in place; new ones are spread over `folder` and `more`. `process`: the one that writes.
+    Existing rows stay in place; new ones are spread over `folder` and `more`. `process`: the one that writes. `reader`:
+    what reads the images; a chunk with rows that another one skipped counts as missing, as this one may read them.
 
     >>> rows = tj.models.CachedRows(demo.folder(), ["aa", "bb"], (3,), np.dtype("float32"))
     >>> rows.make()
@@ -73,10 +76,11 @@ class CachedRows:
 
     def __init__(
         self, folder: Path, identifiers: Sequence[str], shape: tuple[int, ...], dtype: np.dtype,
-        more: Sequence[Path] = (), process: int = 0,
+        more: Sequence[Path] = (), process: int = 0, reader: str = "",
     ) -> None:  # fmt: skip
         self.folder, self.identifiers, self.count = folder, identifiers, len(identifiers)
         self.more, self.shape, self.dtype = more, (self.count, *shape), dtype
+        self.reader = reader
         self.own_journal = folder / (f"journal-{process}.jsonl" if process else "journal.jsonl")
         self.complete, self.nbytes = folder / "complete", int(np.prod(shape)) * dtype.itemsize
         self.lines: dict[int, Line] = {}  # the finished chunks that are intact
@@ -144,7 +148,7 @@ class CachedRows:
     def missing(self) -> list[int]:
         """The chunks that are unfinished or altered, in ascending order."""
         complete = self.read_complete()
-        if complete is not None:
+        if complete is not None and self.is_valid(complete):
             self.skipped = {*complete.skipped}
             return []
         self.journals = {}
@@ -152,8 +156,12 @@ class CachedRows:
         for line in self.new_lines():
             lines.setdefault(line.chunk, {})[line.crc] = line
         whole = {c: lines[c].get(self.checksum(c)) for c in range(-(-self.count // CHUNK)) if c in lines}
-        self.lines = {c: line for c, line in whole.items() if line is not None}
+        self.lines = {c: line for c, line in whole.items() if line is not None and self.is_valid(line)}
         return self.missing_chunks()
+
+    def is_valid(self, finished: Line | Complete) -> bool:
+        """True unless another reader skipped rows."""
+        return not finished.skipped or finished.reader == self.reader
 
     def refresh(self) -> list[int]:
         """The chunks that are still unfinished, after reading what other processes wrote since `missing`."""
@@ -181,7 +189,7 @@ class CachedRows:
         rows = self.rows(chunk)
         number, start = divmod(rows.start, self.layout.rows_per_file)
         write_at(self.layout.path(self.folder, number), [(start * self.nbytes, as_bytes(values, self.dtype))])
-        line = Line(chunk, self.checksum(chunk), tuple(rows.start + i for i in skipped))
+        line = Line(chunk, self.checksum(chunk), tuple(rows.start + i for i in skipped), self.reader)
         with self.writing:
             self.journal(self.own_journal).append(dataclasses.asdict(line))
             self.lines[chunk] = line
@@ -217,7 +225,8 @@ class CachedRows:
             return
         if len(self.files()) > 1:
             sleep(TICK)  # so that the next start does not read all of a large cache
-        write_whole(self.complete, json.dumps(dataclasses.asdict(Complete(self.stamps(), tuple(sorted(self.skipped))))))
+        complete = Complete(self.stamps(), tuple(sorted(self.skipped)), self.reader)
+        write_whole(self.complete, json.dumps(dataclasses.asdict(complete)))
 
 
 def as_bytes(values: np.ndarray, dtype: np.dtype) -> memoryview:

@@ -21,14 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, expect, identity, placement, require, unexpected
+from tangent_jax.core import InputError, Tree, expect, identity, placement, require, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expand_path, fingerprint, hold_lock
 from tangent_jax.core.identities import program_reading
 from tangent_jax.core.progress import tell
 from tangent_jax.core.rows import Rows
 from tangent_jax.core.urls import CACHE, is_url, scratch_of
-from tangent_jax.data.decode import size_of
+from tangent_jax.data.decode import MOST_PIXELS, size_of
+from tangent_jax.data.formats import decoders
 from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
@@ -40,7 +41,7 @@ from tangent_jax.models.shared_rows import fetch_rows, share_rows
 from tangent_jax.train.batches import Batches, OnDevice
 
 FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
-FORMAT = 3  # version of the rows: raised when the same trunk would give others, as when decoding changes
+FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
 
 
 @public_class
@@ -105,7 +106,8 @@ class Cache:
     """The folder of cached features, and how they are computed.
 
     `dtype`: of the features, such as "float16" (None: the compute dtype); `skip_unreadable`: skip unreadable images
-    instead of raising; `processes`: the number that decode (0: threads). With several folders, on several disks, large
+    instead of raising; `processes`: the number that decode (0: threads); `most_pixels`: an image of more pixels is
+    unreadable, as a small file may hold very many. With several folders, on several disks, large
     features are spread over them.
 
     A single URL stands for a local copy of its folder: rows are fetched from there, and copied there once computed.
@@ -119,8 +121,10 @@ class Cache:
     dtype: str | None = None
     skip_unreadable: bool = False
     processes: int = 0
+    most_pixels: int = MOST_PIXELS
 
     def __post_init__(self) -> None:
+        whole_number("most_pixels", self.most_pixels, 1)
         good = self.dtype is None or is_floating(self.dtype)
         expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
         _ = self.folders  # raises for an invalid folder
@@ -168,10 +172,12 @@ def features(
         return f"{trunk_key(model, w, stage, dtype, stored_dtype)}-{images}"
 
     here = key(stage)
+    # rows that were skipped are read again by other decoders, and where none may be skipped, so that the cause is named
+    reader = identity(cache.skip_unreadable, cache.most_pixels, decoders())[:16]
 
     def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
         shape, kind = model.input_shape(stage), stored_dtype if stage else input_dtype(model)
-        return CachedRows(folder, identifiers, shape, kind, more, jax.process_index())
+        return CachedRows(folder, identifiers, shape, kind, more, jax.process_index(), reader)
 
     def source(chunks: list[int]) -> Chunks:
         settings = {"model": model, "stop": stage, "dtype": dtype}
@@ -181,7 +187,7 @@ def features(
             cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
             if cached is not None:
                 return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
-        inputs = read_inputs(model, examples, [*map(rows.rows, chunks)], cache.processes)
+        inputs = read_inputs(model, examples, [*map(rows.rows, chunks)], cache)
         return from_images(trunk() if stage else None, inputs, cache.skip_unreadable)
 
     folders = [root / here for root in roots]
@@ -194,15 +200,12 @@ def features(
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
         placement.together(lambda: share_rows(cache.url, folder) if placement.is_writer() else None)
-    return readable(rows, examples, identifiers, cache)
+    return readable(rows, examples, identifiers)
 
 
-def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str], cache: Cache) -> Features:
-    """The features of all readable examples; InputError for an unreadable one, unless the cache skips them."""
+def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str]) -> Features:
+    """The features of all readable examples."""
     skipped = sorted(rows.skipped)
-    if skipped and not cache.skip_unreadable:
-        got = f"{len(skipped)} unreadable, first {examples.names[skipped[0]]}"
-        raise unexpected("readable images", got, "Mend or remove it, or set skip_unreadable=True")
     pairs = tuple(zip(identifiers, examples.names, strict=True))
     whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(rows.folder.parent))
     return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
@@ -226,14 +229,15 @@ def input_dtype(model: Model) -> np.dtype:
     return np.dtype(inputs.dtype if isinstance(inputs, Arrays) else np.uint8)
 
 
-def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
+def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], cache: Cache) -> Iterator[Decoded]:
     """The inputs of stage 0 for each chunk of rows, in the model's form: images decoded, arrays as they are.
 
     Raises: InputError for a row that is not an array of the model's shape and kind of numbers.
     """
     inputs, shape, read = model.preprocessing, tuple(model.input_shape(0)), examples.read_identified()
     if not isinstance(inputs, Arrays):
-        return decode_chunks(Decoder(read, examples.names, model.image_size, inputs), chunks, processes)
+        decoder = Decoder(read, examples.names, model.image_size, inputs, cache.most_pixels)
+        return decode_chunks(decoder, chunks, cache.processes)
     dtype = input_dtype(model)
 
     def checked(i: int) -> Any:

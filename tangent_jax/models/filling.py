@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, placement, progress_bar
+from tangent_jax.core import InputError, Tree, expect, placement, progress_bar
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
 from tangent_jax.models.cache import CachedRows
@@ -121,9 +121,11 @@ def from_images(trunk: Callable[[Any], np.ndarray] | None, decoded: Iterator[Dec
     size = placement.mesh(local=True).size
     is_read_at_once = trunk is not None and size == 1  # by the trunk, before the next chunk is decoded in its place
     while group := [(x if is_read_at_once else x.copy(), errors) for x, errors in islice(decoded, size)]:
-        for _, errors in group:
+        for x, errors in group:
             if errors and not skip:
-                raise errors[min(errors)]
+                first = errors[min(errors)]
+                count = f" ({len(errors)} of the {len(x)} images looked at cannot be read)" if len(errors) > 1 else ""
+                raise InputError(f"{first}{count}") from first
         yield from in_chunks(trunk, group)
 
 

@@ -215,7 +215,7 @@ def damaged(root, harm):
 
 
 CLEAR = {
-    "text": "decode: expected an image; got train/cat/1.png (UnidentifiedImageError). Mend or remove it, or set",
+    "text": "train/cat/1.png must be a picture (JPEG, PNG, BMP, WebP, GIF, PPM, TIFF, AVIF or HEIC); it is of no known",
     "empty class": "open_dataset: expected a training image of every class of photos; got none of eel.",
     "class only in test": "open_dataset: expected a training image of every class of photos; got none of eel.",
     "one class": "open_dataset: expected at least two classes in photos; got 1.",

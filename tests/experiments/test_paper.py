@@ -216,7 +216,10 @@ def test_other_images_or_weights_under_the_same_names_run_a_command_again(places
     given = [f"--dataset=folder:{tmp_path}/photos", f"--weights={weights}", f"--cache_dir={tmp_path}/cache"]
     given += ["--quick", "--shards=2,3", "--only=Figure 4", f"--out={tmp_path}/out"]
     assert "influence-photos: python -m experiments.influence effects" in run("paper report", *given)[1]
-    for path, complaint in ((image, "decode: expected an image"), (weights, "load: expected a whole safetensors file")):
+    for path, complaint in (
+        (image, "train/cat/1.png must be a picture"),
+        (weights, "load: expected a whole safetensors file"),
+    ):
         whole = path.read_bytes()
         path.write_bytes(whole[:-10] if path == weights else b"text")
         _, err = run("paper report", *given, code=1)

@@ -3,12 +3,15 @@
 import dataclasses
 import errno
 import os
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import assert_rel_close, small, tree_normal
+from PIL import Image
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
@@ -219,6 +222,30 @@ def test_an_unreadable_image_is_named_or_skipped_and_counted(tmp_path):
         assert "image 70" not in [name for _, name in got.examples]
         kept = np.setdiff1d(np.arange(150), [70, 80])
         assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[kept])
+
+
+def test_images_that_were_skipped_are_read_once_the_limit_is_raised(tmp_path):
+    few = {"most_pixels": 9 * 9 - 1}
+    assert compute(3, tmp_path, skip=True, **few).skipped == 150
+    assert compute(3, tmp_path, skip=True, **few).skipped == 150
+    got = compute(3, tmp_path, skip=True)
+    assert got.skipped == 0
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
+    with pytest.raises(InputError, match=r"most_pixels >= 1, a whole number; got 0"):
+        Cache(tmp_path, most_pixels=0)
+
+
+def test_images_that_were_skipped_are_read_once_their_decoder_is_there(tmp_path, monkeypatch):
+    content = (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", b"\0\0\0\x18ftypheic\0\0\0\1mif1heic")
+    data = Examples(("a.heic", "b.heic"), np.arange(2, dtype=np.int32), lambda i: content[i])
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    assert compute(3, tmp_path, data, skip=True).skipped == 2
+    with pytest.raises(InputError, match=r"a.heic is a HEIC .* \(2 of the 2 images looked at cannot be read\)"):
+        compute(3, tmp_path, data)
+    opener = types.SimpleNamespace(HeifImageFile=lambda _: Image.fromarray(PICTURES[0]), __version__="1")
+    monkeypatch.setitem(sys.modules, "pillow_heif", opener)
+    got = compute(3, tmp_path, data, skip=True)
+    assert (got.skipped, len(got.inputs)) == (0, 2)
 
 
 def test_bfloat16_is_stored_as_such_and_moves_the_rows_little(tmp_path):

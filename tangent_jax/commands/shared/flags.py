@@ -24,7 +24,7 @@ PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
 MODEL = ("weights", "architecture", "image_size")
 EVERY = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
 """The flags of every binary."""
-CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes")
+CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes", "most_pixels")
 COMPUTE = ("dtype", "linearization", "output")
 TRAINING = ("loss", "penalty", "epochs", "batch_size")
 OPTIMUM = ("solver", "certificate", "passes")

@@ -109,7 +109,8 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
     examples = left(examples, title)
     with tj.show_progress(title):
-        data = predict.features(examples, tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes))
+        settings = F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels
+        data = predict.features(examples, tj.Cache(F.cache_dir, *settings))
     if data.skipped:
         print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
     return data
@@ -148,4 +149,5 @@ def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
 @functools.cache
 def run_key(spec: str, weights: str) -> str:
     """The identity that all runs on a data set share: every image and label of every split, and the weights."""
-    return identity(open_dataset(spec).identity(), pretrained(weights), F.skip_unreadable, tj.__version__)
+    read = F.skip_unreadable, F.most_pixels
+    return identity(open_dataset(spec).identity(), pretrained(weights), read, tj.__version__)

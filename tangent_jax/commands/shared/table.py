@@ -9,7 +9,7 @@ from absl import flags
 
 from tangent_jax.audit import FEWEST
 from tangent_jax.commands.shared.presets import PRESETS, help_of_presets
-from tangent_jax.data import ARCHIVES, ImageSize, check_image_size
+from tangent_jax.data import ARCHIVES, MOST_PIXELS, ImageSize, check_image_size
 from tangent_jax.exports import FORMATS
 from tangent_jax.losses import LOSSES
 from tangent_jax.models import KINDS, LINEARIZATIONS, OUTPUTS
@@ -79,6 +79,7 @@ TABLE: dict[str, partial] = {
     "cache_dir": flag("list", "Folder or URL of cached features; A,B: several.", default=["~/.cache/tangent_jax"]),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
+    "most_pixels": flag("integer", "Pixels of the largest image that is read.", low=1, default=MOST_PIXELS),
     "skip_unreadable": flag("bool", "Skip unreadable images, and count them.", default=False),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
     "linearization": flag("enum", "How the tangent is computed.", LINEARIZATIONS),
