@@ -39,14 +39,14 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class Images(NamedTuple):
-    """How images are prepared, and their size; None where the JSON leaves it to the model."""
+    """The preparation of images, and their size; None where the JSON leaves it to the model."""
 
     preprocessing: Preprocessing
     size: ImageSize | None
 
 
 class Processor(NamedTuple):
-    """What a class of Hugging Face's does where its JSON has no such field.
+    """The values of a class of Hugging Face's where its JSON has no such field.
 
     size, crop_size     as in JSON
     resample            Pillow's number of the filter
@@ -94,7 +94,7 @@ PROCESSORS = {
 
 
 def images_of(file: Tensors, published: Published | None = None) -> Images | None:
-    """How the JSON beside a file says that images are prepared; None if there is none.
+    """The images as the JSON beside a file says that they are prepared; None if there is none.
 
     published: of the model_type of its tensors, for a processor's JSON without a class. A pretrained_cfg comes before a
     processor's JSON, as in transformers.

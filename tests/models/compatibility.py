@@ -241,7 +241,7 @@ FILES["DINOv2's own names"] = Case(of_dinov2_itself, (70, 126, (42, 140)))
 
 
 def of_google(folder: Path) -> Answer:
-    """A .npz as vision_transformer writes it, read by timm; its positions are zoomed by scipy, as Google's code does."""
+    """A .npz as vision_transformer writes it, read by timm; scipy zooms its positions, as Google's code does."""
     import scipy.ndimage
     import torch
     from timm_models import timm
@@ -384,7 +384,7 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
         "timm", {"input_size": [3, 255, 255], "crop_pct": 0.95, "interpolation": "bilinear"}),
     "timm, squash": ("timm", {"input_size": [3, 224, 224], "crop_pct": 1.0, "crop_mode": "squash"}),
     "timm, border": ("timm", {"input_size": [3, 224, 224], "crop_mode": "border"}),
-    "timm, no crop_pct": ("timm", {"input_size": [3, 224, 224], "test_input_size": [3, 288, 288], "test_crop_pct": 1.0}),
+    "timm, no crop_pct": ("timm", {"input_size": [3, 224, 224], "test_input_size": [3, 288, 288]}),
 }  # fmt: skip
 """(model_type, or timm for a pretrained_cfg, and the JSON) by title."""
 SHAPES = ((203, 301), (301, 203), (224, 224), (900, 100), (223, 257))
@@ -503,8 +503,8 @@ def section() -> tuple[str, list[str]]:
     lines = [
         "### Files of weights",
         "",
-        "Each is a small random model, saved by its own program. The difference is the largest one of the outputs from the",
-        "program's, over the largest output, at the file's own image size (first) and at others.",
+        "Each is a small random model, saved by its own program. The difference is the largest one of the outputs from",
+        "the program's, over the largest output, at the file's own image size (first) and at others.",
         "",
         "| file | image sizes | difference |",
         "|---|---|---|",
@@ -524,9 +524,9 @@ def section() -> tuple[str, list[str]]:
         "",
         "### Processors of images",
         "",
-        "`preprocessor_config.json` (or `image_processor` of `processor_config.json`) and timm's `pretrained_cfg`, on noise of",
-        f"{', '.join(f'{height} x {width}' for height, width in SHAPES)} pixels: differences in levels of 255 from the",
-        "processors of transformers that use Pillow, and from timm's steps.",
+        "`preprocessor_config.json` (or `image_processor` of `processor_config.json`) and timm's `pretrained_cfg`, on",
+        f"noise of {', '.join(f'{height} x {width}' for height, width in SHAPES)} pixels: differences in levels of 255",
+        "from the processors of transformers that use Pillow, and from timm's steps.",
         "",
         "| JSON | images | mean difference | largest |",
         "|---|---|---|---|",
@@ -537,8 +537,8 @@ def section() -> tuple[str, list[str]]:
         "",
         "### Positions at another image size",
         "",
-        "The filters of `tangent_jax/models/vit/positions.py` at 300 random pairs of grids of 2 to 40 rows and columns, against",
-        "`torch.nn.functional.interpolate` and `scipy.ndimage.zoom` of positions drawn from N(0, 1).",
+        "The filters of `tangent_jax/models/vit/positions.py` at 300 random pairs of grids of 2 to 40 rows and",
+        "columns, against `torch.nn.functional.interpolate` and `scipy.ndimage.zoom` of positions drawn from N(0, 1).",
         "",
         "| filter | whose | largest difference |",
         "|---|---|---|",

@@ -54,7 +54,7 @@ def from_torch(file: Tensors) -> Pretrained:
 
 
 def prepared(file: Tensors) -> Images:
-    """How images are prepared: as the JSON says, or as those of Hugging Face's or torchvision's published models."""
+    """The preparation of images: as the JSON says, or as those of Hugging Face's or torchvision's published models."""
     if file.beside.get("config", {}).get("model_type") == "resnet":
         return images_or_published(file, "resnet", PUBLISHED)
     return images_of(file) or Images(Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear"), None)

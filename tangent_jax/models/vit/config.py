@@ -21,8 +21,8 @@ POSITIONS = ("learned", "rotary", "none")
 class ViTConfig:
     """The configuration of a Vision Transformer.
 
-    Sizes are in features, heads, or pixels (an image: a side, or height and width; what is left of it
-    beside the last whole patch is not read, as in timm and Hugging Face's code). `class_token_at`: the block at
+    Sizes are in features, heads, or pixels (an image: a side, or height and width; pixels
+    beside the last whole patch are not read, as in timm and Hugging Face's code). `class_token_at`: the block at
     whose input the leaf "new_class_token" replaces the class token (the paper's CLS=T), or None; `eps`: the layer
     norms'; classes = 0: no head, the model gives features; `adapter_width`: the features of the adapters in blocks from
     `adapter_from` on, 0 for none (Houlsby et al. 2019).

@@ -72,7 +72,7 @@ def resampling(old: int, new: int, filter_name: str) -> np.ndarray:
 
 
 def points(old: int, new: int, filter: Filter) -> np.ndarray:
-    """Where each point of the new grid lies on the old one."""
+    """The place of each point of the new grid on the old one."""
     if filter.has_corners:
         return np.arange(new) * (old - 1) / max(new - 1, 1)
     return (np.arange(new) + 0.5) * old / (new + filter.offset) - 0.5

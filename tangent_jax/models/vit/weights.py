@@ -257,8 +257,8 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
 def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_of_any_size: bool = False) -> Pretrained:
     """The model of these leaves and this preprocessing.
 
-    is_of_any_size: its program resamples the positions by itself, so that it runs at the size of the images. Where the
-    positions are for another size, one line says both.
+    is_of_any_size: its program resamples the positions by itself, so that it runs at the size of the images. If
+    the positions are for another size, one line says both.
     """
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
