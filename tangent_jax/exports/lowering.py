@@ -10,7 +10,7 @@ Before, in the primitives that jax2onnx converts for any batch size:
 All other primitives stay as they are, so the numbers do. Afterwards, in the operators and the file format of an opset.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -94,13 +94,29 @@ def in_opset(graph: Any, opset: int) -> Any:
     """
     from onnx import checker, helper, numpy_helper  # pyright: ignore
 
-    constants = {tensor.name: tensor for tensor in graph.graph.initializer}
-    for node in graph.graph.node:
+    parts = [*graphs_in(graph.graph)]
+    constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
+    nodes = [node for part in parts for node in part.node]
+    moved: set[str] = set()
+    for node in nodes:
         by_input = node.op_type.startswith("Reduce") and node.op_type != "ReduceSum" and len(node.input) == 2
         if opset < 18 and by_input:
-            axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
-            node.attribute.append(helper.make_attribute("axes", axes))
-            del node.input[1]
+            name = node.input.pop()
+            node.attribute.append(helper.make_attribute("axes", numpy_helper.to_array(constants[name]).tolist()))
+            moved.add(name)
+    unused = moved - {name for node in nodes for name in node.input}
+    for part in parts:
+        for tensor in [tensor for tensor in part.initializer if tensor.name in unused]:
+            part.initializer.remove(tensor)
     graph.ir_version = helper.find_min_ir_version_for(graph.opset_import)
     checker.check_model(graph, full_check=True)
     return graph
+
+
+def graphs_in(graph: Any) -> Iterator[Any]:
+    """The ONNX graph and those of its loops and branches, inner ones too."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for part in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from graphs_in(part)
