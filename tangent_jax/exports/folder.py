@@ -4,7 +4,7 @@
                    tangent.safetensors  dw, under the same names, without frozen leaves; or the kernel and bias of a
                                         head on features, with settings in provenance.json
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
-    onnx           model.onnx, run.py, serving.json
+    onnx           model.onnx, run.py, serving.json; provenance.json states the opset, too
     torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
     peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
     all formats    provenance.json      the components of dw, the names of the outputs, whether these are the total or

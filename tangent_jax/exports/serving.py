@@ -3,7 +3,7 @@
     program(inputs "b ...") -> outputs "b c",    any b;  images are uint8, normalised inside
 
     stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
-    onnx         model.onnx, by jax2onnx, in f32, its weights inside; it is run once before it is written
+    onnx         model.onnx, by jax2onnx (and lowering.py), in f32, its weights inside; it is run once before it is written
     both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: runs the program
 
 The program takes images and uses the same closed forms: blocks below the first trained one run at the cost of the plain
@@ -136,7 +136,7 @@ def one_line(expected: str, do: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # any error of a user's model or a converter
         first = (str(error).splitlines() or [""])[0]
-        raise refusal("export", expected, f"{type(error).__name__}: {first[:200]}", do) from error
+        raise refusal("export", expected, f"{type(error).__name__}: {first[:200].rstrip('.')}", do) from error
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from helpers import stopping
 from s3_server import SKEWED, serving
 
 from tangent_jax.core import InputError, mirrors, urls
+from tangent_jax.core.checks import without_secrets
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.snapshots import Remote
@@ -504,6 +505,8 @@ SECRETS = [
     "https://secret@host/x",
     "https://host/x?X-Amz-Signature=secret&y=1",
     "az://box/x?sv=1&sig=secret",
+    "hf://secret@datasets/owner/name",
+    "https://host/x#token=secret",
 ]
 
 
@@ -518,6 +521,32 @@ def test_credentials_in_a_url_are_neither_told_nor_stored(url, tmp_path):
         assert not re.search("secret|se/cr|se@cr", str(error.value))
         assert "***" in str(error.value)
     assert not [*(tmp_path / "scratch").glob("*")]
+
+
+SECRET_NAMES = (
+    "key", "api_key", "apikey", "X-API-Key", "accessKey", "AccountKey", "AWSAccessKeyId", "subscription-key", "token",
+    "access_token", "X-Amz-Security-Token", "X-Amz-Credential", "X-Goog-Signature", "Signature", "sig", "sas",
+    "delegation", "password", "passwd", "pwd", "client_secret", "auth", "authorization", "jwt",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["?", "?v=1&", ";", "#"])
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_parameter_whose_name_says_that_it_opens_something_is_hidden(name, before):
+    assert without_secrets(f"https://host/x{before}{name}=word&y=2") == f"https://host/x{before}{name}=***&y=2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"https://host/x?{name}=word" for name in ("tokenizer", "keypoints", "keyword", "monkey", "label", "signal")),
+        "csv:s3://bucket/labels.csv?sep=;&label=key",
+        "hf://datasets/owner/name@token",
+        "hf://owner/name@key/model.safetensors",
+    ],
+)
+def test_what_only_looks_like_a_secret_is_shown(url):
+    assert without_secrets(url) == url
 
 
 def test_a_url_is_the_same_with_a_slash_at_its_end(url):

@@ -59,10 +59,10 @@ def half():
     return predict, tree_normal(40, predict.zeros())
 
 
-def features():
+def features(parts=("h", "relu", "ntk")):
     """A head on the features of every part."""
     predict, _ = predictor()
-    settings = tj.models.FeatureSettings(("h", "relu", "ntk"), 1, 2, 16, 3)
+    settings = tj.models.FeatureSettings(parts, 1, 2, 16, 3)
     built = settings.of(tj.Pretrained(predict.model, predict.w, "random"))
     head = {"kernel": np.zeros((sum(built.sizes), 4), np.float32), "bias": np.zeros(4, np.float32)}
     return built, tree_normal(40, head)
@@ -234,6 +234,7 @@ FAMILIES = {
     "mean of normed patches": partial(variant, pool="norm_avg"),
     "SigLIP, attention pool": partial(variant, pool="attention", class_token=False, activation="gelu_tanh"),
     "CLIP": partial(variant, pre_norm=True, activation="quick_gelu"),
+    "a head on random features": partial(features, ("h", "relu")),
     "EVA, rotary": partial(variant, positions="rotary", registers=1, gated=True, activation="silu", width=16, heads=2),
 }
 ONNX = {name: make for name, make in CASES.items() if make is not features} | FAMILIES
@@ -245,7 +246,7 @@ def test_onnxruntime_gives_the_predictors_outputs_for_any_batch_size_in_every_op
     import onnx
 
     predict, dw = ONNX[name]()
-    in_f32 = dataclasses.replace(predict, dtype=None)  # always in f32
+    in_f32 = predict.in_dtype(None)
     want = {count: outputs_of(in_f32, dw, inputs_of(count)) for count in (1, 3, 7)}
     for opset in lowering.OPSETS:
         folder = tmp_path / str(opset)
