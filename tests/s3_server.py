@@ -32,9 +32,13 @@ class Server:
         request = urllib.request.Request(f"{self.url}/-/rule", json.dumps(rule).encode(), method="POST")
         urllib.request.urlopen(request).read()
 
-    def fail(self, method, path, code, status, message="", after=0, count=1000):
-        """Answers, after so many that pass, so many requests of a method on paths that contain a text."""
-        self.tell(method=method, path=path, code=code, status=status, message=message, after=after, count=count)
+    def fail(self, method, path, code, status, message="", after=0, count=1000, header="", lacking=""):
+        """Answers, after so many that pass, so many requests of a method on paths that contain a text.
+
+        header, lacking: only requests that have, or lack, a header whose name contains this.
+        """
+        rule = {"method": method, "path": path, "code": code, "status": status, "message": message}
+        self.tell(**rule, after=after, count=count, header=header, lacking=lacking)
 
     def slow(self, method, path, seconds):
         """Answers requests of a method on paths that contain a text after some seconds."""
@@ -85,6 +89,13 @@ def serving(environment):
             S3FileSystem.clear_instance_cache()
 
 
+def is_of(rule, environ):
+    """True if a request has the header that a rule names, and lacks the other."""
+    names = " ".join(environ).lower().replace("_", "-")
+    header, lacking = rule.get("header"), rule.get("lacking")
+    return (not header or header in names) and (not lacking or lacking not in names)
+
+
 def main():
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
@@ -101,7 +112,7 @@ def main():
             start_response("200 OK", [])
             return [b""]
         rule = rules.get(method, {"count": 0})
-        if rule["count"] and rule["path"] in path:
+        if rule["count"] and rule["path"] in path and is_of(rule, environ):
             rule["after"] -= 1
             if rule["after"] < 0 and not rule["status"]:
                 time.sleep(rule["seconds"])

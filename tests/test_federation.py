@@ -20,7 +20,7 @@ from run_binary import ROOT
 import tangent_jax as tj
 from tangent_jax.core import InputError, trees
 from tangent_jax.models import FeatureSettings
-from tangent_jax.store import Shards, fill, fill_rounds, round_stores
+from tangent_jax.store import Shards, fill, fill_rounds, make_provenance, round_stores
 
 sys.path.insert(0, str(ROOT / "examples/federation"))
 
@@ -186,6 +186,39 @@ def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, t
     assert image not in collection.store.provenance(NAMES[2]).identifiers
     people[2].contribute(collection.request)
     assert image not in own_store.provenance(NAMES[2]).identifiers
+
+
+def made_by_hand(predict, recipe, number):
+    """What a contributor sends: tangent weights that are not zero, and the provenance of an image of its own."""
+    identifier = f"{number:064x}"
+    dw = jax.tree.map(lambda leaf: leaf + (number + 1) / 100, predict.zeros())
+    origin = dataclasses.replace(make_provenance(predict, recipe, CLASSES), recipe=None)
+    origin = dataclasses.replace(origin, examples=((identifier, identifier),))
+    return Contribution(file_bytes(dw, {"provenance": origin.to_json(trees.fingerprint(dw))}))
+
+
+@pytest.mark.parametrize("kind", ["head", "blocks"])
+def test_a_late_reply_of_an_earlier_round_is_not_summed_and_who_was_in_it_is_said(tmp_path, kind):
+    """Two of three contributors answer round 1; the answer of the third one comes in round 2."""
+    recipe = dataclasses.replace(HEAD, kind=kind)
+    predict = recipe.first_predictor(CLASSES)
+    sent = [made_by_hand(predict, recipe, i) for i in range(COUNT)]
+    first = Collection(tj.Store(tmp_path / "round 01"), Request(recipe, CLASSES), predict, recipe)
+    for name, contribution in zip(NAMES[:2], sent, strict=False):
+        assert first.take(name, contribution), first.left_out
+    total = compose_round(first.store, "mean", recipe.penalty)[1]
+    moves = moves_of([first.store], [1.0], "mean", recipe.penalty)
+    later, moved = dataclasses.replace(recipe, moves=moves), tj.solver.move_anchor(predict, total)
+    second = Collection(tj.Store(tmp_path / "round 02"), Request(later, CLASSES, round=2), moved, later)
+    assert not second.take(NAMES[2], sent[2])
+    assert f"expected {'head' if kind == 'head' else 'anchor'} " in second.left_out[NAMES[2]]
+    assert second.take(NAMES[0], made_by_hand(moved, later, 3)), second.left_out
+    assert [*second.store] == NAMES[:1]
+    (move,) = second.store.provenance(NAMES[0]).moves
+    assert [*move.components] == NAMES[:2]
+    assert [identifier for identifier, _ in move.examples] == [f"{number:064x}" for number in range(2)]
+    assert second.missing(NAMES) == NAMES[1:]
+    assert dataclasses.replace(second, predict=predict).missing(NAMES) == NAMES  # round 1 changed: round 2 is stale
 
 
 @pytest.mark.long

@@ -27,12 +27,13 @@ ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
 }
 SETTINGS = {
     "width": None, "depth": None, "heads": None, "mlp_width": None, "patch_size": None, "image_size": None,
     "classes": None, "pre_norm": None, "layer_scale": None, "eps": None, "class_token_at": None,
-    "adapter_width": None, "adapter_from": None,
-    "pool": ("token", "avg"), "activation": ("gelu", "gelu_tanh", "quick_gelu"),
+    "adapter_width": None, "adapter_from": None, "registers": None, "gated": None, "position_filter": None,
+    "pool": ("token", "avg", "norm_avg", "token_avg"), "activation": ("gelu", "gelu_tanh", "quick_gelu", "silu"),
 }  # fmt: skip
 """The supported settings, with their values if they are few; models with others are refused."""
 
@@ -69,15 +70,28 @@ class TangentViT(nn.Module):
         x = F.conv2d(images, p["patch_embed.proj.weight"], p["patch_embed.proj.bias"], stride=c["patch_size"])
         x = x.flatten(2).transpose(1, 2)
         x = torch.cat([p["cls_token"].expand(len(x), -1, -1), x], 1) + p["pos_embed"]
+        if c["registers"]:
+            x = torch.cat([x[:, :1], p["reg_token"].expand(len(x), -1, -1), x[:, 1:]], 1)
         x = norm(p, "norm_pre", x, c) if c["pre_norm"] else x
         for i in range(c["depth"]):
             if i == c["class_token_at"]:
                 x = torch.cat([p["new_class_token"].expand(len(x), 1, -1), x[:, 1:]], 1)
             x = block(p, i, x, c)
-        x = x[:, 0] if c["pool"] == "token" else x[:, 1:].mean(1)
-        x = norm(p, "norm" if c["pool"] == "token" else "fc_norm", x, c)
+        x = pooled(p, x, c)
         x = dense(p, "head", x) if c["classes"] else x
         return F.normalize(x, dim=-1) @ p["head.embeddings"] if "frozen_head" in self.wrappers else x
+
+
+def pooled(p, x, c):
+    """The input of the head, "b d" or, for DINOv2's classifier, "b 2d", from all tokens "b n d"."""
+    first = 1 + c["registers"]
+    if c["pool"] == "avg":
+        return norm(p, "fc_norm", x[:, first:].mean(1), c)
+    x = norm(p, "norm", x, c)
+    if c["pool"] == "token":
+        return x[:, 0]
+    mean = x[:, first:].mean(1)
+    return mean if c["pool"] == "norm_avg" else torch.cat([x[:, 0], mean], -1)
 
 
 def block(p, i, x, c):
@@ -88,7 +102,12 @@ def block(p, i, x, c):
     y = dense(p, f"blocks.{i}.attn.proj", (a @ v).transpose(1, 2).flatten(2))
     x = x + part(p, i, 1, y, c)
     y = dense(p, f"blocks.{i}.mlp.fc1", norm(p, f"blocks.{i}.norm2", x, c))
-    return x + part(p, i, 2, dense(p, f"blocks.{i}.mlp.fc2", ACTIVATIONS[c["activation"]](y)), c)
+    if c["gated"]:
+        gate, y = y.chunk(2, -1)
+        y = ACTIVATIONS[c["activation"]](gate) * y
+    else:
+        y = ACTIVATIONS[c["activation"]](y)
+    return x + part(p, i, 2, dense(p, f"blocks.{i}.mlp.fc2", y), c)
 
 
 def part(p, i, j, y, c):
@@ -142,7 +161,7 @@ def check(description):
     if "patch_size" not in c or others:
         got = f"one with {', '.join(others)}" if "patch_size" in c else f"the family {description.get('family')}"
         raise ValueError(f"TangentViT: expected a Vision Transformer of the settings that it knows; got {got}.")
-    return {"class_token_at": None, **c}, wrappers
+    return {"class_token_at": None, "registers": 0, "gated": False, **c}, wrappers
 
 
 def spelled(name):

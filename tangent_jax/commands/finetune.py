@@ -29,7 +29,9 @@ def main() -> None:
     predict = setup.predictor(recipe, dataset.classes)
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     read = f"{F.weights} reads {' x '.join(map(str, predict.model.input_shape(0)))}"
-    print(f"{dataset.name}: {counts}", read, predict.subset, sep="\n", file=sys.stderr)
+    numbers = sum(leaf.size for leaf in trees.leaves(predict.w).values())
+    trained = f"{predict.subset} of {numbers:,}"
+    print(f"{dataset.name}: {counts}", read, trained, sep="\n", file=sys.stderr)
     train = setup.features(predict, dataset.train, "train inputs")
     test = setup.features(predict, dataset.test, "test inputs")
     out, measure = command.out_folder(), tj.metrics.Measure(predict, test)

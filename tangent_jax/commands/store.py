@@ -16,7 +16,8 @@ verify   checks every file against its hash; with --receipt, checks a removal
 push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
 pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
-         a program that runs without this library (stablehlo, onnx; docs/howto/serve.md). --merge is as in compose.
+         a program that runs without this library (stablehlo, onnx of --opset; docs/howto/serve.md). --merge is as in
+         compose.
          Statistics are exported as features and a head, solved with --settings (safetensors, stablehlo, onnx). For
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
@@ -42,7 +43,7 @@ from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.core import Tree, expand_path, require, trees, urls, visible
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "json")
+define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
@@ -198,7 +199,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
     there = tj.exports.is_export(to) if at_url else Path(to).exists()
     require(not there, "store export", "a folder that does not exist yet in --to", to)
-    tj.exports.check_format("store export", F.format)
+    tj.exports.check_format("store export", F.format, F.opset)
     parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
@@ -216,7 +217,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
         "removals": removed,
         "accuracy": accuracy,
     }
-    tj.export(to, predict, dw, {**sources, "of": parts}, F.format, classes)
+    tj.export(to, predict, dw, {**sources, "of": parts}, F.format, classes, F.opset)
     return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
 
 
@@ -264,8 +265,8 @@ READ = {
     "push": set(),
     "pull": set(),
     "export": {
-        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "cache_dir", "weights", "dataset", "trust"],
-        "settings",
+        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "opset", "cache_dir", "weights", "dataset"],
+        *["trust", "settings"],
     },
 }
 """The flags of each command besides --store and --json."""

@@ -19,13 +19,19 @@ import numpy as np
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode's categories of invisible characters."""
 
-USER = re.compile(r"(?<=://)[^\s/@]*:(?!\d+/)\S*@|(?<=https://)[^\s/@]+@|(?<=http://)[^\s/@]+@")
-"""NAME:PASSWORD@ at the start of a URL, or a token; a port is neither."""
+USER = re.compile(r"(?<=://)[^\s/@]*:(?!\d+/)\S*@|(?:(?<=https://)|(?<=http://)|(?<=hf://))[^\s/@]+@")
+"""NAME:PASSWORD@ at the start of a URL, or a token; a port is neither, nor is a revision after a path of hf://."""
 QUERY = re.compile(
-    r"(?i)(?<=[?&])((?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|awsaccesskeyid|token"
-    r"|access_token|password)=)[^\s&]*"
+    r"(?i)(?<=[?&;#])("
+    r"(?:[\w.%-]*(?:token|secret|passwo?r?d|passphrase|signature|credentials?|delegation)"
+    r"|(?:[\w.%-]*(?:[-_.]|api|access|account|private|shared|subscription))?key(?:[-_]?id)?"
+    r"|(?:[\w.%-]*[-_.])?(?:sig|sas|pwd|pass|auth|authorization|bearer|jwt))"
+    r"=)[^\s&;#]*"
 )
-"""The signature of a presigned URL, which opens it to all who read it."""
+"""A parameter of a URL whose name says that its value opens something: a presigned URL's signature, a token, a key.
+
+A name that only contains such a word, as `tokenizer` and `keypoints` do, or ends with it by chance (`monkey`), is none.
+"""
 
 
 class InputError(ValueError):

@@ -5,12 +5,22 @@ import re
 
 from tangent_jax.core.checks import InputError, refusal, require, without_secrets
 
+NO_BUCKET = "NoSuchBucket|(bucket|container) does not exist|ContainerNotFound"
 CAUSES = (
     (
         "NoCredentials|PartialCredentials|CredentialRetrieval|TokenRetrieval|ProfileNotFound|DefaultCredentialsError",
         "credentials for {url}",
         "none",
-        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads",
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads; "
+        "for a public bucket of S3 set FSSPEC_S3_ANON=true",
+    ),
+    (  # botocore of 2025 and later sends them, and servers such as older MinIO, Ceph and Qumulo do not know them
+        "MissingContentLength|XAmzContentSHA256Mismatch|x-amz-content-sha256|x-amz-(sdk-)?checksum|x-amz-trailer|"
+        "STREAMING-UNSIGNED-PAYLOAD|aws-chunked|header you provided implies functionality",
+        "a server of {url} that knows the checksums which the S3 client sends",
+        "{text}",
+        "Set AWS_REQUEST_CHECKSUM_CALCULATION=when_required and AWS_RESPONSE_CHECKSUM_VALIDATION=when_required, and "
+        "run the same command again",
     ),
     (
         "ExpiredToken|RequestExpired|TokenRefreshRequired|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|"
@@ -26,7 +36,7 @@ CAUSES = (
         "Set this machine's clock, as by NTP",
     ),
     (
-        "NoSuchBucket|(bucket|container) does not exist|ContainerNotFound",
+        NO_BUCKET,
         "the bucket of {url}",
         "no such bucket",
         "Make it, or mend its name",
@@ -43,7 +53,7 @@ CAUSES = (
         "{text}",
         "Free some there, or raise the quota; the same command goes on",
     ),
-    ("PermissionError", "the right to read or write {url}", "{text}", "Ask the owner of the bucket"),
+    ("PermissionError", "the right to read or write {url}", "{text}", "{right}"),
     ("FileNotFoundError", "a file or folder", "{url}, which does not exist", "Mend its name, or put it there"),
 )
 """(pattern of an error's classes, codes and text; what was expected; what was found; what to do), first match first."""
@@ -105,8 +115,23 @@ def explain(function: str, url: str, error: Exception) -> InputError:
     searched = " ".join([*kinds_of(error), text.replace(url.partition("://")[2], "")])
     for pattern, expected, got, do in CAUSES:
         if re.search(pattern, searched, re.IGNORECASE):
+            do = do.format(right=how_to_get_right(url))
             return refusal(function, expected.format(url=url), got.format(url=url, text=text), do)
     return refusal(function, f"{url} to answer", f"{type(error).__name__}: {text}", "Run the same command again")
+
+
+def how_to_get_right(url: str) -> str:
+    """The remedy for a bucket that denies access, by what this process set for S3."""
+    from fsspec.config import conf
+
+    if url.partition("://")[0].lower() not in ("s3", "s3a"):
+        return "Ask the owner of the bucket"
+    if conf.get("s3", {}).get("anon"):
+        return "It is not public: unset FSSPEC_S3_ANON and set credentials, or ask the owner of the bucket"
+    return (
+        "Ask the owner of the bucket; if it is public set FSSPEC_S3_ANON=true, and if its readers pay "
+        "FSSPEC_S3_REQUESTER_PAYS=true"
+    )
 
 
 def is_bare(error: Exception) -> bool:
@@ -122,4 +147,4 @@ def is_taken(error: Exception) -> bool:
 
 def is_no_bucket(error: Exception) -> bool:
     """True where a whole bucket is missing, not only an object."""
-    return re.search(CAUSES[3][0], " ".join([*kinds_of(error), str(error)]), re.IGNORECASE) is not None
+    return re.search(NO_BUCKET, " ".join([*kinds_of(error), str(error)]), re.IGNORECASE) is not None

@@ -72,7 +72,7 @@ def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: 
         "Accuracy": measured or ["Not measured for this export."],
         "Privacy": privacy(said.get("privacy"), parts),
         "Removals": removals(said.get("removals")),
-        "Versions": versions(parts),
+        "Versions": versions(said, parts),
         "Licence": [EMBEDDED_LICENCE if licence and not said.get("license") else own if licence else NO_LICENCE],
         "How to load it": loading(predict, format),
         "Limits": [LIMITS],
@@ -256,11 +256,12 @@ def removals(known: Any) -> list[str]:
     return [count, *lines, *([f"What each promises: {statement('drop', False)}"] if lines else [])]
 
 
-def versions(parts: list[Provenance]) -> list[str]:
+def versions(said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
     """The versions that made the export, and those that trained it."""
     here = ", ".join(f"{name} {version(name)}" for name in ("tangent-jax", "jax"))
     trained = sorted({", ".join(f"{name} {v}" for name, v in sorted(part.versions.items())) for part in parts})
-    return [f"Exported by {here}", *(f"Trained by {plain(line)}" for line in trained)]
+    opset = [f"ONNX opset {said['opset']}"] if "opset" in said else []
+    return [f"Exported by {here}", *opset, *(f"Trained by {plain(line)}" for line in trained)]
 
 
 def licence_of(predict: Predictor | FeatureMap, said: Mapping[str, Any]) -> str:

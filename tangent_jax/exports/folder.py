@@ -4,7 +4,7 @@
                    tangent.safetensors  dw, under the same names, without frozen leaves; or the kernel and bias of a
                                         head on features, with settings in provenance.json
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
-    onnx           model.onnx, run.py, serving.json
+    onnx           model.onnx, run.py, serving.json; provenance.json states the opset, too
     torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
     peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
     all formats    provenance.json      the components of dw, the names of the outputs, whether these are the total or
@@ -26,12 +26,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, expect, one_of, require, trees, urls
+from tangent_jax.core import InputError, Tree, expect, one_of, require, trees, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.exports.card import anonymize, make_card
+from tangent_jax.exports.lowering import OPSET, OPSETS
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
@@ -54,7 +55,7 @@ class Format(NamedTuple):
     `of_features`: True if it can export a head on features.
     """
 
-    write: Callable[[Path, Any, Tree, Sequence[str]], None]
+    write: Callable[..., None]
     needs: tuple[str, ...] = ()
     of_features: bool = True
 
@@ -80,12 +81,16 @@ FORMATS = {
 
 
 @public
-def check_format(function: str, format: str) -> None:
-    """Raises InputError for an unknown format, or one whose packages are not installed.
+def check_format(function: str, format: str, opset: int | None = None) -> None:
+    """Raises InputError for an unknown format, one whose packages are not installed, or an opset that it lacks.
 
     >>> tj.exports.check_format("export", "safetensors")
     """
     one_of("format", format, FORMATS, by=function)
+    if opset is not None and format != "onnx":
+        raise InputError(f"opset is of the format onnx, and this export is {format}. Leave opset out, or export onnx.")
+    if opset is not None and opset not in OPSETS:
+        raise InputError(f"opset must be {OPSETS[0]} to {OPSETS[-1]}; got {opset}. TensorRT 10 reads up to 20.")
     for package in FORMATS[format].needs:
         do = f"Run pip install 'tangent-jax[{format}]'"
         require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
@@ -94,13 +99,14 @@ def check_format(function: str, format: str) -> None:
 @public
 def export(
     folder: str | os.PathLike, predict: Predictor | FeatureMap, dw: Tree, provenance: dict[str, Any],
-    format: str = "safetensors", classes: Sequence[str] = (),
+    format: str = "safetensors", classes: Sequence[str] = (), opset: int | None = None,
 ) -> None:  # fmt: skip
     """Writes an export to a new folder, whole or not at all.
 
     Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; the model card uses some of its
                 fields (`make_card`). `of` may be the Provenance of each component by name; the export then contains no
-                name of an image, component or owner; classes: the names of the outputs, or ().
+                name of an image, component or owner; classes: the names of the outputs, or (); opset: that of ONNX,
+                17 to 23; None: 17.
     Raises:     InputError if the folder exists, the format's packages are not installed, or the format cannot hold the
                 model.
 
@@ -110,9 +116,9 @@ def export(
     ['README.md', 'model.safetensors', 'provenance.json', 'tangent.safetensors']
     """
     if urls.is_url(folder):
-        return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes)
+        return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes, opset)
     folder, predict = expand_path("export", folder), predict.bind("export", dw)
-    check_format("export", format)
+    check_format("export", format, opset)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
     known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
     expect(features is None or FORMATS[format].of_features, f"a head on features in one of {known}", format)
@@ -123,9 +129,10 @@ def export(
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
         shutil.rmtree(filling)  # the partial folder of this export, after a kill
     with write_whole_folder(folder, filling) as partial:
-        FORMATS[format].write(partial, predict, dw, classes)
-        write_whole(partial / "README.md", make_card(predict, provenance, format, classes))
-        said = {"classes": list(classes) or None, "output": predict.output}
+        own = {"opset": int(opset or OPSET)} if format == "onnx" else {}
+        FORMATS[format].write(partial, predict, dw, classes, **own)
+        write_whole(partial / "README.md", make_card(predict, {**provenance, **own}, format, classes))
+        said = {"classes": list(classes) or None, "output": predict.output, **own}
         said |= {} if features is None else {"features": dataclasses.asdict(features)}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / SAID, json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")

@@ -3,7 +3,7 @@
     program(inputs "b ...") -> outputs "b c",    any b;  images are uint8, normalised inside
 
     stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
-    onnx         model.onnx, by jax2onnx, in f32, its weights inside; it is run once before it is written
+    onnx         model.onnx, by jax2onnx (and lowering.py), in f32, its weights inside; it is run once before it is written
     both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: runs the program
 
 The program takes images and uses the same closed forms: blocks below the first trained one run at the cost of the plain
@@ -32,6 +32,7 @@ from tangent_jax.core import InputError, Tree, expect, refusal, trees
 from tangent_jax.core.files import file_fingerprint, write_whole
 from tangent_jax.core.tensors import encode
 from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.predict import Predictor
@@ -53,7 +54,7 @@ def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequenc
     write_script(folder, "stablehlo", predict.model, classes, platforms=PLATFORMS, **version)
 
 
-def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str], opset: int = OPSET) -> None:
     """Writes the predictor as ONNX in f32, after a check that onnxruntime gives the same outputs."""
     predict, x = predict.in_dtype(None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
@@ -61,11 +62,13 @@ def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
         from jax2onnx import to_onnx  # pyright: ignore
 
         # traced here: jax2onnx replaces functions of jax.numpy, which a model may use on shapes
-        program = jaxpr_as_fun(jax.make_jaxpr(weights_in)(x))
-        content = to_onnx(program, [x], input_names=["inputs"], output_names=["outputs"]).SerializeToString()
+        program = jax.make_jaxpr(rewrite(jax.make_jaxpr(weights_in)(x)))(x)
+        converted = jaxpr_as_fun(program)
+        graph = to_onnx(converted, [x], input_names=["inputs"], output_names=["outputs"], opset=opset)
+        content = in_opset(graph, opset).SerializeToString()
         check_alike(content, weights_in, x)
     write_whole(folder / "model.onnx", content)
-    write_script(folder, "onnx", predict.model, classes)
+    write_script(folder, "onnx", predict.model, classes, opset=opset)
 
 
 def serve(predict: Predictor, arrays: dict[str, Array], x: Array) -> Array:
@@ -133,7 +136,7 @@ def one_line(expected: str, do: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # any error of a user's model or a converter
         first = (str(error).splitlines() or [""])[0]
-        raise refusal("export", expected, f"{type(error).__name__}: {first[:200]}", do) from error
+        raise refusal("export", expected, f"{type(error).__name__}: {first[:200].rstrip('.')}", do) from error
 
 
 @contextmanager

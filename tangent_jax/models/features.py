@@ -159,10 +159,14 @@ def features(
     Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images, or
                 the arrays as they are.
     Returns:    Features; `inputs` is a read-only memory map "n ...", or `Parts` of several; an array if images were
-                skipped.
+                skipped or there is no example.
     Raises:     InputError naming the first unreadable image, unless the cache skips them.
     """
     cache = cache or Cache()
+    if not len(examples):  # nothing to compute, so no folder of the cache either
+        shape = (0, *model.input_shape(stage))
+        dtype = jnp.dtype(cache.dtype or dtype or jnp.float32) if stage else input_dtype(model)
+        return Features(np.zeros(shape, dtype), examples.labels, ())
     tell_of_small_model(model, examples)
     roots, identifiers = cache.folders, examples.identifiers()
     stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))

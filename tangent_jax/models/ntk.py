@@ -167,6 +167,9 @@ class FeatureMap:
 
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
+        if x.shape[0] == 0:  # no gradient of no example
+            outputs = self.predict(self.predict.zeros(), x)
+            return jnp.zeros((0, sum(self.sizes)), outputs.dtype)
         if "ntk" in self.parts:
             probed = self.predict.probe(self.predict.zeros(), x, at_zero=True)
             outputs, psi = probed.outputs, self.sketch(probed)

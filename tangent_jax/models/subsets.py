@@ -6,8 +6,7 @@ fixed function of the image; that stage and those above are the tail.
 
 import dataclasses
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -52,12 +51,30 @@ class Subset:
         return jax.tree.map(jnp.zeros_like, self.part(w))
 
     def __str__(self) -> str:
-        shared = re.compile(r"_\d+/")
-        groups: dict[str, list[str]] = {}
-        for path in self.paths:
-            groups.setdefault(shared.sub("_*/", path), []).append(path)
-        lines = [f"  {g}" + (f"  ({len(paths)} blocks)" if "_*/" in g else "") for g, paths in groups.items()]
-        return "\n".join([f"{self.name}: {self.size:,} trained numbers in {len(self.paths)} leaves", *lines])
+        return f"{self.name} trains {parts_in_words(self.paths)}: {self.size:,} numbers"
+
+
+def parts_in_words(paths: Iterable[str]) -> str:
+    """The first names of paths, runs of numbered ones joined: "block_2 to block_4, head, norm".
+
+    >>> parts_in_words(["block_3/norm1/bias", "block_2/norm1/bias", "head/bias"])
+    'block_2 to block_3, head'
+    """
+    numbers: dict[str, set[int]] = {}
+    for path in paths:
+        first = path.partition("/")[0]
+        name, _, number = first.rpartition("_")
+        if name and number.isdecimal():
+            numbers.setdefault(f"{name}_", set()).add(int(number))
+        else:
+            numbers[first] = set()
+    words = []
+    for name, own in sorted(numbers.items()):
+        starts = sorted(number for number in own if number - 1 not in own)
+        ends = sorted(number for number in own if number + 1 not in own)
+        runs = zip(starts, ends, strict=True)
+        words += [f"{name}{i}" if i == j else f"{name}{i} to {name}{j}" for i, j in runs] or [name]
+    return ", ".join(words)
 
 
 Kind = str | Callable[[str], bool]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import expect, placement, require, whole_number
+from tangent_jax.core import InputError, expect, placement, require, whole_number
 from tangent_jax.core.boundary import public_class
 from tangent_jax.core.checks import as_array
 from tangent_jax.core.rows import Rows
@@ -86,7 +86,8 @@ class Batches:
     ) -> None:
         whole_number("batch_size", batch_size, 1)
         targets, inputs = as_targets(targets), as_inputs(inputs)
-        expect(len(targets) >= 1, "at least one target", "none")
+        if not len(targets):
+            raise InputError("data must have at least one example to train on or to evaluate; got none.")
         expect(len(inputs) == len(targets), f"as many inputs as targets ({len(targets)})", len(inputs))
         self.inputs, self.targets, self.key = inputs, targets, check_key(key)
         self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)

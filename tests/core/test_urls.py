@@ -14,6 +14,7 @@ from helpers import stopping
 from s3_server import SKEWED, serving
 
 from tangent_jax.core import InputError, mirrors, urls
+from tangent_jax.core.checks import without_secrets
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.snapshots import Remote
@@ -269,6 +270,97 @@ def test_what_a_server_refuses_is_one_line_for_every_request(code, status, text,
     assert [*urls.list_files("test", url)] == ["read"]
 
 
+OLD_SERVERS = (
+    ("MissingContentLength", 411, "You must provide the Content-Length HTTP header."),
+    ("XAmzContentSHA256Mismatch", 400, "The provided 'x-amz-content-sha256' header does not match what was computed."),
+    ("NotImplemented", 501, "A header you provided implies functionality that is not implemented"),
+    ("InvalidArgument", 400, "Unsupported header 'x-amz-sdk-checksum-algorithm' received for this API call."),
+    ("InvalidArgument", 400, "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, or a valid sha256 value."),
+)
+
+
+@pytest.mark.parametrize(("code", "status", "text"), OLD_SERVERS)
+def test_a_server_that_refuses_checksums_is_one_line_whose_remedy_works(code, status, text, s3, monkeypatch):
+    from s3fs import S3FileSystem
+
+    s3.mend()
+    url = f"s3://bucket/old-server/{next(NUMBERS)}"
+    s3.fail("PUT", "old-server/", code, status, text, header="x-amz-sdk-checksum")
+    names = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
+    try:
+        with pytest.raises(InputError, match=f"a server of {url} that knows the checksums .*; got ") as error:
+            urls.create("test", url, b"1")
+        assert all(f"{name}=when_required" in str(error.value) for name in names)
+        for name in names:
+            monkeypatch.setenv(name, "when_required")
+        S3FileSystem.clear_instance_cache()
+        assert urls.create("test", url, b"1")
+    finally:
+        s3.mend()
+        S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def set_fsspec(monkeypatch):
+    """Sets variables as a new process reads them: fsspec does so when it is imported."""
+    from fsspec import config
+    from s3fs import S3FileSystem
+
+    def set_variables(**values):
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        conf = {}
+        config.set_conf_env(conf)
+        monkeypatch.setattr(config, "conf", conf)
+        S3FileSystem.clear_instance_cache()
+
+    yield set_variables
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def objects(s3):
+    """The URLs of an object that everybody may read and of one that is private."""
+    s3.mend()
+    named = {acl: f"s3://bucket/{acl}/{next(NUMBERS)}" for acl in ("public-read", "private")}
+    for acl, url in named.items():
+        s3.fs.pipe_file(url, b"1", ACL=acl)
+    return named.values()
+
+
+def test_a_public_object_is_read_without_credentials(objects, set_fsspec, monkeypatch):
+    public, private = objects
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    set_fsspec()
+    refused("expected credentials for .*; got none. .* for a public bucket of S3 set FSSPEC_S3_ANON=true", read, public)
+    set_fsspec(FSSPEC_S3_ANON="true")
+    assert read(public) == b"1"
+    refused(f"the right to read or write {private}; .* unset FSSPEC_S3_ANON and set credentials", read, private)
+
+
+def read(url):
+    return urls.read("test", url)
+
+
+def test_a_bucket_whose_readers_pay_is_read_by_the_variable_that_the_refusal_names(objects, s3, set_fsspec):
+    _, url = objects
+    try:
+        s3.fail("GET", "private/", "AccessDenied", 403, "Access Denied", lacking="x-amz-request-payer")
+        refused("the right to read .*; got .*, and if its readers pay FSSPEC_S3_REQUESTER_PAYS=true", read, url)
+        set_fsspec(FSSPEC_S3_REQUESTER_PAYS="true")
+        assert read(url) == b"1"
+    finally:
+        s3.mend()
+
+
+def test_a_server_of_ones_own_is_named_by_either_variable(objects, s3, set_fsspec, monkeypatch):
+    _, url = objects
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    set_fsspec(FSSPEC_S3_ENDPOINT_URL=s3.url)
+    assert read(url) == b"1"
+
+
 def test_a_large_file_is_not_there_if_a_part_of_it_failed(s3, tmp_path):
     (tmp_path / "large").write_bytes(bytes(101 << 20))
     s3.fail("PUT", "/parts/large", "QuotaExceeded", 507, "the bucket is full", after=1)
@@ -413,6 +505,8 @@ SECRETS = [
     "https://secret@host/x",
     "https://host/x?X-Amz-Signature=secret&y=1",
     "az://box/x?sv=1&sig=secret",
+    "hf://secret@datasets/owner/name",
+    "https://host/x#token=secret",
 ]
 
 
@@ -427,6 +521,32 @@ def test_credentials_in_a_url_are_neither_told_nor_stored(url, tmp_path):
         assert not re.search("secret|se/cr|se@cr", str(error.value))
         assert "***" in str(error.value)
     assert not [*(tmp_path / "scratch").glob("*")]
+
+
+SECRET_NAMES = (
+    "key", "api_key", "apikey", "X-API-Key", "accessKey", "AccountKey", "AWSAccessKeyId", "subscription-key", "token",
+    "access_token", "X-Amz-Security-Token", "X-Amz-Credential", "X-Goog-Signature", "Signature", "sig", "sas",
+    "delegation", "password", "passwd", "pwd", "client_secret", "auth", "authorization", "jwt",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["?", "?v=1&", ";", "#"])
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_parameter_whose_name_says_that_it_opens_something_is_hidden(name, before):
+    assert without_secrets(f"https://host/x{before}{name}=word&y=2") == f"https://host/x{before}{name}=***&y=2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"https://host/x?{name}=word" for name in ("tokenizer", "keypoints", "keyword", "monkey", "label", "signal")),
+        "csv:s3://bucket/labels.csv?sep=;&label=key",
+        "hf://datasets/owner/name@token",
+        "hf://owner/name@key/model.safetensors",
+    ],
+)
+def test_what_only_looks_like_a_secret_is_shown(url):
+    assert without_secrets(url) == url
 
 
 def test_a_url_is_the_same_with_a_slash_at_its_end(url):

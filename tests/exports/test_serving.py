@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, in_long, predictor, tree_normal
 from jax.export import deserialize
+from jax.extend.core import jaxpr_as_fun
 from PIL import Image
 
 import tangent_jax as tj
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
 from tangent_jax.exports import folder as exports
-from tangent_jax.exports import serving
+from tangent_jax.exports import lowering, serving
 from tangent_jax.exports.folder import export
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.vit.model import VisionTransformer
@@ -57,10 +59,10 @@ def half():
     return predict, tree_normal(40, predict.zeros())
 
 
-def features():
+def features(parts=("h", "relu", "ntk")):
     """A head on the features of every part."""
     predict, _ = predictor()
-    settings = tj.models.FeatureSettings(("h", "relu", "ntk"), 1, 2, 16, 3)
+    settings = tj.models.FeatureSettings(parts, 1, 2, 16, 3)
     built = settings.of(tj.Pretrained(predict.model, predict.w, "random"))
     head = {"kernel": np.zeros((sum(built.sizes), 4), np.float32), "bias": np.zeros(4, np.float32)}
     return built, tree_normal(40, head)
@@ -222,27 +224,90 @@ def onnx():
         pytest.importorskip(package, reason=f"{package} is of the extra onnx: make parity")
 
 
-ONNX = ("one block", "two blocks of all tokens", "everything", "autodiff", "non-linear", "LoRA", "half")
+def variant(**changes):
+    """A predictor of two blocks and the head of a small ViT."""
+    return predictor("blocks", 2, 2, **changes)
+
+
+FAMILIES = {
+    "DINOv2, classifier": partial(variant, pool="token_avg", layer_scale=True),
+    "DINOv2, registers, gated": partial(variant, pool="token_avg", registers=3, gated=True, activation="silu"),
+    "mean of normed patches": partial(variant, pool="norm_avg"),
+    "SigLIP, attention pool": partial(variant, pool="attention", class_token=False, activation="gelu_tanh"),
+    "CLIP": partial(variant, pre_norm=True, activation="quick_gelu"),
+    "a head on random features": partial(features, ("h", "relu")),
+    "EVA, rotary": partial(variant, positions="rotary", registers=1, gated=True, activation="silu", width=16, heads=2),
+}
+ONNX = {name: make for name, make in CASES.items() if make is not features} | FAMILIES
 
 
 @pytest.mark.usefixtures("onnx")
 @pytest.mark.parametrize("name", ONNX)
-def test_onnxruntime_gives_the_predictors_outputs_for_any_batch_size(tmp_path, name):
-    predict, dw = CASES[name]()
-    export(tmp_path / "out", predict, dw, {}, "onnx")
-    graph = RUN["load"](tmp_path / "out")
-    predict = dataclasses.replace(predict, dtype=None)  # always in f32
-    for count in (1, 3, 7):
-        assert_rel_close(graph(inputs_of(count)), outputs_of(predict, dw, inputs_of(count)))
+def test_onnxruntime_gives_the_predictors_outputs_for_any_batch_size_in_every_opset(tmp_path, name):
+    import onnx
+
+    predict, dw = ONNX[name]()
+    in_f32 = predict.in_dtype(None)
+    want = {count: outputs_of(in_f32, dw, inputs_of(count)) for count in (1, 3, 7)}
+    for opset in lowering.OPSETS:
+        folder = tmp_path / str(opset)
+        export(folder, predict, dw, {}, "onnx", opset=opset)
+        written = onnx.load(folder / "model.onnx")
+        assert [(entry.domain, entry.version) for entry in written.opset_import] == [("", opset)]
+        assert written.ir_version == onnx.helper.find_min_ir_version_for(written.opset_import)
+        graph = RUN["load"](folder)
+        for count in want if opset == lowering.OPSET else (3,):
+            assert_rel_close(graph(inputs_of(count)), want[count])
+
+
+@pytest.mark.usefixtures("onnx")
+def test_an_onnx_names_its_opset(tmp_path):
+    export(tmp_path / "default", *predictor(), {}, "onnx")
+    export(tmp_path / "20", *predictor(), {}, "onnx", opset=20)
+    for name, opset in (("default", 17), ("20", 20)):
+        for file in ("provenance.json", "serving.json"):
+            assert json.loads((tmp_path / name / file).read_text())["opset"] == opset
+        assert f"ONNX opset {opset}" in (tmp_path / name / "README.md").read_text()
 
 
 @pytest.mark.usefixtures("onnx")
 def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*platform_index.*as stablehlo"):
-        export(tmp_path / "out", *resnet(), {}, "onnx")
-    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got Fail: .*Reshape"):
-        export(tmp_path / "out", *TOKEN(), {}, "onnx")
+    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*RFFT.*as stablehlo"):
+        export(tmp_path / "out", *features(), {}, "onnx")
     monkeypatch.setattr(serving, "ALIKE", 0)
     with pytest.raises(InputError, match=r"an ONNX of the predictor's outputs; got one that is .* away"):
         export(tmp_path / "out", *predictor(), {}, "onnx")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("format", "opset", "refused"),
+    [
+        ("onnx", 16, "opset must be 17 to 23; got 16. TensorRT 10 reads up to 20."),
+        ("onnx", 24, "opset must be 17 to 23; got 24."),
+        ("onnx", "20", "opset must be 17 to 23; got 20."),
+        ("stablehlo", 17, "opset is of the format onnx, and this export is stablehlo."),
+    ],
+)
+def test_an_opset_that_cannot_be_is_one_sentence(tmp_path, format, opset, refused):
+    with pytest.raises(InputError, match=re.escape(refused)):
+        export(tmp_path / "out", *predictor(), {}, format, opset=opset)
+    assert not [*tmp_path.iterdir()]
+
+
+PROGRAMS = {
+    "stack": lambda x: jnp.stack([x, 2 * x], 1),
+    "padding": lambda x: jnp.pad(x, ((0, 0), (1, 2), (0, 0)), constant_values=3.0),
+    "a branch for each platform": lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
+    "within a function": jax.jit(lambda x: jnp.stack([x, jax.nn.relu(x)])),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_rewritten_without_what_jax2onnx_lacks(name):
+    x = jnp.linspace(-1, 1, 24).reshape(2, 3, 4)
+    rewritten = jax.make_jaxpr(lowering.rewrite(jax.make_jaxpr(PROGRAMS[name])(x)))(x)
+    assert not {eqn.primitive.name for eqn in rewritten.jaxpr.eqns} & {"stack", "pad", "platform_index", "cond", "jit"}
+    want = jnp.cos(x) if "platform" in name else PROGRAMS[name](x)  # ONNX names no device
+    (got,) = jaxpr_as_fun(rewritten)(x)
+    assert (got == want).all()

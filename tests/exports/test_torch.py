@@ -27,6 +27,13 @@ CASES = {
     "token": lambda: (plain(), "blocks"),
     "everything": lambda: (plain(class_token_at=1), "everything"),
     "average, LayerScale": lambda: (plain(pool="avg", layer_scale=True, activation="gelu_tanh"), "everything"),
+    "DINOv2's classifier": lambda: (plain(pool="token_avg", layer_scale=True), "everything"),
+    "DINOv2's with registers, gated": lambda: (
+        plain(pool="token_avg", layer_scale=True, registers=3, gated=True, activation="silu"),
+        "everything",
+    ),
+    "mean of normed patches": lambda: (plain(pool="norm_avg", registers=1), "everything"),
+    "no head": lambda: (plain(pool="token_avg", classes=0), "blocks"),
     "CLIP, frozen head": lambda: (
         plain(pre_norm=True, activation="quick_gelu", eps=1e-5).with_frozen_head(HEAD),
         "blocks",
@@ -131,7 +138,7 @@ def test_what_the_module_does_not_know_is_one_line(tmp_path):
 def test_a_model_with_another_setting_is_refused_in_pytorch(tmp_path):
     _, _, model = exported(tmp_path, *CASES["token"]())
     check_settings = type(model).__init__.__globals__["check"]
-    for changes, got in (({"registers": 4}, "registers 4"), ({"pool": "attention"}, "pool attention")):
+    for changes, got in (({"positions": "rotary"}, "positions rotary"), ({"pool": "attention"}, "pool attention")):
         with pytest.raises(ValueError, match=f"TangentViT: expected a Vision Transformer .*; got one with {got}"):
             check_settings({"family": "another", "config": {**model.config, **changes}})
 

@@ -28,6 +28,9 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.solver.optimum import solve
+from tangent_jax.train.evaluate import evaluate, outputs
+from tangent_jax.train.fit import fit
 
 MODEL = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
 W = initial_weights(MODEL, jax.random.key(0))
@@ -50,7 +53,8 @@ def expected(stage):
 
 def compute(stage, folder, data=None, skip=False, **options):
     dtype, stored = options.pop("dtype", None), options.pop("stored", None)
-    return features(MODEL, W, data or examples(), stage, Cache(folder, stored, skip_unreadable=skip, **options), dtype)
+    data = examples() if data is None else data
+    return features(MODEL, W, data, stage, Cache(folder, stored, skip_unreadable=skip, **options), dtype)
 
 
 @pytest.mark.parametrize("stage", [1, 3, 4])
@@ -71,6 +75,35 @@ def count_trunk(monkeypatch):
     run = filling.in_batches
     monkeypatch.setattr(filling, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
     return calls
+
+
+@pytest.mark.parametrize("stored", [None, "float16"])
+@pytest.mark.parametrize("stage", [0, 1, 3, 4])
+def test_no_example_gives_empty_features_of_the_shape_and_dtype_of_others(tmp_path, stage, stored):
+    """It was a ValueError of a reshape, of the program that was traced for rows of no example."""
+    data = examples()
+    got = compute(stage, tmp_path / "none", data.take(np.zeros(0, int)), stored=stored)
+    some = compute(stage, tmp_path / "some", data.take(np.arange(2)), stored=stored)
+    assert got.inputs.shape == (0, *some.inputs.shape[1:])
+    assert got.inputs.dtype == some.inputs.dtype
+    assert (len(got), got.targets.dtype, got.examples) == (0, some.targets.dtype, ())
+    assert not (tmp_path / "none").exists()
+
+
+def test_nothing_is_trained_on_or_measured_of_no_example(tmp_path):
+    predict = tangent(Pretrained(MODEL, W, "test"))
+    none = predict.features(examples().take(np.zeros(0, int)), Cache(tmp_path))
+    assert predict(predict.zeros(), np.asarray(none.inputs)).shape == (0, 7)
+    calls = (
+        lambda: none.batches(jax.random.key(0)),
+        lambda: evaluate(predict, predict.zeros(), none),
+        lambda: outputs(predict, predict.zeros(), none),
+        lambda: fit(predict, none, key=jax.random.key(0)),
+        lambda: solve(predict, none),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match=r"data must have at least one example .*; got none"):
+            call()
 
 
 def test_a_second_call_computes_nothing(tmp_path, monkeypatch):

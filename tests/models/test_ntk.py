@@ -56,6 +56,12 @@ def sketched(built, x):
     return psi
 
 
+@pytest.mark.parametrize("parts", [("h",), ("h", "relu", "ntk")])
+def test_the_map_of_no_example_has_its_number_of_columns(parts):
+    _, _, built, x = made(parts=parts)
+    assert built.rows(x[:0]).shape == (0, *built.rows(x).shape[1:])
+
+
 @pytest.mark.parametrize(("blocks", "pool"), [(2, "token"), (1, "avg"), *in_long((1, "token"))])
 def test_the_sketch_of_inputs_and_signals_is_that_of_gradients(x64, blocks, pool):
     _, _, built, x = made(blocks, model={"pool": pool})

@@ -49,10 +49,17 @@ def test_the_last_block_of_vit_large_has_the_published_size():
     assert make_subset(model, blocks=1).size == 12 * 1024**2 + 13 * 1024 + 2 * 1024
 
 
-def test_a_subset_prints_its_leaves_and_count():
-    text = str(make_subset(small(3)[0], blocks=2))
-    assert text.startswith("blocks-2: ")
-    assert "block_*/norm1/scale  (2 blocks)" in text
+@pytest.mark.parametrize(
+    ("kind", "blocks", "parts"),
+    [
+        ("blocks", 1, "block_2, head, norm"),
+        ("bitfit", 2, "block_1 to block_2, head, norm"),
+        ("head", 1, "head"),
+    ],
+)
+def test_a_subset_is_printed_in_one_line_of_its_parts_and_count(kind, blocks, parts):
+    subset = make_subset(small(3)[0], kind, blocks)
+    assert str(subset) == f"{subset.name} trains {parts}: {subset.size:,} numbers"
 
 
 @pytest.mark.parametrize("kind", ["bitfit", "layernorm"])

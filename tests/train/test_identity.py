@@ -328,7 +328,7 @@ def jitted():
         (lambda: evaluate(predict, START + np.nan, Batches(X, Y)), "finite outputs; got 300 rows"),
         (lambda: outputs(predict, START, X[:0]), "at least one input"),
         (lambda: fit(lambda dw, x: [x @ dw], Batches(X, Y, KEY), start=START), "outputs of shape .* from predict"),
-        (lambda: Batches(X, Y[:0]), "Batches: expected at least one target; got none"),
+        (lambda: Batches(X, Y[:0]), "data must have at least one example .*; got none"),
         (lambda: fit(predict, Batches(X, Y, KEY), start={}), r"a start dw with leaves; got none. .* part of w\)"),
         (
             lambda: fit(predict, Batches(X, Y, KEY), start=jnp.zeros(3, int)),

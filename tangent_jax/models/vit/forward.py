@@ -143,8 +143,10 @@ def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, to
     drow = None if token.tangent is None else probe.broadcast(token.tangent, (x.shape[0], 1, width), x.dtype)
     if reads_one_query(config, block):
         row, drow = one_query_input(config, row, drow)
-    new = (slice(None), slice(0, row.shape[1]))
+    count = row.shape[1]
     if dx is not None or drow is not None:
         dx = jnp.zeros_like(x) if dx is None else dx
-        dx = dx.at[new].set(0 if drow is None else drow)
-    return x.at[new].set(row), dx
+        drow = jnp.zeros_like(dx[:, :count]) if drow is None else drow
+        dx = jnp.concatenate([drow, dx[:, count:]], 1)
+    # not x.at[].set: ONNX has no scatter over any number of rows
+    return jnp.concatenate([jnp.broadcast_to(row, (x.shape[0], *row.shape[1:])), x[:, count:]], 1), dx
