@@ -6,7 +6,9 @@ A name is shown and opened as it is; two names are equal if their normal forms a
 form (`data/owners.py`): letter case makes no difference to them.
 """
 
+import posixpath
 import unicodedata
+from urllib.parse import unquote
 
 from tangent_jax.core.checks import visible
 
@@ -21,3 +23,18 @@ def normal_name(name: str) -> str:
     if name.isascii() and name.isprintable():
         return name
     return visible(unicodedata.normalize("NFC", name))
+
+
+def other_spellings(name: str) -> tuple[str, ...]:
+    r"""The normal forms of other ways in which people write the name of a file, to try where none has this name.
+
+    They quote it, begin it with ./, write the backslashes of Windows, or copy it from a URL.
+
+    >>> from tangent_jax.core.names import other_spellings
+    >>> other_spellings('".\\train\\1.png"')
+    ('train/1.png',)
+    """
+    plain = name.strip().strip("\"'")
+    written = (plain, plain.replace("\\", "/"), unquote(plain))
+    forms = (normal_name(posixpath.normpath(text)) for text in written if text)
+    return tuple(form for form in dict.fromkeys(forms) if form != normal_name(name) and "\\" not in form)
