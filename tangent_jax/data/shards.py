@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tangent_jax.core import InputError, require
-from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.core.names import normal_name
 from tangent_jax.core.records import read_text
 from tangent_jax.core.urls import passing_copy
-from tangent_jax.data.owners import Owner
+from tangent_jax.data.owners import Owner, by_normal_name
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
@@ -144,20 +144,6 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
             raise InputError(f"{name} must have one owner; the owners give it {' and '.join(sorted(said))}")
         whose.append(next(iter(said), None))
     return whose
-
-
-def by_normal_name(owners: Mapping[str, str]) -> dict[str, set[Owner]]:
-    """The owners of each file, under the normal form of its name and under other spellings that no line has itself."""
-    spelled = {owner: Owner(owner) for owner in {*owners.values()}}  # few owners of many images
-    table: dict[str, set[Owner]] = {}
-    for name, owner in owners.items():
-        table.setdefault(normal_name(name), set()).add(spelled[owner])
-    written = {*table}
-    for name, owner in owners.items():
-        for form in other_spellings(name):
-            if form not in written:
-                table.setdefault(form, set()).add(spelled[owner])
-    return table
 
 
 def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) -> list[np.ndarray]:

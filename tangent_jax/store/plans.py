@@ -1,9 +1,9 @@
 """The plan of a removal: the images of a request, and the effect of removing them on each component.
 
-A request is a set of content identifiers. Images are asked for by identifier, name or owner. Names are looked up in the
-provenance of the components and in the data sets that the components name, as they are now: so a renamed file, a copy in
-the test split and an image that no component saw are found. All else follows from the identifiers: the components that
-saw them, the images that none saw, the places of copies.
+A request is a set of content identifiers. Images are asked for by identifier, name or owner. Names are looked up in
+the provenance of the components and in the data sets that the components name, as they are now: so a renamed file, a
+copy in the test split and an image that no component saw are found. All else follows from the identifiers: the
+components that saw them, the images that none saw, the places of copies.
 """
 
 import contextlib
@@ -56,7 +56,8 @@ class RemovalPlan:
     `components`: the affected ones, by name; `identifiers`: of the content that may not return; `copies`: the places of
     content that lies in several rows; `asked`, `owner`: the request; `unknown`: the part of the request that no
     component saw; `store`, `contents`: the store's identity, and the fingerprint of its components; `unseen`: (content
-    identifier, name) of requested images that no component saw, such as test images: only their cached rows go.
+    identifier, name) of requested images that no component saw, such as test images: only their cached rows go;
+    `removed`: for words of `unknown` that name an image in a data set which was removed before, its identifier.
 
     >>> plan = tj.store.plan_removal(demo.store(), examples=["0-13"])
     >>> [*plan.components], plan.components["bob"].left, plan.unknown
@@ -72,6 +73,7 @@ class RemovalPlan:
     store: str
     contents: str
     unseen: tuple[tuple[str, str], ...] = ()
+    removed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def is_in_data(self) -> bool:
@@ -126,6 +128,7 @@ def plan_removal(
     seen = set[str]().union(*saw.values())
     unknown: tuple[str, ...] = ()
     in_data: dict[str, str] = {}
+    removed: dict[str, str] = {}
     if whole:
         left = {identifier for name in saw.keys() - {*whole} for identifier in saw[name]}
         gone = {identifier for name in whole for identifier in origins[name].identifiers} - left
@@ -141,6 +144,8 @@ def plan_removal(
         answers, in_data = find_images(origins, [] if by_identifier else open_datasets(origins.values()), asked)
         gone = set[str]().union(*answers.values())
         unknown = tuple(word for word in asked if not answers[word] & seen)
+        forgotten = ((word, sorted(filter(store.state.has_forgotten, answers[word]))) for word in unknown)
+        removed = {word: before[0] for word, before in forgotten if before}
     held = whole or [name for name in origins if gone & saw[name]]
     components = {name: holding_of(origins[name], gone, bool(whole)) for name in sorted(held)}
     copies = {} if whole else copies_in(components)
@@ -148,7 +153,7 @@ def plan_removal(
     unseen = tuple((identifier, in_data.get(identifier, identifier)) for identifier in new)
     every = tuple(sorted((gone & seen) | {*new}))
     asked = asked if owner is None else every
-    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, unseen)
+    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, unseen, removed)
 
 
 def find_images(
@@ -159,7 +164,9 @@ def find_images(
     A word is an identifier or the name of an image, in a component or in a data set. Other spellings of the word count
     only where nothing has its own spelling.
     """
-    others = {word: (*other_spellings(word), word.strip().lower()) for word in asked}
+    others = {word: [*other_spellings(word)] for word in asked}
+    for word, forms in others.items():
+        forms += filter(IDENTIFIER.fullmatch, [word.strip().lower()])
     wanted = {form for word in asked for form in (normal_name(word), *others[word])}
     trained: dict[str, set[str]] = {}
     for origin in origins.values():

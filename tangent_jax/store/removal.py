@@ -156,7 +156,12 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
 
 
 def commit(
-    store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], elsewhere: Traces, cache: Cache | None
+    store: Store,
+    plan: RemovalPlan,
+    how: str,
+    retrained: Mapping[str, Retrained],
+    elsewhere: Traces,
+    cache: Cache | None,
 ) -> Receipt:
     """Removes a plan's components, adds the retrained ones, recomposes, erases traces, and writes the receipt.
 
