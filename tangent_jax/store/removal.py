@@ -3,9 +3,9 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order: train and check replacements; then, under the exclusive lock, hold the plan against the store, write new files,
-erase traces outside the store, and append one line to the journal (the commit). So a plan that no longer fits erases
-nothing. A kill leaves the store as before or as after; the same plan then completes the rest.
+The order: train and check replacements; then, under the exclusive lock, hold the plan against the store, write new
+files, erase traces outside the store, and append one line to the journal (the commit). So a plan that no longer fits
+erases nothing. A kill leaves the store as before or as after; the same plan then completes the rest.
 """
 
 import dataclasses
@@ -130,7 +130,7 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
 
 
 def erase(store: Store, plan: RemovalPlan, cache: Cache | None) -> Traces:
-    """Erases the traces of a plan, for a caller that holds the exclusive lock and has held the plan against the store."""
+    """Erases the traces of a plan, for a caller that has held the plan against the store under the exclusive lock."""
     return erasure.erase_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
 
 
