@@ -31,7 +31,8 @@ from tangent_jax.core.url_paths import Place
 __all__ = [
     "Dual", "InputError", "Journal", "Parts", "Place", "Tangent", "Tree", "check_stop", "convert", "expand_path",
     "expect", "files", "fingerprint", "finite_number", "hold_lock", "identity", "instance", "is_stopping", "job",
-    "machine", "mirrors", "normal_name", "of_shape", "one_of", "other_spellings", "placement", "progress_bar", "read_lines", "records", "refusal",
+    "machine", "mirrors", "normal_name", "of_shape", "one_of", "other_spellings", "placement",
+    "progress_bar", "read_lines", "records", "refusal",
     "request_stop", "require", "show_progress", "speaking", "trees", "unexpected", "urls", "visible", "whole_number",
     "write_whole",
 ]  # fmt: skip

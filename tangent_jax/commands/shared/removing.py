@@ -58,7 +58,7 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     unseen = {word for pair in plan.unseen for word in pair}
     unseen |= {normal_name(word) for word in unseen}
     for word in plan.unknown:
-        before = removed_on(store, plan, word)
+        before = removed_on(store, word, plan.removed.get(word, ""))
         if before is not None:
             print(f"{word}: removed before, on {before}; its traces are searched again", file=sys.stderr)
         elif unseen.isdisjoint((word, normal_name(word), *other_spellings(word))):
@@ -66,9 +66,9 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     return described
 
 
-def removed_on(store: tj.Store, plan: tj.store.RemovalPlan, word: str) -> str | None:
+def removed_on(store: tj.Store, word: str, identifier: str = "") -> str | None:
     """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
-    hashes = hidden([word, plan.removed.get(word, word)])
+    hashes = hidden([word, identifier])
     for line in reversed([line for line in store.journal.entries if "receipt" in line]):
         receipt = tj.store.read_receipt(store.root / "receipts" / f"{line['receipt']}.json")[0]
         asked = {receipt.owner, *map(normal_name, receipt.asked)}
@@ -88,7 +88,7 @@ def alike(store: tj.Store, example: str) -> str:
 
 def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
     """Raises InputError for a request that no component saw, no earlier removal answered, and no cache holds."""
-    new = [word for word in plan.unknown if removed_on(store, plan, word) is None]
+    new = [word for word in plan.unknown if removed_on(store, word, plan.removed.get(word, "")) is None]
     known = plan.components or not new or plan.is_in_data or (plan.unseen and deleted)
     expected = f"images or an owner that {store.root}, its data sets or caches know"
     do = "Name images as the components do, by identifiers, or an owner's in --owners"
