@@ -2,9 +2,11 @@
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Any
 
 from tangent_jax.core import require
+from tangent_jax.core.names import normal_name, other_spellings
 
 IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
@@ -31,3 +33,17 @@ class Owner(str):
             text = unicodedata.normalize("NFKC", composed.upper().casefold())  # upper() for the dotless i
         require(text, "Owner", "the name of a contributor", repr(name))
         return super().__new__(cls, text)
+
+
+def by_normal_name(owners: Mapping[str, str]) -> dict[str, set[Owner]]:
+    """The owners of each file, under the normal form of its name and under other spellings that no line has itself."""
+    spelled = {owner: Owner(owner) for owner in {*owners.values()}}  # few owners of many images
+    table: dict[str, set[Owner]] = {}
+    for name, owner in owners.items():
+        table.setdefault(normal_name(name), set()).add(spelled[owner])
+    written = {*table}
+    for name, owner in owners.items():
+        for form in other_spellings(name):
+            if form not in written:
+                table.setdefault(form, set()).add(spelled[owner])
+    return table

@@ -2,16 +2,17 @@
 
 import csv
 import os
+import posixpath
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tangent_jax.core import require
+from tangent_jax.core import InputError, require
+from tangent_jax.core.names import normal_name
 from tangent_jax.core.records import read_text
 from tangent_jax.core.urls import passing_copy
-from tangent_jax.data.owners import Owner
+from tangent_jax.data.owners import Owner, by_normal_name
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
@@ -87,6 +88,8 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
 def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     r"""The owner of each file in a CSV of file,owner, in one spelling; a header is allowed.
 
+    Names have their normal form (NFC), so that a file is found whatever system wrote its name.
+
     Raises: InputError for a missing file, a short line, an empty name, a file with two owners, or two owners whose
             names differ only by letter case or by compatible forms of a letter.
 
@@ -109,25 +112,36 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     owners: dict[str, Owner] = {}
     for name, owner, *_ in rows:
         own = Owner(owner)
-        require(owners.setdefault(name, own) == own, "read_owners", f"one owner of {name}", f"two in {table}")
+        two = owners.setdefault(normal_name(name), own) != own
+        require(not two, "read_owners", f"one owner of {name}", f"two in {table}")
     return owners
 
 
-def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[Owner | None]:
+def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[str] = ()) -> list[Owner | None]:
     """The owner of each example, or None.
 
-    A file is named as in the data set, or by its last part if that is unambiguous.
+    A file is named as in the data set, or by its last part if no other file of `names` and `among` has this last part.
+    Composed and decomposed letters (NFC and NFD) are equal, and so are / and the backslashes of Windows.
+    Args:   among: names of other files that `owners` may mean.
     Raises: InputError for an example with two owners.
 
     >>> tj.shards.owners_of(["train/1.png", "train/2.png"], {"1.png": "bob"})
     ['bob', None]
     """
-    last = [Path(name).name for name in names]
-    alone = {name for name, times in Counter(last).items() if times == 1}
+    if not owners:
+        return [None] * len(names)
+    table = by_normal_name(owners)
+    normal = [normal_name(name) for name in names]
+    files = Counter(normal) + Counter({*map(normal_name, among)} - {*normal})
+    times: Counter[str] = Counter()
+    for file, count in files.items():
+        times[posixpath.basename(file)] += count
     whose = []
-    for name, end in zip(names, last, strict=True):
-        said = {Owner(owners[spelling]) for spelling in {name, *({end} & alone)} & owners.keys()}
-        require(len(said) <= 1, "owners_of", f"one owner of {name}", " and ".join(sorted(said)))
+    for name in normal:
+        last = posixpath.basename(name)
+        said = table.get(name, set()) | (table.get(last, set()) if times[last] == 1 else set())
+        if len(said) > 1:
+            raise InputError(f"{name} must have one owner; the owners give it {' and '.join(sorted(said))}")
         whose.append(next(iter(said), None))
     return whose
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, expect, placement, show_progress, trees
 from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import visible
 from tangent_jax.data.shards import owners_of
 from tangent_jax.models.features import Features
 from tangent_jax.models.heads import classes_in, relabel, restrict
@@ -88,8 +89,13 @@ class Shards:
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
         """The provenance that all components share."""
         names = [name for _, name in self.features.examples]
-        said = zip(names, owners_of(names, owners), strict=True)
+        whose = owners_of(names, owners)
+        ownerless = [name for name, owner in zip(names, whose, strict=True) if owner is None]
+        if owners and ownerless:
+            count = f"{len(ownerless)} of {len(names)} images"
+            print(f"the owners name no owner of {count}, such as {visible(ownerless[0])}", file=sys.stderr)
         shared = make_provenance(self.predict, self.recipe, self.classes)
+        said = zip(names, whose, strict=True)
         return dataclasses.replace(shared, owners={name: owner for name, owner in said if owner})
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:

@@ -85,7 +85,7 @@ def find_traces(
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
     traces.extend(partial_exports(store, names))
     shown = [trace._replace(line=visible(trace.line)) for trace in traces]
-    return shown, [visible(line) for line in left + others(store, identifiers)]
+    return shown, [visible(line) for line in left]
 
 
 def rows_everywhere(
@@ -193,7 +193,10 @@ def files_of(store: Store, names: Sequence[str]) -> list[str]:
 
 
 def others(store: Store, identifiers: set[str]) -> list[str]:
-    """Neighbouring stores whose components saw the removed examples."""
+    """A line for each neighbouring store whose components saw the removed examples.
+
+    It waits for the locks of these stores: call it without a lock of this one, or two removals may wait for each other.
+    """
     lines = []
     for marker in sorted(store.root.parent.glob("*/store.json")):
         if marker.parent == store.root:
@@ -206,4 +209,4 @@ def others(store: Store, identifiers: set[str]) -> list[str]:
             continue
         if holding:
             lines.append(f"{marker.parent}: another store, in which {', '.join(holding)} saw removed images")
-    return lines
+    return [visible(line) for line in lines]

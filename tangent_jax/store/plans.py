@@ -1,23 +1,29 @@
 """The plan of a removal: the images of a request, and the effect of removing them on each component.
 
-Images are known by identifier, name or owner: in the provenance of the components, or, where no component saw them
-(test and validation images), in the data sets that the components name.
+A request is a set of content identifiers. Images are asked for by identifier, name or owner. Names are looked up in
+the provenance of the components and in the data sets that the components name, as they are now: so a renamed file, a
+copy in the test split and an image that no component saw are found. All else follows from the identifiers: the
+components that saw them, the images that none saw, the places of copies.
 """
 
 import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
 from tangent_jax.core import InputError, expect, one_of, require
 from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
+from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
+from tangent_jax.data.sources import Dataset
 from tangent_jax.store.moves import images_of
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.store import Store
@@ -50,7 +56,8 @@ class RemovalPlan:
     `components`: the affected ones, by name; `identifiers`: of the content that may not return; `copies`: the places of
     content that lies in several rows; `asked`, `owner`: the request; `unknown`: the part of the request that no
     component saw; `store`, `contents`: the store's identity, and the fingerprint of its components; `unseen`: (content
-    identifier, name) of requested images that no component saw, such as test images: only their cached rows go.
+    identifier, name) of requested images that no component saw, such as test images: only their cached rows go;
+    `removed`: for words of `unknown` that name an image in a data set which was removed before, its identifier.
 
     >>> plan = tj.store.plan_removal(demo.store(), examples=["0-13"])
     >>> [*plan.components], plan.components["bob"].left, plan.unknown
@@ -66,6 +73,7 @@ class RemovalPlan:
     store: str
     contents: str
     unseen: tuple[tuple[str, str], ...] = ()
+    removed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def is_in_data(self) -> bool:
@@ -94,8 +102,9 @@ def plan_removal(
     Args:    examples: content identifiers or names of images; names: of components; owner: the contributor whose images
              go; owners: image name -> owner, which overrides what the components say (`shards.read_owners` reads a
              CSV).
-    Returns: RemovalPlan. Copies are found by content, under any name and in any component. Images that no component
-             saw are known by identifier, or in the data sets that the components name, by name or in `owners`.
+    Returns: RemovalPlan. Copies are found by content, under any name and in any component. Names are those of the
+             components and those of the data sets that the components name, as they are now; a name that means two
+             images asks for both, and a line on stderr says so.
     Raises:  InputError unless exactly one of the three is given, and for an image without a known owner.
 
     >>> plan = tj.store.plan_removal(demo.store(), names=["bob"])
@@ -115,69 +124,146 @@ def plan_removal(
         missing, do = [name for name in whole if name not in origins], "list says them"
         expect(not missing, "names of components", f"{missing[:1]}", do)
         state = store.identity, contents(store)
+    saw = {name: {identifier for identifier, _ in origin.images_seen} for name, origin in origins.items()}
+    seen = set[str]().union(*saw.values())
     unknown: tuple[str, ...] = ()
-    unseen: dict[str, str] = {}
+    in_data: dict[str, str] = {}
+    removed: dict[str, str] = {}
     if whole:
-        left = {i for name, origin in origins.items() if name not in whole for i, _ in origin.images_seen}
-        gone = {i for name in whole for i in origins[name].identifiers} - left
+        left = {identifier for name in saw.keys() - {*whole} for identifier in saw[name]}
+        gone = {identifier for name in whole for identifier in origins[name].identifiers} - left
     elif owner is not None:
-        gone = rows_of_owner(origins, owner, owners or {})
-        asked, unknown = (), () if gone else (owner,)
-        unseen = unseen_images(origins.values(), (), owner, owners or {})
+        datasets = open_datasets(origins.values()) if owners else []
+        gone = rows_of_owner(origins, owner, owners or {}, [dataset.train.names for dataset in datasets])
+        in_data = images_of_owner(datasets, owner, owners or {})
+        gone |= in_data.keys()
+        unknown = () if gone & seen else (owner,)
+        say_unmatched(origins, datasets, owner, owners or {})
     else:
-        gone, unknown = identifiers_of(origins, asked)
-        unseen = unseen_images(origins.values(), unknown, None, {})
-    held = whole or [name for name, origin in origins.items() if gone & {i for i, _ in origin.images_seen}]
+        by_identifier = all(IDENTIFIER.fullmatch(word) for word in asked)
+        answers, in_data = find_images(origins, [] if by_identifier else open_datasets(origins.values()), asked)
+        gone = set[str]().union(*answers.values())
+        unknown = tuple(word for word in asked if not answers[word] & seen)
+        forgotten = ((word, sorted(filter(store.state.has_forgotten, answers[word]))) for word in unknown)
+        removed = {word: before[0] for word, before in forgotten if before}
+    held = whole or [name for name in origins if gone & saw[name]]
     components = {name: holding_of(origins[name], gone, bool(whole)) for name in sorted(held)}
     copies = {} if whole else copies_in(components)
-    unseen = {i: name for i, name in unseen.items() if i not in gone and not store.state.has_forgotten(i)}
-    every = tuple(sorted(gone | unseen.keys()))
+    new = sorted(identifier for identifier in gone - seen if not store.state.has_forgotten(identifier))
+    unseen = tuple((identifier, in_data.get(identifier, identifier)) for identifier in new)
+    every = tuple(sorted((gone & seen) | {*new}))
     asked = asked if owner is None else every
-    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, tuple(unseen.items()))
+    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, unseen, removed)
 
 
-def identifiers_of(origins: Mapping[str, Provenance], asked: Sequence[str]) -> tuple[set[str], tuple[str, ...]]:
-    """(the identifiers of the request, given by identifier or name; the part that no component saw)."""
-    known, wanted = dict[str, set[str]](), {*asked}
-    for pair in (pair for origin in origins.values() for pair in origin.images_seen):
-        for word in wanted.intersection(pair):
-            known.setdefault(word, set()).add(pair[0])
-    return set().union(*(known.get(word, ()) for word in asked)), tuple(word for word in asked if word not in known)
+def find_images(
+    origins: Mapping[str, Provenance], datasets: Sequence[Dataset], asked: Sequence[str]
+) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """({word of the request: the identifiers that it means}, {identifier: its name in a data set}).
+
+    A word is an identifier or the name of an image, in a component or in a data set. Other spellings of the word count
+    only where nothing has its own spelling.
+    """
+    others = {word: [*other_spellings(word)] for word in asked}
+    for word, forms in others.items():
+        forms += filter(IDENTIFIER.fullmatch, [word.strip().lower()])
+    wanted = {form for word in asked for form in (normal_name(word), *others[word])}
+    trained: dict[str, set[str]] = {}
+    for origin in origins.values():
+        for identifier, name in origin.images_seen:
+            for form in wanted.intersection((identifier, normal_name(name))):
+                trained.setdefault(form, set()).add(identifier)
+    in_data: dict[str, str] = {}
+    present: dict[str, set[str]] = {}
+    for dataset in datasets:
+        for identifier, name in images_named(dataset, wanted):
+            in_data[identifier] = name
+            present.setdefault(normal_name(name), set()).add(identifier)
+    answers: dict[str, set[str]] = {}
+    for word in asked:
+        forms = [normal_name(word)]
+        if not {*forms} & (trained.keys() | present.keys()):
+            forms += others[word]
+        before = set[str]().union(*(trained.get(form, ()) for form in forms))
+        now = set[str]().union(*(present.get(form, ()) for form in forms))
+        answers[word] = before | now
+        if not answers[word]:  # no component saw it, but caches may hold it
+            answers[word] = {form for form in forms if IDENTIFIER.fullmatch(form)}
+        if before and now - before:
+            both = f"names one image in the components and another in {' and '.join(d.name for d in datasets)} now"
+            print(f"{visible(word)} {both}; both are asked for (an identifier asks for one)", file=sys.stderr)
+    return answers, in_data
 
 
-def rows_of_owner(origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str]) -> set[str]:
-    """The identifiers of an owner's rows; InputError for a row without a known owner."""
+def images_named(dataset: Dataset, names: Set[str]) -> list[tuple[str, str]]:
+    """(content identifier, name) of the images of a data set, in any split, that have one of these normal names."""
+    images: list[tuple[str, str]] = []
+    for part in dataset.splits.values():
+        rows = [row for row, name in enumerate(part.names) if normal_name(name) in names]
+        named = part.take(np.array(rows, int))
+        images += zip(named.identifiers(), named.names, strict=True)
+    return images
+
+
+def images_of_owner(datasets: Iterable[Dataset], owner: Owner, owners: Mapping[str, str]) -> dict[str, str]:
+    """{content identifier: name} of an owner's images in any split of the data sets."""
+    images: dict[str, str] = {}
+    for dataset in datasets:
+        for part in dataset.splits.values():
+            rows = [row for row, whose in enumerate(owners_of(part.names, owners)) if whose == owner]
+            owned = part.take(np.array(rows, int))
+            images |= zip(owned.identifiers(), owned.names, strict=True)
+    return images
+
+
+def rows_of_owner(
+    origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str], listed: Iterable[Iterable[str]] = ()
+) -> set[str]:
+    """The identifiers of an owner's rows; `listed`: the names of the training images of the data sets as they are now.
+
+    A line of `owners` comes before what a component says. The last part of a name is such a line only where it means
+    one image among those of all components and of `listed`: what it means in one component alone may be another's.
+    Raises: InputError for a row without a known owner.
+    """
     gone = set()
+    files = {name for names in listed for name in names}
+    files |= {name for origin in origins.values() for _, name in origin.images_seen} if owners else set()
     for component, origin in origins.items():
-        said = owners_of([name for _, name in origin.examples], owners)
+        said = owners_of([name for _, name in origin.examples], owners, files)
+        own = {normal_name(name): whose for name, whose in origin.owners.items()}
         for (identifier, name), other in zip(origin.examples, said, strict=True):
-            whose, do = other or origin.owners.get(name), "Pass owners=, image name -> owner"
-            expect(whose is not None, f"an owner of {name} in {component}", "none", do)
+            whose = other or own.get(normal_name(name))
+            expect(whose is not None, f"an owner of {name} in {component}", "none", "Pass owners=, image name -> owner")
             gone |= {identifier} if whose == owner else set()
-        said = owners_of([name for _, name in origin.public], owners)
+        said = owners_of([name for _, name in origin.public], owners, files)
         gone |= {i for (i, _), whose in zip(origin.public, said, strict=True) if whose == owner}
     return gone
 
 
-def unseen_images(
-    origins: Iterable[Provenance], words: Sequence[str], owner: Owner | None, owners: Mapping[str, str]
-) -> dict[str, str]:
-    """{identifier: name} of requested images, whether a component saw them or not.
+def say_unmatched(
+    origins: Mapping[str, Provenance], datasets: Iterable[Dataset], owner: Owner, owners: Mapping[str, str]
+) -> None:
+    """Prints how many of an owner's lines in `owners` match no image of the components and data sets."""
+    files = {normal_name(name) for origin in origins.values() for _, name in origin.images_seen}
+    files |= {normal_name(name) for dataset in datasets for part in dataset.splits.values() for name in part.names}
+    files |= {file.rpartition("/")[2] for file in files}
+    spellings = [
+        (name, {normal_name(name), *other_spellings(name)}) for name, whose in owners.items() if Owner(whose) == owner
+    ]
+    unmatched = [name for name, forms in spellings if files.isdisjoint(forms)]
+    if unmatched:
+        where = f"match no image of the components, nor of their data sets, such as {visible(unmatched[0])}"
+        print(f"{len(unmatched)} of {len(spellings)} lines of {owner} in the owners {where}", file=sys.stderr)
 
-    Identifiers among the words count as they are. Other words, and an owner's lines in `owners`, name images in any
-    split of the data sets that components of this machine name; a data set that is not there now is passed over.
-    """
-    images = {word: word for word in words if IDENTIFIER.fullmatch(word)}
-    names = {*words} - images.keys()
-    here = {o.recipe.dataset for o in origins if o.recipe is not None and (o.is_own or o.recipe.dataset == "digits")}
-    for spec in sorted(here) if names or owners else ():
+
+def open_datasets(origins: Iterable[Provenance]) -> list[Dataset]:
+    """The data sets that components of this machine name, as they are now; one that is not there is left out."""
+    specs = {o.recipe.dataset for o in origins if o.recipe is not None and (o.is_own or o.recipe.dataset == "digits")}
+    datasets = []
+    for spec in sorted(specs):
         with contextlib.suppress(InputError, OSError):
-            for part in open_dataset(spec).splits.values():
-                whose = owners_of(part.names, owners)
-                rows = [i for i, name in enumerate(part.names) if name in names or (owner and whose[i] == owner)]
-                asked = part.take(np.array(rows, int))
-                images |= zip(asked.identifiers(), asked.names, strict=True)
-    return images
+            datasets.append(open_dataset(spec))
+    return datasets
 
 
 def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:

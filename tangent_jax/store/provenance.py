@@ -15,6 +15,7 @@ from tangent_jax.core import expect, machine, require, urls
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
+from tangent_jax.core.names import normal_name
 from tangent_jax.core.records import convert, parse_json, plain
 from tangent_jax.data import Preprocessing
 from tangent_jax.data.owners import Owner
@@ -132,7 +133,8 @@ class Provenance:
         folders = tuple(urls.with_urls([features.folder or "", *folders]))
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
-        owners = {name: self.owners[name] for _, name in features.examples if name in self.owners}
+        known = {normal_name(name): owner for name, owner in self.owners.items()}
+        owners = {name: known[normal_name(name)] for _, name in features.examples if normal_name(name) in known}
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})

@@ -3,8 +3,9 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order: train and check replacements, erase traces outside the store, then append one line to the journal (the
-commit). A kill leaves the store as before or as after; the same plan then completes the rest.
+The order: train and check replacements; then, under the exclusive lock, hold the plan against the store, write new
+files, erase traces outside the store, and append one line to the journal (the commit). So a plan that no longer fits
+erases nothing. A kill leaves the store as before or as after; the same plan then completes the rest.
 """
 
 import dataclasses
@@ -45,7 +46,8 @@ def remove(
     Guarantees: the new sum is bitwise that of a store with the survivors and the retrained components alone. Removed
                 content enters nothing, except, by "exact", the point where a solve starts. It cannot come back. A kill
                 leaves the store as before or as after.
-    Raises:     InputError for an impossible way, an empty plan, or a store that changed since the plan.
+    Raises:     InputError for an impossible way, an empty plan, or a store that changed since the plan: then nothing is
+                erased.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["0-13"]))
@@ -57,10 +59,11 @@ def remove(
     with store.using():
         check_fits(store, plan)
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
-    check_retrained(store, plan, retrained)
-    files = erasure.files_of(store, [*plan.components])
-    traces = erase_traces(store, plan, cache)
-    return commit(store, plan, how, retrained, traces._replace(deleted=files + traces.deleted))
+    with store.using():
+        check_fits(store, plan)
+        check_retrained(store, plan, retrained)
+    elsewhere = Traces(erasure.files_of(store, [*plan.components]), erasure.others(store, {*plan.identifiers}))
+    return commit(store, plan, how, retrained, elsewhere, cache)
 
 
 @public
@@ -91,27 +94,43 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
 
     Changes nothing.
     Args:    cache: as `remove`.
+    Raises:  InputError for a plan of another store, or of other components than it holds now.
 
     >>> store = demo.store()
     >>> len(tj.store.preview_removal(store, tj.store.plan_removal(store, names=["bob"])).deleted)
     1
     """
-    traces, left = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
-    return Traces(erasure.files_of(store, [*plan.components]) + [trace.line for trace in traces], left)
+    names, identifiers = [*plan.components], {*plan.identifiers}
+    elsewhere = erasure.others(store, identifiers)
+    with store.using():
+        check_fits(store, plan)
+        traces, left = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen)
+        files = erasure.files_of(store, names)
+    return Traces(files + [trace.line for trace in traces], left + elsewhere)
 
 
 @public
 def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
     """Erases the data of a plan's images outside the store, and again that of all images removed before.
 
-    `remove` calls it. After a removal it erases rows that another run has computed since.
+    `remove` does it. After a removal it erases rows that another run has computed since.
     Args:    cache: as `remove`.
     Returns: the Traces: what was deleted, and what was not reached.
+    Raises:  InputError for a plan of another store, or of other components than it holds now: nothing is erased then.
 
     >>> store = demo.store()
     >>> tj.store.erase_traces(store, tj.store.plan_removal(store, examples=["nobody"])).deleted
     []
     """
+    elsewhere = erasure.others(store, {*plan.identifiers})
+    with store.using(change=True):
+        check_fits(store, plan)
+        traces = erase(store, plan, cache)
+    return traces._replace(not_reached=traces.not_reached + elsewhere)
+
+
+def erase(store: Store, plan: RemovalPlan, cache: Cache | None) -> Traces:
+    """Erases the traces of a plan, for a caller that has held the plan against the store under the exclusive lock."""
     return erasure.erase_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
 
 
@@ -136,10 +155,21 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         store.check_forgotten("remove", new.provenance)
 
 
-def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], traces: Traces) -> Receipt:
-    """Removes a plan's components, adds the retrained ones, recomposes, and writes the receipt."""
+def commit(
+    store: Store,
+    plan: RemovalPlan,
+    how: str,
+    retrained: Mapping[str, Retrained],
+    elsewhere: Traces,
+    cache: Cache | None,
+) -> Receipt:
+    """Removes a plan's components, adds the retrained ones, recomposes, erases traces, and writes the receipt.
+
+    elsewhere: lines for the receipt that were found before the lock is held: no other store is opened under it.
+    """
     with store.using(change=True):
         check_fits(store, plan)
+        files = erasure.files_of(store, [*plan.components])
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
         added: dict[str, Any] = {}
@@ -150,6 +180,9 @@ def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Re
         origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
         left = Mapped(now, lambda _, entry: store.read_checked(store.file("components", entry), entry))
         composed = store.write("composed", composition(left, origins)) if now else {}
+        # From here on nothing refuses the plan: only now traces go, and the receipt and the commit follow at once.
+        traces = erase(store, plan, cache)
+        files = [*dict.fromkeys(elsewhere.deleted + files)]
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},
@@ -160,8 +193,8 @@ def commit(store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Re
             asked=plan.asked,
             owner=plan.owner,
             unseen=tuple(identifier for identifier, _ in plan.unseen),
-            deleted=tuple(traces.deleted),
-            not_reached=tuple(traces.not_reached),
+            deleted=tuple(files + traces.deleted),
+            not_reached=tuple(traces.not_reached + elsewhere.not_reached),
             anchors=anchors_that_saw(origins, [pair for own in plan.components.values() for pair in own.rows]),
             **said_of(how, retrained),
             store=store.identity,

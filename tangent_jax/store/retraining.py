@@ -9,7 +9,7 @@ import numpy as np
 
 from tangent_jax.core import Tree, expect, require, show_progress
 from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import visible
+from tangent_jax.core.names import normal_name
 from tangent_jax.data.sources import Dataset
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.heads import classes_in, head_of, relabel
@@ -102,7 +102,9 @@ def read_remaining(
     """
     recipe, train = origin.recipe, dataset.train.without(removed)
     assert recipe is not None
-    row_of = {pair: row for row, pair in enumerate(zip(train.identifiers(), map(visible, train.names), strict=True))}
+    remaining = [(identifier, normal_name(name)) for identifier, name in remaining]
+    pairs = zip(train.identifiers(), map(normal_name, train.names), strict=True)
+    row_of = {pair: row for row, pair in enumerate(pairs)}
     there = sum(pair in row_of for pair in remaining)
     expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
     require(there == len(remaining), "remove", expected, f"{there} of them")

@@ -72,7 +72,7 @@ def test_owners_come_from_a_table_by_full_name_or_last_part(tmp_path):
     with pytest.raises(InputError, match=r"one owner of a.jpg; got two"):
         shards.by_owner(["a.jpg"], table)
     table.write_text(f"{NAMES[0]},ann\nphoto 0.jpg,bob\n")
-    with pytest.raises(InputError, match=r"one owner of 0/photo 0.jpg; got ann and bob"):
+    with pytest.raises(InputError, match=r"0/photo 0.jpg must have one owner; the owners give it ann and bob"):
         shards.by_owner(NAMES, table)
     for text in ("a.jpg\n", "a.jpg, \n"):
         table.write_text(text)

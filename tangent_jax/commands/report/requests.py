@@ -110,7 +110,7 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
     entries = []
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
     for word in plan.unknown:
-        before = [removal for removal in seen.removals if answers(removal, word)]
+        before = [removal for removal in seen.removals if answers(removal, plan.removed.get(word, word))]
         asked = [r for r in seen.removals if r.receipt and word in r.receipt.asked and r not in before]
         last = Path(request.spelled(word)).name
         alike = sorted(name for name in names if Path(name).name == last)

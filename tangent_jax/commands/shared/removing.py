@@ -2,12 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import read_lines, require, urls
+from tangent_jax.core import normal_name, other_spellings, read_lines, require, urls
 from tangent_jax.data import hidden
 
 
@@ -57,34 +56,39 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     if plan.unseen:
         print(f"{len(plan.unseen)} images that no component saw: their cached rows go, if any", file=sys.stderr)
     unseen = {word for pair in plan.unseen for word in pair}
+    unseen |= {normal_name(word) for word in unseen}
     for word in plan.unknown:
-        before = removed_on(store, word)
+        before = removed_on(store, word, plan.removed.get(word, ""))
         if before is not None:
             print(f"{word}: removed before, on {before}; its traces are searched again", file=sys.stderr)
-        elif word not in unseen:
+        elif unseen.isdisjoint((word, normal_name(word), *other_spellings(word))):
             print(f"{word}: no component saw it{alike(store, word)}", file=sys.stderr)
     return described
 
 
-def removed_on(store: tj.Store, word: str) -> str | None:
+def removed_on(store: tj.Store, word: str, identifier: str = "") -> str | None:
     """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
+    hashes = hidden([word, identifier])
     for line in reversed([line for line in store.journal.entries if "receipt" in line]):
         receipt = tj.store.read_receipt(store.root / "receipts" / f"{line['receipt']}.json")[0]
-        if word in (*receipt.asked, receipt.owner) or not hidden([word]).isdisjoint(line.get("forgotten", ())):
+        asked = {receipt.owner, *map(normal_name, receipt.asked)}
+        if normal_name(word) in asked or not hashes.isdisjoint(line.get("forgotten", ())):
             return line["time"][:10]
     return None
 
 
 def alike(store: tj.Store, example: str) -> str:
-    """A phrase with the store's images that have this last part of the name; "" if there are none."""
+    """A phrase with the store's images that have this last part of the name, in any case; "" if there are none."""
     names = {name for component in store for _, name in store.provenance(component).images_seen}
-    others = sorted(name for name in names if Path(name).name == Path(example).name)
+    written = (normal_name(example), *other_spellings(example))
+    lasts = {form.rpartition("/")[2].casefold() for form in written}
+    others = sorted(name for name in names if normal_name(name).rpartition("/")[2].casefold() in lasts)
     return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
 
 
 def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
     """Raises InputError for a request that no component saw, no earlier removal answered, and no cache holds."""
-    new = [word for word in plan.unknown if removed_on(store, word) is None]
+    new = [word for word in plan.unknown if removed_on(store, word, plan.removed.get(word, "")) is None]
     known = plan.components or not new or plan.is_in_data or (plan.unseen and deleted)
     expected = f"images or an owner that {store.root}, its data sets or caches know"
     do = "Name images as the components do, by identifiers, or an owner's in --owners"
