@@ -21,15 +21,11 @@ import numpy as np
 from tangent_jax.core import require
 from tangent_jax.core.records import read_lines
 from tangent_jax.core.url_paths import Place, name_below
-from tangent_jax.data.folders import SPLITS, by_content
+from tangent_jax.data.folders import by_content
+from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
 
-SPELLINGS = {
-    **SPLITS,
-    "training": "train",
-    "dev": "validation",
-    **dict.fromkeys(("testing", "eval", "evaluation"), "test"),
-}
 Label = int | str | None
 
 
@@ -68,16 +64,14 @@ def split_of(file: str) -> tuple[str, tuple[str, ...]]:
     """(split, surrounding folders) of a file's relative name; "" if no word names a split."""
     parts = Path(file).parts
     for place in reversed(range(len(parts))):
-        words = re.split(r"[^a-z]+", parts[place].lower())
-        splits = {SPELLINGS[word] for word in words if word in SPELLINGS}
-        require(len(splits) < 2, "open_dataset", "one split in the name of a file or folder", parts[place])
-        if splits:
-            return splits.pop(), parts[:place]
+        split = split_of_name(parts[place])
+        if split:
+            return split, parts[:place]
     return "", ()
 
 
-def by_split(root: Place, files: Sequence[Any]) -> tuple[dict[str, list[Any]], list[str]]:
-    """The files of each split, by their names below `root`, sorted, and a remark about the others."""
+def by_split(root: Place, files: Sequence[Any]) -> dict[str, list[Any]]:
+    """The files of each split, by their names below `root`, sorted; files of no split are left out beside others."""
     groups: dict[str, list[Any]] = {}
     around: set[str] = set()
     for file in files:
@@ -87,7 +81,9 @@ def by_split(root: Place, files: Sequence[Any]) -> tuple[dict[str, list[Any]], l
     do = "Name the path of one data set"
     require(len(around) < 2, "open_dataset", f"one data set in {root}", " and ".join(sorted(around)), do)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
-    return groups, [f"left out {len(unnamed)} files of no split, such as {unnamed[0]}"] if unnamed else []
+    if unnamed:
+        leave_out(LeftOut("files", "of no split", len(unnamed), str(unnamed[0])))
+    return groups
 
 
 def classes_beside(folder: Place) -> tuple[str, ...] | None:
@@ -96,35 +92,31 @@ def classes_beside(folder: Place) -> tuple[str, ...] | None:
     return tuple(read_lines("open_dataset", path)) if path.is_file() else None
 
 
-def assemble(
-    path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
-) -> Dataset:
+def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None) -> Dataset:
     """The data set of its parts, by split; `classes`: the names of the class indices, if known."""
-    remarks = [*remarks]
-    unknown = [name for name in parts if name.lower() not in SPELLINGS] if len(parts) > 1 else []
+    split_by_name = one_name_each(parts, path)
+    unknown = [name for name in parts if name not in split_by_name] if len(parts) > 1 else []
     for name in unknown:
-        remarks.append(f"left out {len(parts[name].names)} rows of the split {name}: none of {', '.join(SPELLINGS)}")
+        count = len(parts[name].names)
+        leave_out(LeftOut("rows", f"a split that is none of {', '.join(SPELLINGS)}", count, of=name or "no split"))
     known = {name: part for name, part in parts.items() if name not in unknown}
     labels = {label for part in known.values() for label in part.labels if not is_missing(label)}
     names, index = class_index(path, labels, classes)
     splits: dict[str, Examples] = {}
     for name, part in known.items():
-        split = SPELLINGS.get(name.lower(), "")
-        require(split not in splits, "open_dataset", f"one name for each split of {path}", ", ".join(sorted(parts)))
+        split = split_by_name.get(name, "")
         numbers = np.array([index.get(label, -1) for label in part.labels], np.int32)
         missing, rows = np.flatnonzero(numbers < 0), np.flatnonzero(numbers >= 0)
         if len(missing):
-            count = f"{len(missing)} of {len(numbers)} rows"
-            remarks.append(
-                f"left out {count} of {name or path.name}, without a label, such as {part.names[missing[0]]}"
-            )
+            first = part.names[missing[0]]
+            leave_out(LeftOut("rows", "without a label", len(missing), first, len(numbers), of=name or path.name))
         if len(rows):
             whole = Examples(tuple(part.names), numbers, part.read, part.where)
             splits[split] = whole.take(rows) if len(missing) else whole
     if {*splits} in ({""}, {"train"}):
         splits = by_content(*splits.values())
-        remarks.append("one split: every fifth image by content is test")
-    return Dataset(path.stem, names, splits, tuple(remarks))
+        note("one split: every fifth image by content is test")
+    return Dataset(path.stem, names, splits)
 
 
 def is_missing(label: Label) -> bool:

@@ -51,9 +51,9 @@ def hugging_face(where: str) -> Dataset:
         expected = f"the columns {image} and {label} of one type, and of the same classes, in all files of {path}"
         good = alike and class_names(own, label, file) == classes
         require(good, "open_dataset", expected, f"others in {name_below(file, root)}")
-    groups, remarks = by_split(root, files)
+    groups = by_split(root, files)
     parts = {split: part_of(split, some, image, label) for split, some in groups.items()}
-    return assemble(path, parts, classes or classes_beside(root), remarks)
+    return assemble(path, parts, classes or classes_beside(root))
 
 
 # Files

@@ -21,6 +21,7 @@ from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import parse_json
 from tangent_jax.core.url_paths import Place, as_place
 from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
+from tangent_jax.data.left_out import NoImagesOfClass
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
@@ -159,9 +160,13 @@ class Dataset:
             expected = f"images in every split of {self.name}"
             require(len(examples), "open_dataset", expected, f"none in {split}", "Add some")
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
-        expected, do = f"a training image of every class of {self.name}", "Add images or remove the class"
         for class_name, count in zip(self.classes, counts, strict=True):
-            require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
+            if count == 0:
+                raise NoImagesOfClass(
+                    f"open_dataset: expected a training image of every class of {self.name}; got none of {class_name}. "
+                    "Add images or remove the class",
+                    class_name,
+                )
 
 
 def existing_path(where: str) -> Place:

@@ -34,6 +34,7 @@ from tangent_jax.core.urls import is_url
 from tangent_jax.data.columns import Label, Part, as_labels, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
+from tangent_jax.data.left_out import LeftOut, leave_out
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 
 MOST_TARS = 100_000
@@ -56,7 +57,7 @@ def tars(where: str) -> Dataset:
     pattern, chosen = options(where)
     require("split" not in chosen, "open_dataset", "PATH?image=EXTENSION&label=FIELD: tars name their splits", where)
     root, names = match_tars(pattern)
-    groups, remarks = by_split(root, names)
+    groups = by_split(root, names)
     files = tuple(file for group in groups.values() for file in group)
     with progress_bar(len(files), "tar") as bar:
         samples = [(place, sample) for place, file in enumerate(files) for sample in list_samples(file, bar)]
@@ -69,7 +70,8 @@ def tars(where: str) -> Dataset:
             bare.append(sample.key)
         else:
             spans[row] = place, *image
-    remarks += [f"left out {len(bare)} samples without an image, such as {bare[0]}"] if bare else []
+    if bare:
+        leave_out(LeftOut("samples", "without an image", len(bare), bare[0]))
     split_at, parts = [split for split, group in groups.items() for _ in group], {}
     for split in groups:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
@@ -77,7 +79,7 @@ def tars(where: str) -> Dataset:
         own = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
         read, span = partial(read_member, files, table, own), partial(span_of, files, table)
         parts[split] = Part(own, [labels[row] for row in rows], read, span)
-    return assemble(root.absolute(), parts, classes_beside(root), remarks)
+    return assemble(root.absolute(), parts, classes_beside(root))
 
 
 def labels_of(samples: list[Sample], chosen: str | None, root: Place) -> list[Label]:

@@ -134,7 +134,7 @@ def test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_ou
     dataset = open_dataset(f"hf:{tmp_path / 'one'}")
     assert {*dataset.splits} == {"train", "test"}
     assert sum(map(len, dataset.splits.values())) == 20
-    assert "left out 20 of 40 rows of one, without a label, such as 2.png" in dataset.remarks
+    assert "left out 20 of 40 rows of one: without a label, such as 2.png" in dataset.remarks
     assert "one split: every fifth image by content is test" in dataset.remarks
     as_saved(tmp_path / "two/train", {"image": photos, "label": [0, 1] * 20})
     as_saved(tmp_path / "two/test", {"image": photos, "label": [-1] * 40})

@@ -53,8 +53,8 @@ def test_samples_without_a_member_are_left_out_and_said(tmp_path):
     dataset = open_dataset(f"wds:{tmp_path}")
     assert [name.partition("/")[2] for name in dataset.train.names] == ["a", "b", "e/f", "/abs/../h"]
     assert dataset.remarks == (
-        "left out 2 samples without an image, such as d",
-        "left out 1 of 5 rows of train, without a label, such as train-0.tar/c",
+        "left out 2 samples: without an image, such as d",
+        "left out 1 of 5 rows of train: without a label, such as train-0.tar/c",
     )
 
 
@@ -134,7 +134,7 @@ def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray,
         ("path,path\n0.png,a", "columns of different names"),
         ("path,label\nnone.png,a\n0.png,b", r"none named \['none.png'\] \(1 missing\)"),
         ('path,label\n"0.png,a', "a CSV in"),
-        ("path,label,split\n0.png,a,val\n0.png,b,valid", "one name for each split"),
+        ("path,label,split\n0.png,a,val\n0.png,b,valid", "val and valid both say validation"),
         ("path,label,split\n0.png,a,fold1\n0.png,b,fold2", "at least two classes"),
         ("path,label,split\n0.png,a,test\n0.png,b,validation", "a train split"),
     ],
