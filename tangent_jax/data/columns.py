@@ -108,7 +108,7 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
         numbers = np.array([index.get(label, -1) for label in part.labels], np.int32)
         missing, rows = np.flatnonzero(numbers < 0), np.flatnonzero(numbers >= 0)
         if len(missing):
-            first = part.names[missing[0]]
+            first = str(part.names[missing[0]])
             leave_out(LeftOut("rows", "without a label", len(missing), first, len(numbers), of=name or path.name))
         if len(rows):
             whole = Examples(tuple(part.names), numbers, part.read, part.where)

@@ -27,7 +27,7 @@ from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath, name_below
 from tangent_jax.data.columns import Label, Part, assemble, by_split, choose, classes_beside, options
-from tangent_jax.data.folders import is_hidden
+from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing_path
 
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group

@@ -35,7 +35,7 @@ def open_dataset(spec: str) -> Dataset:
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
     with opening() as record:
         dataset = read_dataset(os.fspath(spec))
-    return dataclasses.replace(dataset, remarks=(*dataset.remarks, *record.remarks()))
+    return dataclasses.replace(dataset, remarks=record.remarks())
 
 
 def read_dataset(spec: str) -> Dataset:

@@ -109,12 +109,16 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out."""
+    """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out.
+
+    `empty`: the classes that have a place and a name, and no image in this data set.
+    """
 
     name: str
     classes: tuple[str, ...]
     splits: dict[str, Examples]
     remarks: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
     def identity(self) -> list:
         """The identity of the data set: its classes, and every image's content and label by split."""
@@ -152,7 +156,8 @@ class Dataset:
         raise refusal("Dataset", f"a test or validation split in {self.name}", sorted(self.splits))
 
     def __post_init__(self) -> None:
-        require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
+        filled = len(self.classes) - len(self.empty)
+        require(filled >= 2, "open_dataset", f"at least two classes in {self.name}", filled)
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
         require(not twice, "open_dataset", f"classes of different names in {self.name}", f"{twice[:1]} twice")
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
@@ -161,7 +166,7 @@ class Dataset:
             require(len(examples), "open_dataset", expected, f"none in {split}", "Add some")
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
         for class_name, count in zip(self.classes, counts, strict=True):
-            if count == 0:
+            if count == 0 and class_name not in self.empty:
                 raise NoImagesOfClass(
                     f"open_dataset: expected a training image of every class of {self.name}; got none of {class_name}. "
                     "Add images or remove the class",

@@ -32,8 +32,8 @@ from tangent_jax.core.records import as_text, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath, as_place, name_below, read_range
 from tangent_jax.core.urls import is_url
 from tangent_jax.data.columns import Label, Part, as_labels, assemble, by_split, choose, classes_beside, options
-from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
+from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import LeftOut, leave_out
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 

@@ -27,7 +27,7 @@ def test_capital_letters_and_val_name_splits(tmp_path):
         "test": 1, "train": 2, "validation": 1,
     }  # fmt: skip
     write(tmp_path, "validation/a/9.png")
-    with pytest.raises(InputError, match="one folder for each split; got TEST, Train, val, validation"):
+    with pytest.raises(InputError, match="val and validation both say validation"):
         opened(tmp_path)
 
 
@@ -45,10 +45,10 @@ def test_what_is_left_out_is_said(tmp_path):
     assert [name for name, _ in summary(dataset)["train"]] == sorted(PLAIN[:4])
     said = "\n".join(dataset.remarks)
     for words in (
-        "left out train/b/gone.png: a link to nothing",
-        "2 hidden files",
-        "1 files that are no images, such as train/a/Thumbs.db",
-        "1 images in no class, such as train/stray.png",
+        "left out 1 file: a link to nothing, such as train/b/gone.png",
+        "left out 3 files: hidden",
+        "such as train/.hidden/1.png",
+        "left out 1 images of train: in no class folder of a split, such as train/stray.png",
     ):
         assert words in said, said
 

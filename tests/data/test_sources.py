@@ -92,8 +92,19 @@ def test_a_wrong_specification_is_one_clear_line(tmp_path, spec, match):
 def test_a_class_without_images_is_named(tmp_path):
     write(tmp_path, "train/a/1.png", "train/b/1.png", "test/a/1.png")
     (tmp_path / "train/empty").mkdir()
-    with pytest.raises(InputError, match=r"a training image of every class of .*; got none of empty"):
+    (tmp_path / "train/empty/1.raw").write_bytes(b"x")
+    with pytest.raises(
+        InputError, match=r"a training image of every class of .*; got none of empty.*left out 1 files of empty"
+    ):
         open_dataset(f"folder:{tmp_path}")
+
+
+def test_an_empty_class_folder_keeps_its_place_and_is_said(tmp_path):
+    write(tmp_path, "train/a/1.png", "train/c/1.png", "test/a/1.png")
+    (tmp_path / "train/b").mkdir()
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert (dataset.classes, dataset.empty, dataset.train.labels.tolist()) == (("a", "b", "c"), ("b",), [0, 2])
+    assert "the folder of class b is empty" in "\n".join(dataset.remarks)
 
 
 def test_one_class_is_refused(tmp_path):

@@ -1,0 +1,28 @@
+"""Layouts of folders that people have: (name, files, splits that open and their names of images, or a refusal)."""
+
+SPLIT = {"train": 2, "test": 2}
+
+
+def both(*prefixes, classes=("cat", "dog")):
+    """The names of an image of each class under each prefix."""
+    return [f"{prefix}{name}/1.png" for prefix in prefixes for name in classes]
+
+
+FOLDER_LAYOUTS = [
+    ("fastai's training and testing", both("training/", "testing/"), SPLIT),
+    ("Intel scenes, unzipped", [*both("a/seg_train/seg_train/", "a/seg_test/seg_test/"), "a/seg_pred/seg_pred/1.png"],
+     SPLIT),
+    ("ImageNet's ILSVRC", [*both("ILSVRC/Data/CLS-LOC/train/", "ILSVRC/Data/CLS-LOC/val/"),
+                           "ILSVRC/Data/CLS-LOC/test/1.png", "ILSVRC/Annotations/CLS-LOC/1.xml"],
+     {"train": 2, "validation": 2}),
+    ("a flat test folder", [*both("train/", "val/"), "test/1.png"], {"train": 2, "validation": 2}),
+    ("Kaggle's chest_xray inside itself", both("c/train/", "c/test/", "c/c/train/", "c/c/test/"), SPLIT),
+    ("a class folder with folders inside", [*both("train/", "test/"), "train/cat/more/2.png"], {"train": 3, "test": 2}),
+    ("files of operating systems", [*both("train/", "test/"), "train/@eaDir/cat/1.png", "__MACOSX/train/cat/1.png"],
+     SPLIT),
+    ("decomposed and composed names", ["train/caf\u00e9/1.png", "train/b/1.png", "test/cafe\u0301/1.png"],
+     {"train": 2, "test": 1}),
+    ("two names of one split", both("train/", "train_small/", "test/"), "train and train_small both say train"),
+    ("splits of unknown names", both("part1/", "part2/"), r"part1, part2.*\?train=part1&test=part2"),
+    ("class folders beside a split", both("", "test/"), "move the class folders"),
+]  # fmt: skip
