@@ -70,7 +70,7 @@ OPENING: ContextVar[Opening] = ContextVar("OPENING")
 
 @contextlib.contextmanager
 def opening() -> Iterator[Opening]:
-    """Records what is left out within the `with` block; an InputError that leaves the block says it too."""
+    """Records the things left out within the `with` block; an InputError that leaves the block says it too."""
     record = Opening()
     token = OPENING.set(record)
     try:

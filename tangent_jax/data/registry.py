@@ -39,7 +39,7 @@ def open_dataset(spec: str) -> Dataset:
 
 
 def read_dataset(spec: str) -> Dataset:
-    """Reads the data set of a specification within an opening, which records what is left out."""
+    """Reads the data set of a specification within an opening, which records the things left out."""
     kind, _, where = spec.partition(":")
     if kind == "digits":
         return digits()

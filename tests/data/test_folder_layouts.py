@@ -69,3 +69,11 @@ def test_names_of_foreign_zips_are_read(tmp_path, oddity):
     assert dataset.classes == ("caf\u00e9", "dog")
     assert len(dataset.remarks) == 1
     assert dataset.train.read(1)
+
+
+def test_class_names_that_differ_in_case_are_said_or_refused(tmp_path):
+    write(tmp_path, *both("train/", "test/", classes=("cat", "Cat")))
+    assert "differ in letter case alone" in "\n".join(open_dataset(f"folder:{tmp_path}").remarks)
+    write(tmp_path, "test/CAT/1.png")
+    with pytest.raises(InputError, match="one has no training image: write them alike"):
+        open_dataset(f"folder:{tmp_path}")
