@@ -10,8 +10,9 @@ from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
 from tangent_jax.data.hugging_face import hugging_face
 from tangent_jax.data.left_out import opening
-from tangent_jax.data.sources import Dataset, digits, existing_path, tfds
+from tangent_jax.data.sources import Dataset, digits, existing_path
 from tangent_jax.data.tars import tars
+from tangent_jax.data.tfds import tfds
 
 KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
 

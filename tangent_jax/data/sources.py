@@ -1,9 +1,9 @@
-"""Sources of images: `Dataset` and `Examples`; digits, files, and TFDS.
+"""Sources of images: `Dataset` and `Examples`; digits and files.
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
 folder:PATH             a folder or a zip (folders.py)
 hf:, wds:, csv:PATH     Hugging Face files, tars, a CSV (hugging_face.py, tars.py, csv_file.py)
-tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
+tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set (tfds.py)
 """
 
 import dataclasses
@@ -11,14 +11,11 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.files import expand_path
-from tangent_jax.core.records import parse_json
 from tangent_jax.core.url_paths import Place, as_place
 from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
 from tangent_jax.data.left_out import NoImagesOfClass
@@ -29,7 +26,6 @@ SUFFIXES = (
 )
 """The suffixes of images, in lower case; the content decides which format it is, and whether it can be read."""
 MOST_BYTES = 1 << 28  # the most bytes of one encoded image
-TFDS_CLASSES = "tensorflow_datasets."
 MOST_HELD = 1 << 28  # the most bytes of images that a split holds in memory
 
 
@@ -246,63 +242,3 @@ def check_size(size: int, name: object) -> None:
     require(
         size <= MOST_BYTES, "open_dataset", f"an image of at most {MOST_BYTES >> 20} MiB", f"{name} of {size} bytes"
     )
-
-
-def read_record(source: Any, i: int) -> np.ndarray:
-    """The image of record `i` of a TFDS source."""
-    return np.asarray(source[i]["image"])
-
-
-def check_features(path: Path) -> None:
-    """Raises InputError for a features.json with classes that are not TFDS's own.
-
-    TFDS imports, and so runs, any module that a data set names.
-    """
-
-    def walk(value: Any) -> None:
-        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
-            if key in ("pythonClassName", "python_class_name", "type", "proto_cls") and isinstance(entry, str):
-                own, do = entry.startswith(TFDS_CLASSES) or "." not in entry, "Read it by TFDS yourself if you trust it"
-                require(own, "open_dataset", f"features of {TFDS_CLASSES}* in {path}", entry, do)
-            if isinstance(entry, (dict, list)):
-                walk(entry)
-
-    walk(parse_json("open_dataset", path.read_bytes(), path) if path.is_file() else {})
-
-
-def tfds(where: str) -> Dataset:
-    """Opens a TFDS data set in array_record format, by its random-access data sources."""
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        do = "pip install 'tangent-jax[data]'"
-        raise refusal("open_dataset", "tensorflow-datasets", "no such package", do) from error
-    name, _, data_dir = where.partition("@")
-    once = f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record"
-    root = expand_path("open_dataset", data_dir) if data_dir else None
-    prepared = sorted(path.parent for path in root.glob("**/dataset_info.json")) if root else []
-    versions = [path for path in prepared if name.split("/")[0] in path.parts or path == root]
-    for path in versions[-1:]:
-        check_features(path / "features.json")
-    try:
-        builder: Any = (
-            tensorflow_datasets.builder_from_directory(versions[-1])
-            if versions
-            else tensorflow_datasets.builder(name, try_gcs=False, data_dir=data_dir or None)
-        )
-        if not builder.info.splits:
-            raise LookupError("no split is prepared")
-        sources = {split: builder.as_data_source(split) for split in builder.info.splits}
-        classes = tuple(builder.info.features["label"].names)
-    except Exception as error:
-        detail = [*str(error).strip().splitlines(), ""][0]
-        expected, do = f"the TFDS set {name}, prepared as array_record", f"{once}, then pass tfds:NAME@DATA_DIR"
-        raise refusal("open_dataset", expected, f"{type(error).__name__}: {detail}", do) from error
-
-    def examples(split: str) -> Examples:
-        source = sources[split]
-        labels = np.array([int(source[i]["label"]) for i in range(len(source))], np.int32)
-        names = tuple(f"{split}/{i}" for i in range(len(labels)))
-        return Examples(names, labels, partial(read_record, source))
-
-    return Dataset(name, classes, {split: examples(split) for split in sources})
