@@ -111,11 +111,14 @@ def split_of(file: str, stem: Callable[[str], str]) -> tuple[str, tuple[str, ...
     return "", (), ""
 
 
-def by_split(root: Place, files: Sequence[Any], stem: Callable[[str], str]) -> dict[str, list[Any]]:
+def by_split(
+    root: Place, files: Sequence[Any], stem: Callable[[str], str], listed_by_user: bool = False
+) -> dict[str, list[Any]]:
     """The files of each split, by their names below `root`, sorted; files of no split are left out beside others.
 
-    `stem`: the name of a series of files, without what tells its files apart.
-    Raises: InputError for two data sets, or two names of one split, such as train and train_small.
+    Args:   stem: the name of a series of files, without what tells its files apart; listed_by_user: the user named the
+            files one by one, or by a pattern.
+    Raises: InputError for two data sets; for two names of one split, such as train and train_small, that were found.
     """
     groups: dict[str, list[Any]] = {}
     around: set[str] = set()
@@ -128,7 +131,8 @@ def by_split(root: Place, files: Sequence[Any], stem: Callable[[str], str]) -> d
             names.add(name)
     if len(around) > 1:
         raise InputError(f"{root} must hold one data set; it holds {' and '.join(sorted(around))}. Name one of them")
-    one_name_each(names, root)
+    if not listed_by_user:
+        one_name_each(names, root)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
     if unnamed:
         leave_out(LeftOut("files", "of no split", len(unnamed), name_below(unnamed[0], root), len(files)))
@@ -185,7 +189,9 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
     used = {*labels.numbers.tolist()}
     empty = tuple(title for i, title in enumerate(labels.classes) if i not in used)
     if empty:
-        note(f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: {listed(empty)}")
+        note(
+            f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: {listed(empty)}"
+        )
     return Dataset(name or path.stem, labels.classes, splits, empty=empty)
 
 

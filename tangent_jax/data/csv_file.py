@@ -5,13 +5,13 @@
     path,label,split                the optional column `split`, or ?split=COLUMN: train, validation, test
     path,label,is_valid             ?split=is_valid: True is validation, False is train
 
-Columns are divided by a comma, or by the semicolon, tab or bar that divides the header (said in a remark), or as Excel's
-first line `sep=;` or ?sep= says. Text is UTF-8, or UTF-16 with its mark. Columns without a name, such as pandas' index,
-are not read, nor are empty lines.
+Columns are divided by a comma, or by the semicolon, tab or bar that divides the header (said in a remark), or as the
+first line `sep=;` of Excel or ?sep= says. Text is UTF-8, or UTF-16 with its mark. Columns without a name, such as the
+index of pandas, are not read, nor are empty lines.
 
 Paths of Windows are read with their backslashes as folders. A path that no file has is found by another letter case or
-Unicode form, if one file has it. The image's name is its path, in Unicode's composed form. Left out, with a remark: lines
-without a path.
+Unicode form, if one file has it. The image's name is its path, in Unicode's composed form. Left out, with a remark:
+lines without a path.
 """
 
 import csv
@@ -102,10 +102,8 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     stated = re.fullmatch(r'"?sep=(.)"?', lines[0].strip("\r\n"), re.IGNORECASE) if lines else None  # Excel's own line
     skipped = 1 if stated else 0
     first = next((line for line in lines[skipped:] if line.strip()), "")
-    if sep is not None:
-        separator = as_separator(sep)
-    else:
-        separator = stated[1] if stated else divider(path, first, wanted)
+    guess = stated[1] if stated else None
+    separator = as_separator(sep) if sep is not None else guess or divider(path, first, wanted)
     try:
         reader = csv.reader(iter(lines[skipped:]), delimiter=separator, strict=True)
         found = [(reader.line_num + skipped, row) for row in reader if any(cell.strip() for cell in row)]
@@ -119,8 +117,8 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
         beyond = [cell for cell in row[len(header) :] if cell.strip()]
         if len(row) < needed or beyond:
             raise InputError(
-                f"each line of {path} must have {needed} entries, as its header; line {line} has {len(row)}. An entry that"
-                f" holds the separator {separator!r} must stand in quotes"
+                f"each line of {path} must have {needed} entries, as its header; line {line} has {len(row)}. An entry"
+                f" that holds the separator {separator!r} must stand in quotes"
             )
     # a row may be shorter where trailing columns have no name
     rows = [row + [""] * (len(header) - len(row)) for _, row in found[1:]]
@@ -184,8 +182,8 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
         is_run = places == [*range(places[0], places[-1] + 1)]
         those = f".iloc[:, {places[0]}:{places[-1] + 1}]" if is_run else f"[{one_hot}]"
         raise InputError(
-            f"the labels of {table.path} must stand in one column; its {len(one_hot)} columns {listed(one_hot)} hold a 1"
-            f" for one class a row (one-hot). Write one column, in pandas: table['label'] = table{those}.idxmax(axis=1)"
+            f"the labels of {table.path} must stand in one column; its {len(one_hot)} columns {listed(one_hot)} hold"
+            f" a 1 for the class of a row (one-hot). In pandas: table['label'] = table{those}.idxmax(axis=1)"
         )
     choices = "&".join(f"{kind}=COLUMN" for kind in absent)
     names = " and ".join(absent.values())
@@ -193,7 +191,7 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
 
 
 def one_hot_columns(table: Table) -> list[str]:
-    """The columns of zeros and ones of which each row has a 1 in exactly one; none if there are no two of them."""
+    """The columns of zeros and ones, if there are several and each row has one 1 in them; else none."""
     marks = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
     names = [name for name in table.header if name and table.header.count(name) == 1]
     names = [name for name in names if {*table.column(name)} <= marks.keys()]
@@ -210,8 +208,9 @@ def split_values(table: Table, name: str) -> list[str]:
     answers = {text: split_of_flag(name, text) for text in {*texts}}
     if {text.lower() for text in texts} <= {*YES, *NO, ""} and not any(answers.values()):
         raise InputError(
-            f"the column {name} of {table.path} must say the split of each row; it holds {listed(sorted({*texts}))}, and its"
-            " name does not say which split that is. Name it is_valid, is_test or is_train, or write train, validation, test"
+            f"the column {name} of {table.path} must say the split of each row; it has {listed(sorted({*texts}))},"
+            " and its name does not say which split that is. Name it is_valid, is_test or is_train, or write train,"
+            " validation and test in it"
         )
     # one word in two letter cases is one name
     return [answers[text] or same_name(text) or "no split" for text in texts]
@@ -326,8 +325,8 @@ def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: i
         text_of = f"'{before}' + table['{column}'].astype(str)" if before else f"table['{column}'].astype(str)"
         text_of += f" + '{after_name}'" if after_name else ""
         return (
-            f"{start}: the path must lead from the folder of {table.path.name} to the file{without}; {around} is there. Write"
-            f" the paths so, in pandas: table['{column}'] = {text_of}"
+            f"{start}: the path must lead from the folder of {table.path.name} to the file{without}; {around} is there."
+            f" In pandas: table['{column}'] = {text_of}"
         )
     if around is not None:
         return f"{start}{kind or f': {relative}'}; {around} is there. Write the paths so"

@@ -63,8 +63,8 @@ def hugging_face(where: str) -> Dataset:
         own = class_names(schema, label, file)
         if own != classes:
             raise InputError(
-                f"the files of {path} must have the same classes; {first} has {listed(classes or ['none'])}, and {file} has"
-                f" {listed(own or ['none'])}"
+                f"the files of {path} must have the same classes; {first} has {listed(classes or ['none'])},"
+                f" and {file} has {listed(own or ['none'])}"
             )
     check_splits(path, files)
     groups = by_split(root, files, series_of)
@@ -152,7 +152,7 @@ def series_of(name: str) -> str:
 
 
 def check_splits(path: Place, files: Sequence[Any]) -> None:
-    """Raises InputError for several splits of which no name says train, validation or test.
+    """Raises InputError for several splits if none of their names says train, validation or test.
 
     A name before 00000-of-00002 is a split, and so is a folder beside dataset_dict.json.
     """
@@ -161,8 +161,8 @@ def check_splits(path: Place, files: Sequence[Any]) -> None:
     stated |= {file.parent.name for file in files if (file.parent.parent / "dataset_dict.json").is_file()}
     if len(stated) > 1 and not one_name_each(stated, path):
         raise InputError(
-            f"the splits of {path} must have names that say train, validation or test; they are {listed(sorted(stated))}."
-            " Rename the files or folders"
+            f"the splits of {path} must have names that say train, validation or test; they are"
+            f" {listed(sorted(stated))}. Rename the files or folders"
         )
 
 

@@ -6,8 +6,8 @@
     True, False     two classes of these names; beside a list of two classes, its second and its first
     no label        null, NaN, -1 among indices, and the texts of NO_LABEL, which pandas reads as NaN
 
-A list of classes (classes.txt, ClassLabel) decides first: if it names every text of a column, they are names, even `None`
-or `10`. Any other mixture is refused by row and value, because one stray text would turn all indices into names.
+A list of classes (classes.txt, ClassLabel) decides first: if it names every text of a column, they are names, even
+`None` or `10`. Any other mixture is refused by row and value, because one stray text would turn all indices into names.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from tangent_jax.core import InputError
 from tangent_jax.core.records import short
 
 NO_LABEL = frozenset(
-    ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"]
-    + ["NULL", "NaN", "None", "n/a", "nan", "null"]
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}
+    | {"NULL", "NaN", "None", "n/a", "nan", "null"}
 )
 """The texts that pandas reads as NaN (`pandas.read_csv`, na_values), in their letter case."""
 
@@ -185,7 +185,7 @@ def composed(text: str) -> str:
 
 
 def spellings(values: Sequence[Any]) -> str:
-    """How the rows without a class write it, with their numbers; a text such as None might be meant as a class."""
+    """The ways in which rows without a label write it, with their numbers, and a remedy for classes of such names."""
     times = Counter(map(spelled, values))
     words = ", ".join(f"{count} {spelling}" for spelling, count in times.most_common(3))
     is_text = any(isinstance(value, str) and value.strip() for value in values)
@@ -193,7 +193,7 @@ def spellings(values: Sequence[Any]) -> str:
 
 
 def spelled(value: Any) -> str:
-    """How a value without a class is written, for a remark."""
+    """A value without a class as it is written, for a remark."""
     if isinstance(value, str):
         return repr(value.strip()) if value.strip() else "empty"
     return "null" if value is None else str(value)

@@ -1,8 +1,8 @@
 """The members of a tar and of a gzipped tar, read by offset without unpacking.
 
     PATH.tar                the bytes of the file
-    PATH.tar.gz, PATH.tgz   the unpacked bytes, of which no copy is written: the state of the decompression is kept for
-                            every STEP bytes, and a read goes on from the last state before its offset
+    PATH.tar.gz, PATH.tgz   the unpacked bytes, without a copy on disk: the state of the decompression is kept for every
+                            STEP bytes, and a read goes on from the last state before its offset
 
 The first bytes of a file say its kind, whatever its name.
 """

@@ -3,12 +3,12 @@
     PATH.tar, PATH-{000..099}.tar, {train,test}-{0..9}.tar, PATH-*.tar, or a folder of tars; their names say the split
     KEY.jpg (.png, .webp, ...)          the image; where a sample has several, one is chosen: ?image=EXTENSION
     KEY.cls, KEY.txt, KEY.label         the label, a class index or name, the first of these that is there; or
-    KEY.json                            its fields, of which one is the label: ?label=FIELD
+    KEY.json                            its fields; ?label=FIELD chooses, if several may be the label
     classes.txt                         in the folder of the tars: the names of the class indices, a line each
 
-A key ends at the first dot of a member's name, as in webdataset: p1.final.jpg is the image final.jpg of p1. Extensions are
-compared in lower case. Tars may be gzipped (tar_members.py). Tars that were joined (`cat a.tar b.tar`, which `tar -i`
-reads) are read to the last one.
+A key ends at the first dot of a member's name, as in webdataset: p1.final.jpg is the image final.jpg of p1. Letter case
+of extensions makes no difference. Tars may be gzipped (tar_members.py). Tars that were joined (`cat a.tar b.tar`, which
+`tar -i` reads) are read to the last one.
 
 The headers of a tar are read once: the index of identifiers.py stores them until the tar changes. Nothing is unpacked,
 so a member's name cannot write anywhere. A tar without its closing block is truncated, and refused. An image is named
@@ -84,7 +84,7 @@ def tars(where: str) -> Dataset:
     """Opens the data set of webdataset's tars."""
     pattern, chosen = options(where, "wds:PATH", ("image", "label"))
     root, names, is_pattern = match_tars(pattern)
-    groups = by_split(root, names, str if is_pattern else series_of)
+    groups = by_split(root, names, series_of, is_pattern)
     files = tuple(file for group in groups.values() for file in group)
     with progress_bar(len(files), "tar") as bar:
         lists = [list_samples(file, bar) for file in files]
@@ -213,16 +213,17 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     missing = [file for file in files if not file.is_file()]
     if missing:
         raise InputError(
-            f"all tars of {pattern} must be there; {len(missing)} are not, such as {missing[0]}. Fetch them, or name those"
-            " that are there"
+            f"all tars of {pattern} must be there; {len(missing)} are not, such as {missing[0]}. Fetch them, or name"
+            " those that are there"
         )
     return root, [*dict.fromkeys(files)], True
 
 
 def series_of(name: str) -> str:
     """The name of the series of a tar, without its number and suffix."""
-    ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if name.lower().endswith(ending))
-    return re.sub(r"([\W_]*(of)?[\W_]*[0-9]+)+$", "", name[: -len(ending)]) or name
+    endings = [ending for ending in ENDINGS if name.lower().endswith(ending)]
+    stem = name[: -max(map(len, endings), default=0) or None]
+    return re.sub(r"([\W_]*(of)?[\W_]*[0-9]+)+$", "", stem) or name
 
 
 def braces(text: str) -> Iterator[str]:

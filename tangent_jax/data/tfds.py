@@ -84,7 +84,8 @@ def version_folder(text: str, data_dir: str) -> Path:
     match = NAME.fullmatch(text)
     if match is None:
         raise InputError(
-            f"a TFDS name is NAME, NAME/CONFIG or NAME/CONFIG:VERSION, such as mini/160px-v2:1.0.0 or mini:1.*.*; got {text}"
+            "a TFDS name is NAME, NAME/CONFIG or NAME/CONFIG:VERSION, such as mini/160px-v2:1.0.0 or mini:1.*.*;"
+            f" got {text}"
         )
     root = expand_path("open_dataset", data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     if is_version(root):  # DATA_DIR is itself the folder of a version
@@ -178,9 +179,9 @@ def check_format(folder: Path) -> None:
     formats = [info.get("fileFormat", "tfrecord"), *(others if isinstance(others, list) else [])]
     if not {*formats} & {*READABLE}:
         raise InputError(
-            f"a TFDS data set must be prepared as array_record; {folder} is prepared as {' and '.join(map(str, formats))},"
-            " which only TensorFlow reads. Where tensorflow and apache-beam are installed, this adds array_record beside it:"
-            f" python -m tensorflow_datasets.scripts.convert_format --dataset_version_dir={folder} --out_file_format=array_record"
+            f"a TFDS data set must be prepared as array_record; {folder} is {' and '.join(map(str, formats))}, which"
+            " only TensorFlow reads. Where tensorflow and apache-beam are installed, add array_record to it: python -m"
+            f" tensorflow_datasets.scripts.convert_format --dataset_version_dir={folder} --out_file_format=array_record"
         )
 
 
