@@ -204,46 +204,6 @@ def test_dtd_reads_each_of_its_ten_splits(tmp_path):
             open_dataset(f"dtd:{tmp_path}@{wrong}")
 
 
-def test_a_tfds_set_reads_without_tensorflow(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets")
-
-    class TangentTiny(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = {
-                "image": tfds.features.Image(shape=(None, None, 3)),
-                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
-            }
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples(4), "test": self._generate_examples(2)}
-
-        def _generate_examples(self, count):
-            for i in range(count):
-                buffer = io.BytesIO()
-                Image.new("RGB", (9, 9), (40 * i,) * 3).save(buffer, "PNG")
-                yield i, {"image": io.BytesIO(buffer.getvalue()), "label": ["cat", "dog"][i % 2]}
-
-    TangentTiny(data_dir=tmp_path, file_format="array_record").download_and_prepare()
-    dataset = open_dataset(f"tfds:tangent_tiny@{tmp_path}")
-    assert (dataset.classes, len(dataset.splits["train"]), len(dataset.splits["test"])) == (("cat", "dog"), 4, 2)
-    for i, label in enumerate(dataset.splits["train"].labels):
-        assert (dataset.splits["train"].read(i)[0, 0, 0] // 40) % 2 == label
-    import sys
-
-    assert "tensorflow" not in sys.modules
-
-
-def test_a_tfds_set_that_is_not_prepared_says_how():
-    with pytest.raises(
-        InputError, match=r"Prepare it once where TensorFlow is installed: tfds build \w+ --file_format=array_record"
-    ) as error:
-        open_dataset("tfds:stanford_dogs@/nowhere")
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("size", [(40, 20), (20, 40), (30, 30)])
 def test_decoding_crops_the_centre_of_the_resized_short_side(size):
     wide = np.zeros((*size[::-1], 3), np.uint8)
