@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tangent_jax.core import InputError
-from tangent_jax.core.records import read_lines
+from tangent_jax.core.records import read_lines, short
 from tangent_jax.core.url_paths import Place, name_below
 from tangent_jax.data.folders import by_content
 from tangent_jax.data.labels import composed, listed, read_labels, spellings
@@ -27,7 +27,6 @@ from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.data.splits import SPELLINGS, one_name_each, same_name, split_of_name
 
 IMAGES = "the encoded bytes of one image"
-MANY = 20  # rows: with fewer, a class may well have one image
 LABELS = "one class index, class name or Boolean"
 
 
@@ -182,7 +181,13 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             splits[split_by_name[title]] = whole.take(present) if len(missing) else whole
     if not splits:
         raise InputError(f"a row of {path} must have a label; none of its {len(rows)} rows has one")
-    note_names(labels.classes, len(labels.numbers[labels.numbers >= 0]), classes)
+    note_case(labels.classes)
+    count = sum(map(len, splits.values()))
+    if classes is None and count == len(labels.classes) > 1 and {"", "train"} & {*splits}:
+        raise InputError(
+            f"a class of {path} must have several images; each of its {count} rows has a label of its own, such as"
+            f" {short(labels.classes[0])}, as captions and identifiers have. ?label=COLUMN chooses another column"
+        )
     if {*splits} in ({""}, {"train"}):
         splits = by_content(*splits.values())
         note("one split: every fifth image by content is test")
@@ -195,12 +200,10 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
     return Dataset(name or path.stem, labels.classes, splits, empty=empty)
 
 
-def note_names(found: Sequence[str], rows: int, stated: Sequence[str] | None) -> None:
-    """Notes classes whose names differ by letter case alone, and labels that seem to be no classes."""
+def note_case(classes: Sequence[str]) -> None:
+    """Notes classes whose names differ by letter case alone."""
     alike: dict[str, list[str]] = {}
-    for name in found:
+    for name in classes:
         alike.setdefault(same_name(composed(name)), []).append(name)
     for names in [names for names in alike.values() if len(names) > 1]:
         note(f"the classes {' and '.join(names)} differ by letter case alone: are they one class?")
-    if stated is None and len(found) == rows >= MANY:
-        note(f"each of the {rows} rows has a label of its own: are these classes? ?label=COLUMN chooses another column")

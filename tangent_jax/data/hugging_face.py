@@ -27,8 +27,8 @@ from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath, name_below
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
-from tangent_jax.data.folders import is_hidden
 from tangent_jax.data.labels import listed
+from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing_path
 from tangent_jax.data.splits import one_name_each
 

@@ -2,10 +2,9 @@
 
 import re
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from data.layouts import FEATURES, IMAGE, as_parquet, as_saved, refused
+from data.layouts import IMAGE, as_parquet, as_saved, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from photos import picture
@@ -140,18 +139,18 @@ def test_a_column_that_does_not_fit_is_named_with_its_type(tmp_path, values, kin
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
 def test_images_of_every_type_of_bytes_are_read(tmp_path, kind):
-    photos = [picture() for _ in range(4)]
+    photos = [picture() for _ in range(2)]
     struct = pa.struct([("bytes", kind), ("path", pa.string_view())])
     for name, column in (
         ("plain", pa.array(photos, kind)),
         ("struct", pa.array([{"bytes": p} for p in photos], struct)),
     ):
         for split in ("train", "test"):
-            as_saved(tmp_path / name / split, {"image": column, "label": [0, 1, 0, 1]}, None)
-            as_parquet(tmp_path / name / "p" / f"{split}.parquet", {"image": column, "label": [0, 1, 0, 1]}, None)
-        assert [open_dataset(f"hf:{tmp_path / name / 'p'}").train.read(i) for i in range(4)] == photos
+            as_saved(tmp_path / name / split, {"image": column, "label": [0, 1]}, None)
+            as_parquet(tmp_path / name / "p" / f"{split}.parquet", {"image": column, "label": [0, 1]}, None)
+        assert [open_dataset(f"hf:{tmp_path / name / 'p'}").train.read(i) for i in range(2)] == photos
         (tmp_path / name / "p").rename(tmp_path / f"{name} of parquet")
-        assert [open_dataset(f"hf:{tmp_path / name}").train.read(i) for i in range(4)] == photos
+        assert [open_dataset(f"hf:{tmp_path / name}").train.read(i) for i in range(2)] == photos
 
 
 def test_files_of_one_data_set_may_have_several_widths_of_numbers(tmp_path):
@@ -196,15 +195,15 @@ def test_shards_are_read_by_every_name_that_the_hub_has_given_them(tmp_path, nam
 @pytest.mark.parametrize(
     ("names", "match"),
     [
-        ([f"train-00000-of-00002-{HASHES[0]}.parquet"], r"train-00001-of-00002-\*.parquet is missing, and 1 of 2 in all"),
+        ([f"train-00000-of-00002-{HASHES[0]}.parquet"], r"train-00001-of-00002-\*.parquet is missing, and 1 of 2"),
         (["train-00001-of-00003.parquet"], "train-00000-of-00003.parquet is missing, and 2 of 3 in all"),
         (["train/0000.parquet", "train/0002.parquet"], "0001.parquet is missing, and 1 of 3 in all"),
-        ([f"train-00000-of-00001-{h}.parquet" for h in HASHES[:2]], "one file of each number; it holds train-00000-of"),
+        ([f"train-00000-of-00001-{h}.parquet" for h in HASHES[:2]], "one file of each number; it holds"),
         (["train-00000-of-00001.parquet", *(f"train-0000{i}-of-00002.parquet" for i in (0, 1))],
          r"must hold one series of train-; it holds train-\*-of-00001 and train-\*-of-00002. Remove the older"),
         (["train/0.parquet", "train_small/0.parquet"], "must have one name, and train and train_small both say train"),
         (["train2014/0.parquet", "train2017/0.parquet"], "must have one name, and train2014 and train2017 both"),
-        (["fold0-00000-of-00001.parquet", "fold1-00000-of-00001.parquet"], "say train, .*; they are fold0, fold1. Rename"),
+        (["fold0-00000-of-00001.parquet", "fold1-00000-of-00001.parquet"], "say train, .*; they are fold0, fold1"),
     ],
 )  # fmt: skip
 def test_files_that_are_no_whole_splits_are_named(tmp_path, names, match):
@@ -232,7 +231,7 @@ def test_labels_that_are_all_different_and_names_that_differ_by_case_are_said(tm
     photos = [picture() for _ in range(24)]
     captions = {"image": photos, "caption": [f"a cat number {i}" for i in range(24)]}
     as_parquet(tmp_path / "a/d.parquet", captions, {"image": IMAGE})
-    assert np.any(["has a label of its own" in line for line in open_dataset(f"hf:{tmp_path / 'a'}").remarks])
+    refused(f"hf:{tmp_path / 'a'}", "each of its 24 rows has a label of its own, such as 'a cat number 0', as captions")
     for split in ("train", "test"):
         as_parquet(
             tmp_path / f"b/{split}.parquet", {"image": photos[:3], "label": ["Hat", "hat", "cup"]}, {"image": IMAGE}
@@ -240,4 +239,3 @@ def test_labels_that_are_all_different_and_names_that_differ_by_case_are_said(tm
     dataset = open_dataset(f"hf:{tmp_path / 'b'}")
     assert dataset.classes == ("Hat", "cup", "hat")
     assert dataset.remarks == ("the classes Hat and hat differ by letter case alone: are they one class?",)
-    assert FEATURES["label"]["names"] == ["cat", "dog"]
