@@ -53,6 +53,7 @@ parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and 
 	$(PIP) --no-deps timm==1.0.31
 	$(BIN)/python tests/models/make_architectures.py
 	$(BIN)/python tests/models/parity.py
+	$(BIN)/python tests/models/compatibility.py
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/models tests/store tests/privacy/test_clipping.py \

@@ -94,13 +94,18 @@ def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) 
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     picture, (height, width) = picture.convert("RGB"), size
     high, wide = (int(side / preprocessing["crop"]) for side in size)
-    if preprocessing.get("resize", "short") == "short":  # the other side in proportion
+    resize = preprocessing.get("resize", "short")
+    if resize == "none":
+        wide, high = picture.size
+    elif resize == "short":  # the other side in proportion
         if wide * picture.height >= high * picture.width:
             high = int(wide * picture.height / picture.width)
         else:
             wide = int(high * picture.width / picture.height)
     picture = picture.resize((wide, high), Image.Resampling[preprocessing["interpolation"].upper()])
-    left, top = round((wide - width) / 2), round((high - height) / 2)
+    left, top = (wide - width) / 2, (high - height) / 2
+    rounded = math.floor if preprocessing.get("centre") == "floor" else round
+    left, top = rounded(left), rounded(top)
     return np.asarray(picture.crop((left, top, left + width, top + height)))
 
 

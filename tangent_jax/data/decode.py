@@ -21,12 +21,12 @@ from PIL.PngImagePlugin import PngImageFile
 
 from tangent_jax.core import InputError
 from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_picture, quiet
-from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
+from tangent_jax.data.preprocessing import INTERPOLATIONS, ImageSize, Preprocessing, sides
 from tangent_jax.data.tiff import as_eight_bits, black_as_zero, check_tiff
 
 PNM_SPACE = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
 PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t\r\n\v\f]")
-FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+FILTERS = {name: Image.Resampling[name.upper()] for name in INTERPOLATIONS}
 MOST_PIXELS = 89_000_000  # pixels of an image, before and after it is resized; Pillow warns of more
 ANIMATED = ("PNG", "GIF", "WebP", "AVIF")  # formats in which several frames are several pictures of equal rank
 GREY, RGB = 0, 2  # colour types of a PNG
@@ -49,7 +49,7 @@ def decode(
     preprocessing: Preprocessing,
     most_pixels: int = MOST_PIXELS,
 ) -> np.ndarray:
-    """Decodes one image, encoded or a uint8 array, to "height width 3" uint8: resized, then torchvision's CenterCrop.
+    """Decodes one image, encoded or a uint8 array, to "height width 3" uint8: resized, then cropped in the middle.
 
     Raises: InputError naming an image that cannot be read, is too large, or has an unknown range of values.
     """
@@ -71,7 +71,7 @@ def decode(
             raise damaged(name, kind, error) from error
     picture = picture.resize(preprocessing.resized_shape(picture.size, size), FILTERS[preprocessing.interpolation])
     height, width = sides(size)
-    left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
+    left, top = preprocessing.corner(picture.size, size)
     return np.asarray(picture.crop((left, top, left + width, top + height)))
 
 

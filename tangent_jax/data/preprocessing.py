@@ -1,6 +1,7 @@
 """Preprocessing of images for a model: resizing, cropping, and the scale of the numbers."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,10 @@ from tangent_jax.core.boundary import public_class
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-INTERPOLATIONS = ("bicubic", "bilinear")
-RESIZES = ("short", "exact")
+INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+"""The filters, by Pillow's names."""
+RESIZES = ("short", "exact", "none")
+CENTRES = ("nearest", "floor")
 ImageSize = int | tuple[int, int]
 """The side of a square image in pixels, or (height, width)."""
 
@@ -36,8 +39,11 @@ def check_image_size(function: str, image_size: ImageSize) -> None:
 class Preprocessing:
     """The preprocessing that a model was trained with: resize, centre crop, then (x - mean) / std of RGB in [0, 1].
 
-    `crop`: the fraction of each side of the resized image that is kept; `interpolation`: bicubic or bilinear; `resize`:
-    "short" keeps the aspect ratio and crops the long side, "exact" does not.
+    crop            the fraction of each side of the resized image that is kept; above 1, black surrounds the image
+    interpolation   one of INTERPOLATIONS
+    resize          "short" keeps the aspect ratio and crops the long side, "exact" does not; "none" only crops
+    centre          of an odd number of pixels that are cropped, the half before the image is rounded: "nearest" to the
+                    even number, as torchvision and timm do, or "floor", as Hugging Face's processors do
 
     >>> scale = tj.models.Preprocessing(crop=0.875)
     >>> scale.resized_shape((640, 480), 224), scale.normalize(jnp.zeros((1, 2, 2, 3), jnp.uint8)).max().item()
@@ -49,14 +55,23 @@ class Preprocessing:
     crop: float = 0.9
     interpolation: str = "bicubic"
     resize: str = "short"
+    centre: str = "nearest"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields as JSON; `centre` only with another value than the default, as version 0.4 has no such field."""
+        fields = dataclasses.asdict(self)
+        if self.centre == "nearest":
+            del fields["centre"]
+        return fields
 
     def __post_init__(self) -> None:
         for name, low in (("mean", -100.0), ("std", 0.0)):
             values = getattr(self, name)
             good = len(values) == 3 and all(low < value <= 100 for value in values)
             require(good, "Preprocessing", f"a {name} of three numbers above {low:g}", values)
-        require(0.1 <= self.crop <= 1, "Preprocessing", "crop in 0.1..1", self.crop)
-        for name, known in (("interpolation", INTERPOLATIONS), ("resize", RESIZES)):
+        require(0.1 <= self.crop <= 10, "Preprocessing", "crop in 0.1..10", self.crop)
+        for name, known in (("interpolation", INTERPOLATIONS), ("resize", RESIZES), ("centre", CENTRES)):
             value = getattr(self, name)
             require(value in known, "Preprocessing", f"{name} {' or '.join(known)}", value)
 
@@ -65,6 +80,8 @@ class Preprocessing:
 
         Source: torchvision's Resize, as timm evaluates: the short side floor(size / crop), the other in proportion.
         """
+        if self.resize == "none":
+            return picture
         width, height = picture
         high, wide = (int(side / self.crop) for side in sides(image_size))
         if self.resize == "exact":
@@ -72,6 +89,14 @@ class Preprocessing:
         return (
             (wide, int(wide * height / width)) if wide * height >= high * width else (int(high * width / height), high)
         )
+
+    def corner(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
+        """Left and top of the centre crop in a resized picture of this width and height; below 0 it is surrounded."""
+        high, wide = sides(image_size)
+        doubled = picture[0] - wide, picture[1] - high
+        if self.centre == "floor":
+            return doubled[0] // 2, doubled[1] // 2
+        return round(doubled[0] / 2), round(doubled[1] / 2)
 
     def normalize(self, images: Array, dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
         """uint8 images "b y x 3" as (image / 255 - mean) / std, "b y x 3" of `dtype`."""

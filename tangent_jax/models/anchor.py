@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,19 @@ from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.subsets import Subset
 
 
+class Resized(NamedTuple):
+    """A change of the image size: the size before, and each leaf that it changed, before and after."""
+
+    image_size: ImageSize
+    leaves: dict[str, tuple[Array, Array]]
+
+
 @public_class
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
     """A model with its weights w (f32) and their source. Each method returns a new Pretrained.
+
+    `resized`: the positions before they were resampled, which another change of the image size begins with.
 
     Guarantees: w has exactly the leaves of the model, in its shapes.
     Raises:     InputError naming the first leaf that is missing, superfluous or of another shape.
@@ -39,6 +48,7 @@ class Pretrained:
     model: Model
     w: Tree
     source: str
+    resized: "Resized | None" = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         expected, w = self.model.shapes(), trees.leaves(self.w)
@@ -110,16 +120,37 @@ class Pretrained:
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
     def with_image_size(self, image_size: ImageSize) -> "Pretrained":
-        """The model at another image size in pixels, a side or (height, width); resamples the position embedding."""
-        check_image_size("with_image_size", image_size)
-        model, w = self._able("with_image_size")(self.w, image_size)
-        return dataclasses.replace(self, model=model, w=w)
+        """The model at another image size in pixels, a side or (height, width).
 
-    def _able(self, method: str) -> Any:
-        kind, (base, _) = type(self.model).__name__, unwrap(self.model)
+        A learned position embedding is resampled from the image size of the file, also after another change of the
+        size: `with_image_size(a).with_image_size(b)` is `with_image_size(b)`.
+        """
+        check_image_size("with_image_size", image_size)
+        first, before = self._before_resizing()
+        model, w = self._able("with_image_size", first)(before, image_size)
+        after = trees.leaves(w)
+        changed = {
+            path: (leaf, after[path])
+            for path, leaf in trees.leaves(before).items()
+            if path in after and after[path] is not leaf
+        }
+        resized = Resized(first.image_size, changed) if changed else None
+        return dataclasses.replace(self, model=model, w=w, resized=resized)
+
+    def _before_resizing(self) -> tuple[Model, Tree]:
+        """The model and its weights at the image size before it was changed, unless the changed leaves moved since."""
+        now, resized = trees.leaves(self.w), self.resized
+        if resized is None or any(now.get(path) is not after for path, (_, after) in resized.leaves.items()):
+            return self.model, self.w
+        model, _ = self._able("with_image_size")(self.w, resized.image_size)
+        return model, trees.nest(now | {path: before for path, (before, _) in resized.leaves.items()})
+
+    def _able(self, method: str, model: Model | None = None) -> Any:
+        model = self.model if model is None else model
+        kind, (base, _) = type(model).__name__, unwrap(model)
         do = "Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
-        require(hasattr(self.model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
-        return getattr(self.model, method)
+        require(hasattr(model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
+        return getattr(model, method)
 
 
 def head_paths(model: Model) -> list[str]:

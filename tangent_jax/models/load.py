@@ -33,7 +33,7 @@ from tangent_jax.models.vit import weights as vit
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
-FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
+FILES = ("model.safetensors", "config.json", "preprocessor_config.json", "processor_config.json")
 """The files of a folder of weights."""
 METADATA = "tangent_jax"
 """The metadata key of a Description."""
@@ -130,7 +130,7 @@ def read(path: Path, architecture: str | None = None) -> Pretrained:
 def read_safetensors(path: Path) -> Tensors:
     """Reads the file and the JSON beside it."""
     tensors, metadata = read_tensors("load", path)
-    sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config")}
+    sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config", "processor_config")}
     beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
     return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
 

@@ -16,12 +16,14 @@ from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.checks import visible
 from tangent_jax.core.files import fingerprint
 from tangent_jax.core.records import convert, parse_json, plain
+from tangent_jax.data import Preprocessing
 from tangent_jax.data.owners import Owner
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import Arrays
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.moves import Move, images_of
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
@@ -30,6 +32,8 @@ BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "su
 """Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""
 SUMMED = (*BODY, "classes", "head")
 """Fields that must be equal for components to be summed; those of SAID if both have them."""
+WITHOUT_EFFECT = ("position_filter",)
+"""Fields of a model's settings that no component depends on: the anchor holds the positions as they were resampled."""
 SAID = ("preprocessing", "output", "classes", "targets")
 IDENTIFIER = re.compile("[0-9a-f]{64}")
 TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
@@ -231,11 +235,16 @@ def make_provenance(
     (anchor, head), model = fingerprints(predict.w), predict.model
     do = "Pass the names of the outputs"
     expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
-    said = {"classes": tuple(classes), "preprocessing": json.dumps(dataclasses.asdict(model.preprocessing))}
+    said = {"classes": tuple(classes), "preprocessing": json.dumps(settings_of(model.preprocessing))}
     said["public"] = () if recipe is None else images_of(recipe.moves, True)
     return Provenance(
         predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
     )
+
+
+def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:
+    """The form of a model's inputs as JSON."""
+    return inputs.settings if isinstance(inputs, Preprocessing) else dataclasses.asdict(inputs)
 
 
 def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
@@ -273,7 +282,8 @@ def check_fields(function: str, here: Provenance, new: Provenance, fields: Seque
     for field in fields:
         first, second = getattr(here, field), getattr(new, field)
         if field == "config":
-            for name in sorted({*first, *second} - ({"classes"} if fields is BODY else set())):
+            without_effect = {*WITHOUT_EFFECT, *(["classes"] if fields is BODY else [])}
+            for name in sorted({*first, *second} - without_effect):
                 same(function, f"config.{name}", first.get(name), second.get(name))
         elif field == "subset":
             differing, count = sorted({*first} ^ {*second}), f"{len(first)} leaves"

@@ -177,9 +177,10 @@ def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, mode, shape)
     draws = np.random.default_rng(0).integers(0, 256, (*shape, 4), np.uint8)
     content = encoded(Image.fromarray(draws, "RGBA").convert(mode))
     (tmp_path / "picture.png").write_bytes(content)
-    own = tj.models.Preprocessing(crop=0.8, interpolation="bilinear")
-    got = RUN["read_image"](str(tmp_path / "picture.png"), (8, 8), dataclasses.asdict(own))
-    assert (got == decode(content, "picture", 8, own)).all()
+    for fields in ({"crop": 0.8}, {"crop": 0.8, "centre": "floor"}, {"resize": "none", "crop": 1.0}, {"crop": 1.3}):
+        own = tj.models.Preprocessing(interpolation="bilinear", **fields)
+        got = RUN["read_image"](str(tmp_path / "picture.png"), (8, 8), dataclasses.asdict(own))
+        assert (got == decode(content, "picture", 8, own)).all()
 
 
 def test_a_program_refuses_other_inputs_in_one_line():

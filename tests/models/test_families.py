@@ -126,7 +126,7 @@ def test_settings_are_those_of_version_0_3_so_that_its_components_still_compose(
     preprocessing = {"mean": [0.5] * 3, "std": [0.5] * 3, "crop": 1.0, "interpolation": "bicubic", "resize": "short"}
     vit, residual = load("builtin").model, load("builtin-resnet").model
     for model in (vit, residual):
-        assert json.loads(json.dumps(dataclasses.asdict(model.preprocessing))) == preprocessing
+        assert json.loads(json.dumps(model.preprocessing.settings)) == preprocessing
     assert json.dumps(vit.settings) == (
         '{"width": 96, "depth": 6, "heads": 3, "mlp_width": 384, "patch_size": 4, "image_size": 16, "classes": 52, '
         '"pool": "token", "pre_norm": false, "layer_scale": false, "activation": "gelu", "eps": 1e-06, '

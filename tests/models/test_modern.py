@@ -116,66 +116,13 @@ def test_timm_s_names_give_our_tree(tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(beside))
     pretrained = load(tmp_path)
     assert pretrained.model.config == model.config
-    assert pretrained.model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, resize="exact")
+    assert pretrained.model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, 0.875, resize="exact")
     assert_rel_close(pretrained.w, trees.cast(w, jnp.float32))
 
 
 def test_a_rotary_model_of_timm_s_is_the_architecture_that_config_json_says(tmp_path):
     save_file(of_timm("dinov3")[2], tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r"tensors of one architecture of timm's in .*; got names and shapes of none"):
-        load(tmp_path)
-
-
-SIZED = {"height": 24, "width": 24}
-RESIZING = [
-    ({"size": {"shortest_edge": 256}, "crop_size": SIZED | {"height": 224, "width": 224}}, 0.875, "short"),  # DINOv2
-    ({"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}}, 1.0, "short"),  # CLIP
-    ({"size": SIZED, "resample": 3}, 1.0, "exact"),  # ViT, SigLIP, DINOv3
-    ({"size": SIZED, "do_center_crop": False, "crop_size": SIZED}, 1.0, "exact"),
-    ({"size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224}}, 0.875, "exact"),
-    ({"size": 224}, 1.0, "exact"),  # as old versions wrote it
-    ({"size": 224, "crop_size": 224, "do_center_crop": True}, 1.0, "short"),
-    ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, 0.875, "short"),  # ResNet
-    ({}, 1.0, "short"),
-]
-
-
-@pytest.mark.parametrize(("fields", "crop", "resize"), RESIZING)
-def test_the_preprocessor_config_says_how_images_are_resized(tmp_path, fields, crop, resize):
-    modern("siglip", tmp_path)
-    beside = tmp_path / "preprocessor_config.json"
-    beside.write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, **fields}))
-    kind = "bicubic" if "resample" in fields else "bilinear"
-    assert load(tmp_path).model.preprocessing == Preprocessing((0.1,) * 3, (0.2,) * 3, crop, kind, resize)
-
-
-SCALES = [{"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}, {"rescale_factor": "x"}]
-
-
-@pytest.mark.parametrize("fields", [{"size": "x"}, {"size": {"height": 0.5}}, {"size": 7, "crop_size": []}, *SCALES])
-def test_a_size_that_is_none_is_one_clear_line(tmp_path, fields):
-    modern("siglip", tmp_path)
-    beside = tmp_path / "preprocessor_config.json"
-    beside.write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, **fields}))
-    with pytest.raises(InputError, match=r"load: expected .*preprocess") as error:
-        load(tmp_path)
-    assert "\n" not in str(error.value)
-
-
-IMAGES = [
-    ({"do_normalize": False}, "images divided by 255 and normalised"),
-    ({"do_flip_channel_order": True}, "channels in the order of RGB .*; got do_flip_channel_order True"),
-    ({"resample": 0}, r"resample 2 \(bilinear\) or 3 \(bicubic\) .*; got 0"),
-    ({"resample": [3]}, r"resample 2 .*; got \[3\]"),
-]
-
-
-@pytest.mark.parametrize("mean", [{}, {"image_mean": [0.1] * 3, "image_std": [0.2] * 3}])
-@pytest.mark.parametrize(("fields", "match"), IMAGES)
-def test_images_that_are_not_prepared_so_here_are_refused_also_without_a_mean(tmp_path, mean, fields, match):
-    modern("siglip", tmp_path)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**mean, **fields}))
-    with pytest.raises(InputError, match=match):
         load(tmp_path)
 
 

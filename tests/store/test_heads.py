@@ -300,6 +300,13 @@ def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, bird
         check_same("Store.add", before, other)
 
 
+def test_how_positions_would_be_resampled_keeps_no_components_apart(birds):
+    """Version 0.4 did not say it: its components of Hugging Face's models are summed with new ones."""
+    _, _, _, _, predict = birds
+    other = dataclasses.replace(predict, model=predict.model.replace(position_filter="bicubic_plain"))
+    check_same("Store.add", make_provenance(predict), make_provenance(other))
+
+
 @pytest.mark.parametrize("head", ["drawn", "named"])
 def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component(tmp_path, head):
     """The new class comes first by name, so that the class indices of all others move."""

@@ -12,6 +12,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, find, key_of
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
+from tangent_jax.models.processors import Images, Published, images_of, images_or_published
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
@@ -19,6 +20,8 @@ from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
 HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
 HUGGING_FACE += ("downsample_in_bottleneck",)
 """The fields of a ResNet's config.json in Hugging Face's format, besides common ones."""
+
+PUBLISHED = Published("ConvNextImageProcessor", Preprocessing(*IMAGENET, crop=0.875, centre="floor"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Beside:
 
 
 def from_torch(file: Tensors) -> Pretrained:
-    """Reads tensors under timm's, torchvision's or Hugging Face's names, at 224 pixels.
+    """Reads tensors under timm's, torchvision's or Hugging Face's names, at the size of its images or 224 pixels.
 
     Raises: InputError unless config.json or the caller names the network: anti-aliasing, strides and activations do not
             show in the tensors.
@@ -43,8 +46,18 @@ def from_torch(file: Tensors) -> Pretrained:
     expect(known, "a ResNet v1.5", f"strides elsewhere in {file.path}", do)
     expect(beside.hidden_act == "relu", "a ResNet of ReLUs", f"{beside.hidden_act} in {file.path}")
     flat = to_ours(file.tensors, file.path)
-    preprocessing = file.preprocessing() or Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear")
-    return assemble(ResNet(infer(flat, file.path), preprocessing), flat, file.path)
+    images = prepared(file)
+    config = infer(flat, file.path)
+    if images.size is not None:
+        config = config.replace(image_size=images.size)
+    return assemble(ResNet(config, images.preprocessing), flat, file.path)
+
+
+def prepared(file: Tensors) -> Images:
+    """The preparation of images: as the JSON says, or as those of Hugging Face's or torchvision's published models."""
+    if file.beside.get("config", {}).get("model_type") == "resnet":
+        return images_or_published(file, "resnet", PUBLISHED)
+    return images_of(file) or Images(Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear"), None)
 
 
 def infer(flat: Flat, path: str) -> ResNetConfig:

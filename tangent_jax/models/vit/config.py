@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import expect, finite_number, one_of, whole_number
+from tangent_jax.core import InputError, expect, finite_number, one_of, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
+from tangent_jax.models.vit.positions import FILTERS
 from tangent_jax.rules import ACTIVATIONS
 
 MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096}
@@ -13,7 +14,6 @@ MOST |= {"classes": 1 << 20, "registers": 1024}
 """The largest allowed value of each size; a larger one is a mistake that would fill the memory."""
 POOLS = ("token", "avg", "norm_avg", "token_avg", "attention")
 POSITIONS = ("learned", "rotary", "none")
-FILTER = ("position_filter", ("bicubic", "bilinear"))
 
 
 @public_class
@@ -21,7 +21,8 @@ FILTER = ("position_filter", ("bicubic", "bilinear"))
 class ViTConfig:
     """The configuration of a Vision Transformer.
 
-    Sizes are in features, heads, or pixels (an image: a side, or height and width). `class_token_at`: the block at
+    Sizes are in features, heads, or pixels (an image: a side, or height and width; pixels
+    beside the last whole patch are not read, as in timm and Hugging Face's code). `class_token_at`: the block at
     whose input the leaf "new_class_token" replaces the class token (the paper's CLS=T), or None; `eps`: the layer
     norms'; classes = 0: no head, the model gives features; `adapter_width`: the features of the adapters in blocks from
     `adapter_from` on, 0 for none (Houlsby et al. 2019).
@@ -29,8 +30,8 @@ class ViTConfig:
     pool        the class token, the mean of the patches (normalised after it, or before), class token and mean side by
                 side, or attention of a learned query (pools.py)
     gated       the MLP is a product of two layers: SwiGLU if the activation is silu
-    positions   learned: added to class token and patches, resampled by `position_filter` at another image size;
-                rotary: of queries and keys (rules/rotary.py), with the period `rope_theta`; or none
+    positions   learned: added to class token and patches, resampled by `position_filter` (positions.py) at another
+                image size; rotary: of queries and keys (rules/rotary.py), with the period `rope_theta`; or none
     registers   tokens without a position between the class token and the patches (Darcet et al. 2024)
 
     >>> config = tj.models.ViTConfig(width=8, depth=1, heads=2, mlp_width=16, patch_size=4, image_size=8, classes=3)
@@ -58,7 +59,7 @@ class ViTConfig:
     gated: bool = False
     positions: Literal["learned", "rotary", "none"] = "learned"
     rope_theta: float = 100.0
-    position_filter: Literal["bicubic", "bilinear"] = "bicubic"
+    position_filter: Literal["bicubic", "bilinear", "bicubic_plain", "bicubic_offset", "linear_corners"] = "bicubic"
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
@@ -69,9 +70,10 @@ class ViTConfig:
         whole_number("adapter_from", self.adapter_from, 0, self.depth)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
         expect(self.width % self.heads == 0, f"width {self.width} a multiple of heads", self.heads)
-        divides = not any(side % patch for side in sides(size))
-        expect(divides, f"image_size a multiple of patch_size {patch}", size)
-        for field, known in (("pool", POOLS), ("activation", ACTIVATIONS), ("positions", POSITIONS), FILTER):
+        if min(sides(size)) < patch:
+            raise InputError(f"image_size must be at least one patch of {patch} pixels; got {size}")
+        choices = {"pool": POOLS, "activation": ACTIVATIONS, "positions": POSITIONS, "position_filter": FILTERS}
+        for field, known in choices.items():
             value = getattr(self, field)
             one_of(field, value, known)
         has = self.class_token or self.pool not in ("token", "token_avg")

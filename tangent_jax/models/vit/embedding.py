@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import Dual, Tangent, Tree
+from tangent_jax.data.preprocessing import sides
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.rules import dense, layer_norm, make_turns, probe, shift, total
 from tangent_jax.rules.rotary import Turns
@@ -44,8 +45,10 @@ def insert(x: Array, dx: Tangent, tokens: Dual, place: int) -> Pair:
 
 
 def patches(config: ViTConfig, images: Array) -> Array:
-    """Images as rows of patches, "b n p p 3", so that the embedding is one product."""
+    """Images as rows of whole patches, "b n p p 3", so that the embedding is one product."""
     (rows, columns), p = config.grid, config.patch_size
+    if sides(config.image_size) != (rows * p, columns * p):
+        images = images.reshape(-1, *sides(config.image_size), 3)[:, : rows * p, : columns * p]
     cut = images.reshape(-1, rows, p, columns, p, 3).swapaxes(2, 3)
     return cut.reshape(-1, rows * columns, p, p, 3)
 

@@ -4,17 +4,18 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from tangent_jax.core import Dual, Tree, require, trees, whole_number
 from tangent_jax.core.boundary import public_class
-from tangent_jax.data.preprocessing import ImageSize, Preprocessing
+from tangent_jax.core.progress import tell
+from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape
+from tangent_jax.models.vit.positions import resample
 from tangent_jax.models.vit.tables import TIMM
 
 DEFAULT = Preprocessing()
@@ -124,14 +125,15 @@ class VisionTransformer:
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
         """The model at another image size; position embeddings are resampled, rotary ones follow the grid.
 
-        Source: timm's resample_abs_pos_embed: bicubic (Hugging Face's SigLIP 2: bilinear) with antialiasing over the
-        grid of patches; the class token's row is kept.
+        The filter is `position_filter`: that of the program whose names the file had. The class token's row is kept.
         """
         new, old = self.replace(image_size=image_size), self.config
+        read = tuple(patches * old.patch_size for patches in new.config.grid)
+        if read != sides(image_size):
+            tell(f"of {image_size} pixels, {read} are read: whole patches of {old.patch_size} pixels")
         if new.config.grid == old.grid or old.positions != "learned":
             return new, w
         token, grid = np.split(w["position_embedding"], [int(old.class_token)])
-        grid = jnp.asarray(grid).reshape(*old.grid, old.width)
-        grid = jax.image.resize(grid, (*new.config.grid, old.width), old.position_filter, antialias=True)
-        resized = np.concatenate([np.asarray(token), np.asarray(grid).reshape(-1, old.width)])
+        grid = resample(np.asarray(grid).reshape(*old.grid, old.width), *new.config.grid, old.position_filter)
+        resized = np.concatenate([np.asarray(token), grid.reshape(-1, old.width)])
         return new, {**w, "position_embedding": jnp.asarray(resized)}

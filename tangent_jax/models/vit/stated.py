@@ -4,11 +4,13 @@ Every field of config.json must be known, irrelevant to the outputs, or off (nul
 refused by name.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from tangent_jax.core import expect
 from tangent_jax.core.records import convert
+from tangent_jax.data.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.models.architectures import (
     CFG,
     COMMON,
@@ -20,6 +22,7 @@ from tangent_jax.models.architectures import (
     key_of,
 )
 from tangent_jax.models.files import Tensors
+from tangent_jax.models.processors import Published
 from tangent_jax.models.vit.config import ViTConfig
 
 SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
@@ -75,6 +78,8 @@ def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
     understood = (*known, "no_embed_class", *SHOWN, *TRAINING)
     check_understood(args, understood, f"model_args of {where}")
     changed = {ours: args[theirs] for theirs, ours in known.items() if args.get(theirs) is not None}
+    if args.get("dynamic_img_size"):
+        changed["dynamic"] = True
     return changed | ({"class_position": not args["no_embed_class"]} if "no_embed_class" in args else {})
 
 
@@ -131,6 +136,22 @@ WHOLES = ("siglip", "siglip2", "clip")
 MAE = ("decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads", "decoder_num_hidden_layers")
 MAE += ("mask_ratio", "norm_pix_loss")
 """Fields of MAE's decoder, which no classifier uses."""
+
+
+VIT = Published("ViTImageProcessor", Preprocessing(crop=1.0, interpolation="bilinear", resize="exact"))
+OF_IMAGENET = VIT._replace(preprocessing=dataclasses.replace(VIT.preprocessing, mean=IMAGENET[0], std=IMAGENET[1]))
+PUBLISHED = {
+    "clip": Published("CLIPImageProcessor", Preprocessing(*CLIP, crop=1.0, centre="floor")),
+    "deit": Published("DeiTImageProcessor", Preprocessing(*IMAGENET, crop=0.875, resize="exact", centre="floor")),
+    "dinov2": Published("BitImageProcessor", Preprocessing(*IMAGENET, crop=0.875, centre="floor")),
+    "dinov3_vit": OF_IMAGENET._replace(title="DINOv3ViTImageProcessor"),
+    "ijepa": OF_IMAGENET,
+    "siglip": Published("SiglipImageProcessor", Preprocessing(crop=1.0, resize="exact")),
+    "siglip2": VIT._replace(title="Siglip2ImageProcessor"),
+    "vit": VIT,
+    "vit_mae": OF_IMAGENET,
+}
+"""The processors of a model_type."""
 
 
 def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:

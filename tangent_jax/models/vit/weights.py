@@ -13,16 +13,18 @@ import numpy as np
 from tangent_jax.core import expect
 from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert
-from tangent_jax.data.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing, check_image_size, sides
+from tangent_jax.data.preprocessing import ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
+from tangent_jax.models.processors import Images, images_of, images_or_published
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, translate, with_gates
 from tangent_jax.models.vit.stated import (
     DEFAULT_HEADS,
     PLAIN,
+    PUBLISHED,
     TOWERS,
     check_hugging_face,
     check_timm,
@@ -72,9 +74,17 @@ def from_timm(file: Tensors) -> Pretrained:
     if inner.shape[-1:] == (2 * len(outer),):
         flat = with_gates(flat, file.path)
     facts["pool"] = pool_of(file, facts["pool"])
-    if images is None and file.preprocessing() is None:
-        tell(f"{file.path} does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed")
-    return build(flat, file, facts, convert(Preprocessing, images or {}, "load", f"the images of {file.path}"))
+    prepared = images_of(file)
+    if prepared is None:
+        if images is None:
+            line = "does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed"
+            tell(f"{file.path} {line}")
+        table = convert(Preprocessing, images or {}, "load", f"the images of {file.path}")
+        prepared = Images(table, None)
+    if "mask_token" in file.tensors and "block_0/layer_scale1/scale" in flat:  # timm's files have none
+        facts["position_filter"] = "bicubic_offset"
+    is_of_any_size = facts.pop("dynamic", False) or facts.get("positions") == "rotary"
+    return build(flat, file, facts, prepared, is_of_any_size)
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -102,8 +112,12 @@ def from_hugging_face(file: Tensors) -> Pretrained:
         flat = with_distillation(flat, file.path)
     if is_gated:
         flat, fields["activation"] = with_gates(flat, file.path), "silu"  # config.json is ignored here
-    guess = IMAGENET if is_dino or kind in ("deit", "vit_mae", "ijepa") else INCEPTION
-    return build(flat, file, fields, Preprocessing(*guess))
+    kind = kind or ("dinov2" if is_dino else "vit")
+    has_registers = kind == "dinov2_with_registers" or "registers" in flat
+    fields["position_filter"] = "bicubic" if is_dino and has_registers else "bicubic_plain"
+    kind = "dinov2" if is_dino else kind
+    images = images_or_published(file, kind, PUBLISHED[kind])
+    return build(flat, file, fields, images, is_of_any_size=is_dino)
 
 
 def with_distillation(flat: Flat, path: str) -> Flat:
@@ -123,7 +137,9 @@ def from_dinov3(file: Tensors) -> Pretrained:
     theta = (config.rope_parameters or {}).get("rope_theta", config.rope_theta)
     default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
     fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **read_fields(file)}
-    return build(flat, file, fields, Preprocessing(*IMAGENET, 1.0, "bilinear", "exact"))
+    return build(
+        flat, file, fields, images_or_published(file, "dinov3_vit", PUBLISHED["dinov3_vit"]), is_of_any_size=True
+    )
 
 
 def from_tower(file: Tensors) -> Pretrained:
@@ -135,11 +151,14 @@ def from_tower(file: Tensors) -> Pretrained:
     tensors = {**file.tensors, **{name: as_images(kernel) for name, kernel in kernels.items()}}
     flat = translate(tensors, TOWER, file.path)
     if "class_token" in flat:
-        fields, guess = {"eps": 1e-5, "activation": "quick_gelu"}, Preprocessing(*CLIP, 1.0)
+        kind, fields = "clip", {"eps": 1e-5, "activation": "quick_gelu"}
     else:
-        fields, guess = {"eps": 1e-6, "activation": "gelu_tanh"}, Preprocessing(crop=1.0, resize="exact")
-    fields |= {"position_filter": "bilinear"} if is_of_any_shape else {}
-    return build(flat, file, {**fields, **read_fields(file)}, guess)
+        kind, fields = "siglip", {"eps": 1e-6, "activation": "gelu_tanh"}
+    if is_of_any_shape:
+        kind = "siglip2"
+    fields["position_filter"] = "bilinear" if is_of_any_shape else "bicubic_plain"
+    images = images_or_published(file, kind, PUBLISHED[kind])
+    return build(flat, file, {**fields, **read_fields(file)}, images, is_of_any_size=is_of_any_shape)
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
@@ -152,7 +171,8 @@ def as_images(kernel: np.ndarray) -> np.ndarray:
 def from_google(file: Tensors) -> Pretrained:
     """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
     tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
-    return build(translate(tensors, NPZ, file.path), file, {"activation": "gelu_tanh"}, Preprocessing())
+    fields = {"activation": "gelu_tanh", "position_filter": "linear_corners"}
+    return build(translate(tensors, NPZ, file.path), file, fields, Images(Preprocessing(), None))
 
 
 def read_fields(file: Tensors) -> dict[str, Any]:
@@ -234,16 +254,35 @@ def with_class_row(flat: Flat, said: bool | None) -> Flat:
     return {**flat, "position_embedding": np.pad(rows, ((1, 0), (0, 0)))} if is_square or said is False else flat
 
 
-def build(flat: Flat, file: Tensors, known: dict[str, Any], guess: Preprocessing) -> Pretrained:
-    """The model of these leaves; without JSON beside the weights, with the usual preprocessing."""
+def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_of_any_size: bool = False) -> Pretrained:
+    """The model of these leaves and this preprocessing.
+
+    is_of_any_size: its program resamples the positions by itself, so that it runs at the size of the images. If
+    the positions are for another size, one line says both.
+    """
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
     config = infer(flat, file, known)
     check_stated(config, file)
     check_timm(config, file)
     reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
-    model = VisionTransformer(config, file.preprocessing() or guess)
-    return assemble(model, flat, file.path, OPTIONAL_BIASES, reshaped)
+    model = VisionTransformer(config, images.preprocessing)
+    pretrained = assemble(model, flat, file.path, OPTIONAL_BIASES, reshaped)
+    if images.size is None or sides(images.size) == sides(config.image_size):
+        return pretrained
+    if config.positions != "learned" or config.replace(image_size=images.size).grid == config.grid:
+        return pretrained.with_image_size(images.size)
+    chosen = images.size if is_of_any_size else config.image_size
+    positions, prepared, loaded = map(in_pixels, (config.image_size, images.size, chosen))
+    line = f"{file.path} has positions for {positions}, and the JSON beside it prepares images of {prepared}"
+    tell(f"{line}: it is loaded for {loaded}. with_image_size, or image_size in a recipe, changes that")
+    return pretrained.with_image_size(chosen)
+
+
+def in_pixels(image_size: ImageSize) -> str:
+    """An image size in words."""
+    height, width = sides(image_size)
+    return f"{height} x {width} pixels"
 
 
 def check_stated(config: ViTConfig, file: Tensors) -> None:
