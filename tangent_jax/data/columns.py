@@ -174,7 +174,7 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
         if len(missing):
             own = values[start - len(numbers) : start]
             why = f"without a label ({spellings([own[i] for i in missing])})"
-            first = part.names[missing[0]]
+            first = str(part.names[missing[0]])
             leave_out(LeftOut("rows", why, len(missing), first, len(numbers), of=title or path.name))
         if len(present):
             whole = Examples(tuple(part.names), numbers, part.read, part.where)

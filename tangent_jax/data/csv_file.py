@@ -104,8 +104,8 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     first = next((line for line in lines[skipped:] if line.strip()), "")
     guess = stated[1] if stated else None
     separator = as_separator(sep) if sep is not None else guess or divider(path, first, wanted)
+    reader = csv.reader(iter(lines[skipped:]), delimiter=separator, strict=True)
     try:
-        reader = csv.reader(iter(lines[skipped:]), delimiter=separator, strict=True)
         found = [(reader.line_num + skipped, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise InputError(f"{path} must be a CSV; its line {reader.line_num + skipped} is not: {error}") from error
