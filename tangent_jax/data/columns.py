@@ -11,6 +11,7 @@ labels, splits of other names.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qsl
@@ -161,9 +162,8 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
     for title in [title for title in parts if title not in split_by_name]:
         leave_out(LeftOut("rows", "a split of another name", len(parts[title].names), of=title))
     known = {title: parts[title] for title in split_by_name}
-    rows = [(part, i) for part in known.values() for i in range(len(part.names))]
-    values = [part.labels[i] for part, i in rows]
-    labels = read_labels(values, classes, path, lambda row: rows[row][0].named(rows[row][1]))
+    values = [label for part in known.values() for label in part.labels]
+    labels = read_labels(values, classes, path, partial(named_row, tuple(known.values())))
     splits: dict[str, Examples] = {}
     start = 0
     for title, part in known.items():
@@ -180,7 +180,7 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             whole = Examples(tuple(part.names), numbers, part.read, part.where)
             splits[split_by_name[title]] = whole.take(present) if len(missing) else whole
     if not splits:
-        raise InputError(f"a row of {path} must have a label; none of its {len(rows)} rows has one")
+        raise InputError(f"a row of {path} must have a label; none of its {len(values)} rows has one")
     note_case(labels.classes)
     count = sum(map(len, splits.values()))
     if classes is None and count == len(labels.classes) > 1 and {"", "train"} & {*splits}:
@@ -198,6 +198,15 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: {listed(empty)}"
         )
     return Dataset(name or path.stem, labels.classes, splits, empty=empty)
+
+
+def named_row(parts: Sequence[Part], row: int) -> str:
+    """The name of a row of several parts in an error; `row`: its number, counted over all parts."""
+    for part in parts:
+        if row < len(part.names):
+            return part.named(row)
+        row -= len(part.names)
+    raise IndexError(row)
 
 
 def note_case(classes: Sequence[str]) -> None:

@@ -70,6 +70,8 @@ def csv_file(where: str) -> Dataset:
     texts = table.column(wanted["image"])
     files = find_images(table, wanted["image"], texts)
     labels = table.column(wanted["label"])
+    if all(re.fullmatch(r"-?[0-9]+,0+|", label) for label in labels):  # 1,0 of a language with decimal commas
+        labels = [label.replace(",", ".") for label in labels]
     splits = split_values(table, wanted["split"]) if "split" in wanted else [""] * len(texts)
     if "split" not in wanted:
         unread_splits(table, {*wanted.values()})
@@ -192,9 +194,9 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
 
 def one_hot_columns(table: Table) -> list[str]:
     """The columns of zeros and ones, if there are several and each row has one 1 in them; else none."""
-    marks = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+    marks = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1}
     names = [name for name in table.header if name and table.header.count(name) == 1]
-    names = [name for name in names if {*table.column(name)} <= marks.keys()]
+    names = [name for name in names if {*table.column(name)} <= marks.keys() and not split_of_flag(name, "1")]
     sums = [sum(row) for row in zip(*([marks[cell] for cell in table.column(name)] for name in names), strict=True)]
     return names if len(names) > 1 and {*sums} == {1} else []
 

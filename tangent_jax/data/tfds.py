@@ -180,8 +180,9 @@ def check_format(folder: Path) -> None:
     if not {*formats} & {*READABLE}:
         raise InputError(
             f"a TFDS data set must be prepared as array_record; {folder} is {' and '.join(map(str, formats))}, which"
-            " only TensorFlow reads. This adds array_record to it (with tensorflow and apache-beam installed): python -m"
-            f" tensorflow_datasets.scripts.convert_format --dataset_version_dir={folder} --out_file_format=array_record"
+            " only TensorFlow reads. This adds array_record to it (with tensorflow and apache-beam installed):"
+            f" python -m tensorflow_datasets.scripts.convert_format --dataset_version_dir={folder}"
+            " --out_file_format=array_record"
         )
 
 

@@ -156,10 +156,15 @@ def test_a_column_of_splits_whose_meaning_is_not_said_is_refused(tmp_path):
 
 
 def test_a_one_hot_table_is_refused_with_a_line_of_pandas_that_mends_it(tmp_path):
-    spec = listing(tmp_path, "path,MEL,NV,AK\na/0.png,1.0,0.0,0.0\na/1.png,0.0,1.0,0.0")
+    spec = listing(tmp_path, "path,MEL,NV,AK,is_valid\na/0.png,1.0,False,0,True\na/1.png,0.0,True,0,False")
     refused(
         spec, r"3 columns MEL, NV, AK hold a 1 .*\(one-hot\).*table\['label'\] = table.iloc\[:, 1:4\].idxmax\(axis=1\)"
     )
+
+
+def test_class_indices_with_decimal_commas_are_class_indices(tmp_path):
+    rows = [f"a/{i}.png;{10 * (i % 2)},0;{'test' if i > 3 else 'train'}" for i in range(6)]
+    assert open_dataset(listing(tmp_path, table(header="path;label;split", rows=rows))).classes == ("0", "10")
 
 
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
