@@ -1,4 +1,7 @@
-"""Layouts of folders that people have: (name, files, splits that open and their names of images, or a refusal)."""
+"""Layouts of folders that people have: (name, files, outcome).
+
+An outcome is the number of images by split, or in all where the split is by content, or the words of a refusal.
+."""
 
 SPLIT = {"train": 2, "test": 2}
 
@@ -23,6 +26,13 @@ FOLDER_LAYOUTS = [
     ("decomposed and composed names", ["train/caf\u00e9/1.png", "train/b/1.png", "test/cafe\u0301/1.png"],
      {"train": 2, "test": 1}),
     ("two names of one split", both("train/", "train_small/", "test/"), "train and train_small both say train"),
-    ("splits of unknown names", both("part1/", "part2/"), r"part1, part2.*\?train=part1&test=part2"),
+    ("splits inside classes", [f"{name}/{split}/1.png" for name in ("cat", "dog") for split in SPLIT], SPLIT),
+    ("years inside classes", [f"{name}/{year}/1.png" for name in ("cat", "dog") for year in (2022, 2023)],
+     r"cat, dog, .*the names say no split: if they are splits, .*; if they are classes, .*\?folders=classes"),
+    ("folders of other names inside classes",
+     [f"{name}/{name}{i}/1.png" for name in ("cat", "dog") for i in range(9)], 18),
+    ("folds, sites or parts", both("part1/", "part2/"), r"part1, part2, .*\?train=part1&test=part2"),
+    ("variants of one data set", both("p/color/", "p/gray/"), r"if each is a whole data set, name one, .*/p/color$"),
+    ("a training folder alone", [f"train/{name}/{i}.png" for name in ("cat", "dog") for i in range(9)], 18),
     ("class folders beside a split", both("", "test/"), "move the class folders"),
 ]  # fmt: skip
