@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from absl.flags import Error
 from run_binary import ROOT
 from test_imports import MODULES, imports
 
@@ -22,7 +23,9 @@ from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, parse
 from tangent_jax.commands.shared.presets import PRESETS
+from tangent_jax.data.folders import question_of
 from tangent_jax.data.identifiers import hash_of
+from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
 
 
@@ -148,6 +151,22 @@ def test_a_preset_is_other_defaults_which_flags_change(name):
     with definitions("compose"):
         parse(["compose"])
         assert {flag: F[flag].serialize() for flag in own} != {flag: f"--{flag}={value}" for flag, value in own.items()}
+
+
+def test_folders_of_splits_are_the_data_set():
+    """Any character may stand in a folder's name."""
+    with definitions("finetune"):
+        parse(["finetune", "--train=a,b/c++ & 100%", "--test=/d e?"])
+        assert question_of(F.dataset.removeprefix("folder:")) == (
+            "",
+            Asked({"train": "a,b/c++ & 100%", "test": "/d e?"}),
+        )
+
+
+@pytest.mark.parametrize("words", [["--test=x"], ["--train="], ["--train=x", "--dataset=digits"]], ids=" ".join)
+def test_folders_of_splits_without_train_or_beside_a_data_set_are_refused(words):
+    with definitions("finetune"), pytest.raises(Error, match="--train"):
+        parse(["finetune", *words])
 
 
 def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, capsys):

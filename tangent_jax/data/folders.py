@@ -75,6 +75,9 @@ def open_source(where: str) -> Source:
         manifest = folder_manifest(path) if "manifest.json" in names else None
         return Source(path, names, folders, partial(files, path), manifest)
     archive = open_zip(path)
+    members = [info for info in archive.infolist() if not info.is_dir()]
+    if members and all(info.flag_bits & 1 for info in members):
+        raise InputError(f"{path} is encrypted by a password: unpack it with the password, and name the folder")
     member_of = member_names(archive)
     names = sorted(name for name in member_of if not name.endswith("/"))
     folders = sorted({name.rpartition("/")[0] for name in member_of} - {""})
@@ -112,7 +115,9 @@ def from_places(places: Mapping[str, str]) -> Dataset:
         part = sources[split].make([name.removeprefix(f"{split}/") for name in names], labels)
         return dataclasses.replace(part, names=tuple(names))
 
-    return from_layout(sources["train"].path.stem, found, make)
+    parents = {source.path.absolute().parent for source in sources.values()}
+    named = sources["train"].path.stem
+    return from_layout(parents.pop().name if len(parents) == 1 < len(sources) else named, found, make)
 
 
 def is_below(path: Place, outer: Place) -> bool:

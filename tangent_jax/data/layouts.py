@@ -8,6 +8,7 @@ answers.
 """
 
 import dataclasses
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
@@ -29,6 +30,9 @@ SYSTEM_NAMES = {
     "lost+found": "Linux",
 }
 """The names, in lower case, of files and folders that programs add, and the program."""
+
+
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".rar", ".7z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +123,7 @@ def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: A
         split_folders = find_splits(tree, outermost(tree), where)
     if split_folders:
         roots = {split: inside_wrappers(tree, folder) for split, folder in split_folders.items()}
-        class_folders = {split: classes_in(tree, root) for split, root in roots.items()}
+        class_folders = labelled({split: classes_in(tree, root) for split, root in roots.items()})
     else:
         inside = {} if asked.classes else splits_in_classes(tree, outermost(tree), where)
         class_folders = inside or {"": classes_in(tree, outermost(tree))}
@@ -171,6 +175,14 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
     named = all(split_of_name(last(folder)) for folder in tops)
     nested = [folder for folder in tops if tree.nested(folder) or (named and tree.folders(folder))]
     direct = [folder for folder in tops if folder not in nested]
+    if direct and named:
+        if all(folder in tree.direct for folder in tops) and len(tops) > 1:
+            first = next(name for name in tree.images if name.startswith(f"{tops[-1]}/"))
+            raise InputError(
+                f"{where} holds {', '.join(map(last, tops))}, which say splits and hold images in no class folder, such "
+                f"as {first}: move the images into class folders, list them in a CSV, or write "
+                f"folder:{where}?folders=classes if these are the classes"
+            )
     splits = one_name_each([last(folder) for folder in nested], where)
     found = {splits[last(folder)]: folder for folder in nested if last(folder) in splits}
     classes = {same_name(last(folder)) for folder in direct}
@@ -229,6 +241,25 @@ def classes_in(tree: Tree, root: str) -> dict[str, str]:
     return {path: class_name(path) for path in sorted(tree.inner.get(root, set()))}
 
 
+def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Returns the splits without those that hold one folder that is no class of train, such as val/images.
+
+    Raises: InputError for a split of several folders, none of which train has.
+    """
+    train = {same_name(name) for name in class_folders.get("train", {}).values()}
+    kept: dict[str, dict[str, str]] = {}
+    for split, folders in class_folders.items():
+        if not train or not folders or train & {same_name(name) for name in folders.values()}:
+            kept[split] = folders
+        elif len(folders) > 1:
+            names = ", ".join([*folders.values()][:3])
+            raise InputError(
+                f"The folders of {split} must have the names of classes of train, and none of {names} has: rename them, "
+                "or move them out"
+            )
+    return kept
+
+
 def class_name(folder: str) -> str:
     """Returns the name of the class of a folder: composed (NFC), so that both spellings of a name are one class."""
     return unicodedata.normalize("NFC", last(folder))
@@ -252,16 +283,22 @@ def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], whe
 
 
 def say_case(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
-    """Notes classes whose names differ in letter case alone; refuses them if one has no training image."""
+    """Notes classes whose names differ in letter case or spaces alone; refuses them if one has no training image."""
     train = {label for _, label in images.get("train", images.get("", ()))}
     first: dict[str, int] = {}
+    alike: list[tuple[int, int]] = []
     for place, name in enumerate(classes):
-        other = first.setdefault(same_name(name), place)
+        other = first.setdefault(re.sub(r"[\s_-]+", "", same_name(name)), place)
         if other != place:
-            both = f"the class names {classes[other]} and {name} differ in letter case alone"
-            if not {other, place} <= train:
-                raise InputError(f"{both} in {where}, and one has no training image: write them alike")
-            note(f"{both}: they are two classes")
+            alike.append((other, place))
+    # a pair with a class that is not trained on is a spelling; else the pair may be two classes
+    wrong = [pair for pair in alike if not {*pair} <= train]
+    lines = [f"{classes[one]} and {classes[other]}" for one, other in wrong or alike]
+    differ = f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
+    if wrong:
+        raise InputError(f"{differ} in {where}, and one has no training image: write them alike")
+    if alike:
+        note(f"{differ}: they are two classes")
 
 
 def say_left_out(
@@ -294,14 +331,24 @@ def say_left_out(
         if name not in images and name != "manifest.json":
             path = next((folder for folder in around(name) if folder in name_of), "")
             owner = name_of[path] if path and path not in tree.holding else ""
-            other.setdefault((owner, not_an_image(name)), []).append(name)
+            why = not_an_image(name)
+            key = (owner, "") if owner and why.startswith("no images") else (owner, why)
+            other.setdefault(key, []).append(name)
     for (owner, why), several in other.items():
-        leave_out(LeftOut("files", why, len(several), several[0], class_name=owner or None))
+        why = why or f"no images by their names ({', '.join([*dict.fromkeys(map(suffix_of, several))][:4])})"
+        total = len(several) if owner else None
+        leave_out(LeftOut("files", why, len(several), several[0], total, class_name=owner or None))
 
 
 def not_an_image(name: str) -> str:
     """Returns why the name of a file is no image's."""
     if is_placeholder(name):
         return "placeholders of iCloud, whose images are not downloaded"
-    suffix = "." + name.rpartition(".")[2].lower() if "." in last(name) else "no suffix"
-    return f"no images by their names ({suffix})"
+    if suffix_of(name) in ARCHIVES:
+        return f"archives to be unpacked ({suffix_of(name)})"
+    return f"no images by their names ({suffix_of(name)})"
+
+
+def suffix_of(name: str) -> str:
+    """Returns the suffix of a file's name in lower case."""
+    return "." + name.rpartition(".")[2].lower() if "." in last(name) else "no suffix"

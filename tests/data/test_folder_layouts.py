@@ -143,7 +143,7 @@ def test_files_that_programs_add_are_left_out_and_the_program_is_said(tmp_path, 
 
 def test_a_class_of_placeholders_is_refused_with_the_cause(tmp_path):
     write(tmp_path, *both("train/", "test/"), "train/hat/.1.jpg.icloud", "train/hat/.2.jpg.icloud", "test/hat/1.png")
-    with pytest.raises(InputError, match=r"none of hat.*; left out 2 files of hat: placeholders of iCloud"):
+    with pytest.raises(InputError, match=r"none of hat.*; left out 2 of 2 files of hat: placeholders of iCloud"):
         open_dataset(f"folder:{tmp_path}")
 
 
@@ -169,6 +169,15 @@ def test_every_class_trains_and_an_image_is_test_if_a_class_has_two(images):
     assert sum(map(len, pairs)) == len({*images})
 
 
+def test_a_zip_with_a_password_is_refused(tmp_path):
+    path = as_zip(tmp_path / "z.zip", {name: picture() for name in both("train/", "test/")})
+    path.write_bytes(
+        path.read_bytes().replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00")
+    )
+    with pytest.raises(InputError, match="encrypted by a password"):
+        open_dataset(f"folder:{path}")
+
+
 @pytest.mark.parametrize("oddity", ["backslashes", "no flag"])
 def test_names_of_foreign_zips_are_read(tmp_path, oddity):
     path = as_zip(tmp_path / "z.zip", {f"{split}/{name}/1.png": picture() for split in ("train", "test")
@@ -187,7 +196,9 @@ def test_names_of_foreign_zips_are_read(tmp_path, oddity):
 
 def test_class_names_that_differ_in_case_are_said_or_refused(tmp_path):
     write(tmp_path, *both("train/", "test/", classes=("cat", "Cat")))
-    assert "differ in letter case alone" in "\n".join(open_dataset(f"folder:{tmp_path}").remarks)
+    assert "cat differ in letter case, spaces or hyphens alone: they are two classes" in "\n".join(
+        open_dataset(f"folder:{tmp_path}").remarks
+    )
     write(tmp_path, "test/CAT/1.png")
     with pytest.raises(InputError, match="one has no training image: write them alike"):
         open_dataset(f"folder:{tmp_path}")
