@@ -2,7 +2,10 @@
 
     CLASS/IMAGE                     every fifth image, by content hash, is test
     train/CLASS/IMAGE, test/...     splits, by the spellings of splits.py; layouts.py tells splits from classes
+    CLASS/train/IMAGE, CLASS/test/IMAGE     splits inside the classes
     PATH?train=FOLDER&test=FOLDER   folders of splits whose names say none
+    ?train=PATH&test=PATH           folders or zips of splits that are in several places
+    PATH?folders=classes            the folders are classes, though they hold folders of the same names
     manifest.json                   {"classes": [name, ...], "items": [[image, split, class index], ...]}
 
 Left out, each with a remark: hidden files and folders, files in a class that are not images, images in no class, broken
@@ -14,7 +17,7 @@ import contextlib
 import dataclasses
 import os
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -24,7 +27,7 @@ import numpy as np
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath
-from tangent_jax.data.layouts import layout
+from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
 from tangent_jax.data.splits import one_name_each
@@ -41,19 +44,43 @@ class Manifest:
     items: tuple[tuple[str, str, int], ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The files of a folder or a zip: names, folders, and `make`, the examples of names and labels."""
+
+    path: Place
+    names: list[str]
+    folders: list[str]
+    make: Make
+    manifest: dict | None = None
+
+
 def folder(where: str) -> Dataset:
     """Opens the data set of a folder or a zip."""
-    where, chosen = split_folders(where)
+    path, asked = question_of(where)
+    if not path:
+        return from_places(asked.folders)
+    source = open_source(path)
+    if source.manifest is not None:
+        return from_manifest(source.path, source.manifest, {*source.names}, source.make)
+    found = layout(source.names, source.folders, source.path, asked)
+    return from_layout(source.path.stem, found, lambda _, names, labels: source.make(names, labels))
+
+
+def open_source(where: str) -> Source:
+    """Returns the files of a folder or a zip."""
     path = existing_path(where)
     if path.is_dir():
         names, folders = walk(path)
         manifest = folder_manifest(path) if "manifest.json" in names else None
-        if manifest is not None:
-            return from_manifest(path, manifest, {*names}, lambda names, labels: files(path, names, labels))
-        return from_folders(path, names, folders, chosen, lambda names, labels: files(path, names, labels))
+        return Source(path, names, folders, partial(files, path), manifest)
     archive = open_zip(path)
+    members = [info for info in archive.infolist() if not info.is_dir()]
+    if members and all(info.flag_bits & 1 for info in members):
+        raise InputError(f"{path} is encrypted by a password: unpack it with the password, and name the folder")
     member_of = member_names(archive)
     names = sorted(name for name in member_of if not name.endswith("/"))
+    folders = sorted({name.rpartition("/")[0] for name in member_of} - {""})
 
     def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
         shown = tuple(names)
@@ -61,12 +88,43 @@ def folder(where: str) -> Dataset:
         read = partial(read_nth, archive, members)
         return Examples(shown, np.fromiter(labels, np.int32), read, lambda i: (path, members[i]))
 
+    manifest = None
     if "manifest.json" in names:
         content = read_member(archive, member_of["manifest.json"])
         manifest = parse_json("open_dataset", content, f"manifest.json in {path}")
-        return from_manifest(path, manifest, {*names}, make)
-    folders = sorted({name.rpartition("/")[0] for name in member_of} - {""})
-    return from_folders(path, names, folders, chosen, make)
+    return Source(path, names, folders, make, manifest)
+
+
+def from_places(places: Mapping[str, str]) -> Dataset:
+    """The data set of folders or zips of one split each, anywhere; names begin with the split: train/CLASS/IMAGE."""
+    sources = {split: open_source(where) for split, where in places.items()}
+    for split, source in sources.items():
+        for other, outer in sources.items():
+            if other != split and is_below(source.path, outer.path):
+                raise InputError(
+                    f"The images of {other} and {split} must be apart, and {outer.path} holds {source.path}: "
+                    f"name the folder of {other} alone"
+                )
+    names = [f"{split}/{name}" for split, source in sources.items() for name in source.names]
+    folders = [split for split in sources]
+    folders += [f"{split}/{inner}" for split, source in sources.items() for inner in source.folders]
+    where = " and ".join(str(source.path) for source in sources.values())
+    found = layout(names, folders, where, Asked({split: split for split in sources}))
+
+    def make(split: str, names: Sequence[str], labels: Iterable[int]) -> Examples:
+        part = sources[split].make([name.removeprefix(f"{split}/") for name in names], labels)
+        return dataclasses.replace(part, names=tuple(names))
+
+    parents = {source.path.absolute().parent for source in sources.values()}
+    named = sources["train"].path.stem
+    return from_layout(parents.pop().name if len(parents) == 1 < len(sources) else named, found, make)
+
+
+def is_below(path: Place, outer: Place) -> bool:
+    """Returns True for a path that is another one, or is in it."""
+    if isinstance(path, UrlPath) or isinstance(outer, UrlPath):
+        return f"{path}/".startswith(f"{outer}/")
+    return path.resolve().is_relative_to(outer.resolve())
 
 
 # Folders
@@ -104,43 +162,50 @@ def folder_manifest(path: Place) -> dict | None:
     return manifest if {"classes", "items"} <= {*manifest} else None
 
 
-def from_folders(path: Place, names: list[str], folders: list[str], chosen: dict[str, str], make: Make) -> Dataset:
-    """The data set of class sub-folders, in splits if the folders around them are splits."""
-    found = layout(names, folders, path, chosen)
-    splits = {split: make([n for n, _ in rows], [y for _, y in rows]) for split, rows in found.images.items()}
-    require(
-        "train" in splits or "" in splits,
-        "open_dataset",
-        f"a train split in {path}",
-        sorted(splits),
-        "Name the folder of training images train",
-    )
-    for name in found.empty:
-        note(f"the folder of class {name} is empty: the class keeps its place, without images")
-    if {*splits} == {"train"} and found.unlabelled:
+def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], Iterable[int]], Examples]) -> Dataset:
+    """The data set of a layout; `make`: the examples of a split's names and labels."""
+    splits = {split: make(split, [n for n, _ in rows], [y for _, y in rows]) for split, rows in found.images.items()}
+    if "train" not in splits and "" not in splits:
+        raise InputError(
+            f"{name} must have a training split, and has {' and '.join(sorted(splits))} alone: "
+            "name the folder of training images train"
+        )
+    for class_name in found.empty:
+        note(f"the folder of class {class_name} is empty: the class keeps its place, without images")
+    if {*splits} == {"train"}:
         note("one split has labels: every fifth image by content is test")
-        splits = by_content(splits["train"])
-    splits = splits if "train" in splits else by_content(splits[""])
-    return Dataset(path.stem, found.classes, splits, empty=found.empty)
+    if {*splits} in ({""}, {"train"}):
+        splits = by_content(*splits.values())
+    return Dataset(name, found.classes, splits, empty=found.empty)
 
 
-def split_folders(where: str) -> tuple[str, dict[str, str]]:
-    """Returns (path, the folder of each split) of PATH?train=FOLDER&test=FOLDER; other questions belong to the path."""
+def question_of(where: str) -> tuple[str, Asked]:
+    """Returns (path, what is asked) of PATH?train=FOLDER&test=FOLDER or PATH?folders=classes.
+
+    The path is "" where FOLDERs are paths of their own; other text after a question mark belongs to the path.
+    """
     path, _, text = where.rpartition("?")
-    pairs = parse_qsl(text, keep_blank_values=True)
+    pairs = parse_qsl(text.replace("+", "%2B"), keep_blank_values=True)
     names = {name for name, _ in pairs}
-    if not path or not names or not names <= {"train", "validation", "test"}:
-        return where, {}
-    if len(names) < len(pairs) or "train" not in names or not all(folder.strip("/") for _, folder in pairs):
-        raise InputError(f"open_dataset: write PATH?train=FOLDER&test=FOLDER, each once, with train; got {where}")
-    return path, dict(pairs)
+    if not names or not names <= {"train", "validation", "test", "folders"} or (not path and "train" not in names):
+        return where, Asked()
+    if pairs == [("folders", "classes")]:
+        return path, Asked(classes=True)
+    filled = all(folder.strip("/") for _, folder in pairs)
+    if len(names) < len(pairs) or "train" not in names or "folders" in names or not filled:
+        raise InputError(
+            "A question about folders must be PATH?folders=classes or PATH?train=FOLDER&test=FOLDER, each once, with "
+            f"train; got {where}"
+        )
+    return path, Asked(dict(pairs))
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
     """Train and test by the content identifier; every class trains.
 
     A class whose images would all be test images trains on the one with the smallest identifier. So adding or removing
-    an image moves no image of another class, and of its own class only this one.
+    an image moves no image of another class, and of its own class only this one. Without any test image, the smallest
+    identifier of a class of several images is test; there is no test split if each class has one image.
     """
     identifiers = examples.identifiers()
     test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in identifiers], bool)
@@ -149,7 +214,21 @@ def by_content(examples: Examples) -> dict[str, Examples]:
         if test[several].all():
             first = min(identifiers[i] for i in several)
             test[[i for i in several if identifiers[i] == first]] = False
+    if not test.any():
+        test = first_to_spare(identifiers, examples.labels)
+    if not test.any():
+        return {"train": examples}
     return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
+
+
+def first_to_spare(identifiers: Sequence[str], labels: np.ndarray) -> np.ndarray:
+    """A mask of the image with the smallest identifier, and its copies, of the classes that keep another image."""
+    images: dict[int, set[str]] = {}
+    for label, identifier in zip(labels.tolist(), identifiers, strict=True):
+        images.setdefault(label, set()).add(identifier)
+    spare = {min(several): label for label, several in images.items() if len(several) > 1}
+    first = min(spare, default=None)
+    return np.array([name == first for name in identifiers], bool) & (labels == spare.get(first or "", -1))
 
 
 # Zips and manifests

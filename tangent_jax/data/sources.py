@@ -50,6 +50,8 @@ class Examples:
 
     `where(i)`: the file of example i and the place of its bytes there; the content identifier is stored for it while
     the file's state lasts. An image that was read to be identified is `held`, within limits, so that it is read once.
+    `classes`: the names of the class indices, if known. `every_class`: True for the training split of a data set, where
+    each class must keep a readable example; a part of it (`take`) may lack classes.
     """
 
     names: tuple[str, ...]
@@ -57,6 +59,8 @@ class Examples:
     read: Callable[[int], bytes | np.ndarray]
     where: Callable[[int], tuple[Place, str]] | None = None
     held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
+    classes: tuple[str, ...] = ()
+    every_class: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,10 +70,21 @@ class Examples:
         rows = np.asarray(rows)
         where = self.where and partial(read_at, self.where, rows)
         names, read = tuple(self.names[i] for i in rows), partial(read_at, self.read, rows)
-        part = Examples(names, self.labels[rows], read, where, self.held)
+        part = Examples(names, self.labels[rows], read, where, self.held, self.classes)
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
+
+    def of_classes(self, classes: tuple[str, ...], every_class: bool) -> "Examples":
+        """The same examples with the names of their classes."""
+        named = dataclasses.replace(self, classes=classes, every_class=every_class)
+        if "_identifiers" in vars(self):
+            vars(named)["_identifiers"] = self._identifiers
+        return named
+
+    def class_name(self, label: int) -> str:
+        """The name of a class index, or the index where names are not known."""
+        return self.classes[label] if label < len(self.classes) else f"class {label}"
 
     def without(self, hashes: Set[str]) -> "Examples":
         """The examples without removed ones, by the hashes of their identifiers; the index forgets those."""
@@ -77,7 +92,8 @@ class Examples:
         if not gone:
             return self
         forget(hashes, {self.names[i] for i in gone})
-        return self.take(np.array([i for i in range(len(self)) if i not in gone], int))
+        rest = self.take(np.array([i for i in range(len(self)) if i not in gone], int))
+        return rest.of_classes(self.classes, self.every_class)
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, independent of its name."""
@@ -168,6 +184,8 @@ class Dataset:
                     "Add images or remove the class",
                     class_name,
                 )
+        splits = {split: part.of_classes(self.classes, split == "train") for split, part in self.splits.items()}
+        object.__setattr__(self, "splits", splits)
 
 
 def existing_path(where: str) -> Place:

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core import InputError, expand_path, identity, placement, refusal, require, speaking, urls
@@ -91,6 +89,8 @@ def left(examples: Examples, title: str = "") -> Examples:
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
         require(len(rest), "flags", f"{title} that were not removed", "none", "Choose another --store, or other images")
+        for label in sorted({*examples.labels.tolist()} - {*rest.labels.tolist()}) if examples.every_class else ():
+            print(f"{title}: no image of {examples.class_name(label)} is left to train on", file=sys.stderr)
     return rest
 
 
@@ -115,13 +115,6 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
         data = predict.features(examples, tj.Cache(F.cache_dir, *settings))
     if data.skipped:
         print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
-        lost = {*examples.labels.tolist()} - {*np.asarray(data.targets).tolist()}
-        if lost:
-            of_class = np.flatnonzero(examples.labels == min(lost))
-            raise InputError(
-                f"{title}: every class must keep a readable image, and all {len(of_class)} of one class are "
-                f"unreadable, such as {examples.names[of_class[0]]}: mend them, or remove the class from the data set"
-            )
     return data
 
 
