@@ -167,6 +167,7 @@ def test_tars_that_were_joined_are_read_to_the_last(tmp_path):
 @pytest.mark.parametrize("name", ["train-0.tar.gz", "train-0.tgz", "train-0.tar"])
 def test_a_gzipped_tar_is_read_without_a_copy_by_its_first_bytes(tmp_path, monkeypatch, name):
     monkeypatch.setattr(tar_members, "STEP", 500)
+    monkeypatch.setattr(tar_members, "PIECE", 100)
     photos = [picture() for _ in range(12)]
     members = [m for i, p in enumerate(photos) for m in ((f"{i:02d}.png", p), (f"{i:02d}.cls", b"%d" % (i % 2)))]
     plain = as_tar(tmp_path / "x", members).read_bytes()
