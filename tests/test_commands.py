@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
+from absl.flags import Error
 from run_binary import ROOT
 from test_imports import MODULES, imports
 
@@ -16,10 +19,14 @@ from experiments.shared.defined import definitions
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
-from tangent_jax.commands.shared import codes, command
+from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, parse
 from tangent_jax.commands.shared.presets import PRESETS
+from tangent_jax.data.folders import question_of
+from tangent_jax.data.identifiers import hash_of
+from tangent_jax.data.layouts import Asked
+from tangent_jax.data.sources import Dataset, Examples
 
 
 def call(*words, code=""):
@@ -144,3 +151,34 @@ def test_a_preset_is_other_defaults_which_flags_change(name):
     with definitions("compose"):
         parse(["compose"])
         assert {flag: F[flag].serialize() for flag in own} != {flag: f"--{flag}={value}" for flag, value in own.items()}
+
+
+def test_folders_of_splits_are_the_data_set():
+    """Any character may stand in a folder's name."""
+    with definitions("finetune"):
+        parse(["finetune", "--train=a,b/c++ & 100%", "--test=/d e?"])
+        assert question_of(F.dataset.removeprefix("folder:")) == (
+            "",
+            Asked({"train": "a,b/c++ & 100%", "test": "/d e?"}),
+        )
+
+
+@pytest.mark.parametrize("words", [["--test=x"], ["--train="], ["--train=x", "--dataset=digits"]], ids=" ".join)
+def test_folders_of_splits_without_train_or_beside_a_data_set_are_refused(words):
+    with definitions("finetune"), pytest.raises(Error, match="--train"):
+        parse(["finetune", *words])
+
+
+def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, capsys):
+    """The other classes train on; a test split says nothing."""
+    labels = np.array([0, 1, 1], np.int32)
+    train = Examples(tuple("abc"), labels, lambda i: f"train {i}".encode())
+    test = Examples(tuple("abc"), labels, lambda i: f"test {i}".encode())
+    data = Dataset("set", ("cat", "hat"), {"train": train, "test": test})
+    gone = {hash_of(part.identifiers()[0]) for part in (data.train, data.test)}
+    monkeypatch.setattr(setup, "removed_images", lambda: gone)
+    monkeypatch.setattr(setup, "F", SimpleNamespace(store="s"))
+    assert len(setup.left(data.train, "train inputs")) == 2
+    assert "train inputs: no image of cat is left to train on" in capsys.readouterr().err
+    assert len(setup.left(data.test, "test inputs")) == 2
+    assert "left to train on" not in capsys.readouterr().err

@@ -1,93 +1,142 @@
 """Data sets with columns: splits by name, one column of images, one of labels, and classes.
 
-    PATH?image=NAME&label=NAME      the columns, needed if several fit; a CSV also takes &split=NAME
+    PATH?image=NAME&label=NAME      the columns, needed if several fit
     classes.txt                     beside the data: one class name per line, in the order of the class indices
 
-A split is a word in the name of a file, or of the nearest folder around it: train, test, validation, or another one of
-SPELLINGS. A single split is divided by content, like a folder without splits. Labels are class indices or class names.
-Indices without names become classes "0", "1", ...; names are sorted. Left out, each with a remark: rows without a label
-(null, -1, empty), splits without labels, splits of other names.
+A split is a word in the name of a file, or of the nearest folder around it (splits.py). A single split is divided by
+content, like a folder without splits. Labels are read by labels.py. Indices without names become classes "0", "1", ...,
+in the order of their numbers; names are sorted. Left out, each with a remark: rows without a label, splits without
+labels, splits of other names.
 """
 
 import dataclasses
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 
-from tangent_jax.core import require
-from tangent_jax.core.records import read_lines
+from tangent_jax.core import InputError
+from tangent_jax.core.records import read_lines, short
 from tangent_jax.core.url_paths import Place, name_below
-from tangent_jax.data.folders import SPLITS, by_content
+from tangent_jax.data.folders import by_content
+from tangent_jax.data.labels import composed, listed, read_labels, spellings
+from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.data.splits import SPELLINGS, one_name_each, same_name, split_of_name
 
-SPELLINGS = {
-    **SPLITS,
-    "training": "train",
-    "dev": "validation",
-    **dict.fromkeys(("testing", "eval", "evaluation"), "test"),
-}
-Label = int | str | None
+IMAGES = "the encoded bytes of one image"
+LABELS = "one class index, class name or Boolean"
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of one split on disk; `read` and `where` as in Examples."""
+    """The rows of one split on disk; `labels` as written; `read` and `where` as in Examples.
+
+    `row(i)` names row i in errors about its label; without it, its image's name does.
+    """
 
     names: Sequence[str]
-    labels: Sequence[Label]
-    read: Callable[[int], bytes]
-    where: Callable[[int], tuple[Place, str]]
+    labels: Sequence[Any]
+    read: Callable[[int], Any]
+    where: Callable[[int], tuple[Place, str]] | None
+    row: Callable[[int], str] | None = None
+
+    def named(self, i: int) -> str:
+        """The name of row i in an error."""
+        return self.names[i] if self.row is None else self.row(i)
 
 
-def options(where: str) -> tuple[str, dict[str, str]]:
-    """(path, columns by image, label, split) of the part of a specification after the colon."""
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column that may hold the images, or the labels: what it holds, in words, and whether that fits.
+
+    `stated`: the file itself says that this is the column.
+    """
+
+    name: str
+    holds: str
+    fits: bool
+    stated: bool = False
+
+
+def options(where: str, form: str, allowed: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """(path, choices by name) of the part of a specification after its kind; `form`: how such a one is written."""
     path, mark, text = where.partition("?")
     pairs = parse_qsl(text, keep_blank_values=True)
-    expected = "PATH?image=COLUMN&label=COLUMN&split=COLUMN, each at most once"
-    good = len({*dict(pairs)} & {"image", "label", "split"}) == len(pairs) and all(value for _, value in pairs)
-    require(path and good and (pairs or not mark), "open_dataset", expected, where)
-    return path, dict(pairs)
+    chosen = dict(pairs)
+    are_right = {*chosen} <= {*allowed} and len(chosen) == len(pairs) and all(chosen.values())
+    if not path or not are_right or (mark and not pairs):
+        choices = "&".join(f"{name}=..." for name in allowed)
+        raise InputError(f"a specification must be {form}?{choices}, each choice at most once; got {where}")
+    return path, chosen
 
 
-def choose(kind: str, chosen: str | None, fitting: Sequence[str], present: Sequence[str], where: object) -> str:
-    """The column of images or labels: the chosen one, or the only one that fits."""
-    do = f"Write PATH?{kind}=COLUMN"
-    if chosen is not None:
-        require(chosen in present, "open_dataset", f"a column {chosen} in {where}", ", ".join(present) or "none", do)
-        return chosen
-    require(fitting, "open_dataset", f"a column of {kind}s in {where}", "none")
-    require(len(fitting) == 1, "open_dataset", f"one column of {kind}s in {where}", ", ".join(fitting), do)
+def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], where: object) -> str:
+    """The column of images or labels, `kind`: the chosen one, the stated one, or the only one that fits."""
+    must = {"image": IMAGES, "label": LABELS}[kind]
+    name = chosen.get(kind)
+    held = listed([f"{column.name} ({column.holds})" for column in columns]) or "none"
+    do = f"Write ?{kind}=COLUMN to choose"
+    if name is not None:
+        named = [column for column in columns if column.name == name]
+        if not named:
+            raise InputError(f"{kind}={name} must name a column of {where}; its columns are {held}")
+        if not named[0].fits:
+            raise InputError(f"the {kind} column must hold {must}; {name} of {where} holds {named[0].holds}")
+        return name
+    fitting = [column.name for column in columns if column.fits]
+    stated = [column.name for column in columns if column.fits and column.stated]
+    if not fitting:
+        raise InputError(f"{where} must have a column of {kind}s, each {must}; its columns are {held}")
+    fitting = stated or fitting
+    if len(fitting) > 1:
+        raise InputError(f"{where} must have one column of {kind}s; {', '.join(fitting)} may each be it. {do}")
     return fitting[0]
 
 
-def split_of(file: str) -> tuple[str, tuple[str, ...]]:
-    """(split, surrounding folders) of a file's relative name; "" if no word names a split."""
-    parts = Path(file).parts
+# Splits
+
+
+def split_of(file: str, stem: Callable[[str], str]) -> tuple[str, tuple[str, ...], str]:
+    """(split, surrounding folders, name of the split) by a file's relative name; "" if no part names a split."""
+    parts = PurePosixPath(file).parts
     for place in reversed(range(len(parts))):
-        words = re.split(r"[^a-z]+", parts[place].lower())
-        splits = {SPELLINGS[word] for word in words if word in SPELLINGS}
-        require(len(splits) < 2, "open_dataset", "one split in the name of a file or folder", parts[place])
-        if splits:
-            return splits.pop(), parts[:place]
-    return "", ()
+        split = split_of_name(parts[place])
+        if split:
+            is_file = place == len(parts) - 1
+            return split, parts[:place], stem(parts[place]) if is_file else parts[place]
+    return "", (), ""
 
 
-def by_split(root: Place, files: Sequence[Any]) -> tuple[dict[str, list[Any]], list[str]]:
-    """The files of each split, by their names below `root`, sorted, and a remark about the others."""
+def by_split(
+    root: Place, files: Sequence[Any], stem: Callable[[str], str], listed_by_user: bool = False
+) -> dict[str, list[Any]]:
+    """The files of each split, by their names below `root`, sorted; files of no split are left out beside others.
+
+    Args:   stem: the name of a series of files, without what tells its files apart; listed_by_user: the user named the
+            files one by one, or by a pattern.
+    Raises: InputError for two data sets; for two names of one split, such as train and train_small, that were found.
+    """
     groups: dict[str, list[Any]] = {}
     around: set[str] = set()
+    names: set[str] = set()
     for file in files:
-        split, folders = split_of(name_below(file, root))
+        split, folders, name = split_of(name_below(file, root), stem)
         groups.setdefault(split, []).append(file)
-        around |= {"/".join(folders) or "."} if split else set()
-    do = "Name the path of one data set"
-    require(len(around) < 2, "open_dataset", f"one data set in {root}", " and ".join(sorted(around)), do)
+        if split:
+            around.add("/".join(folders) or ".")
+            names.add(name)
+    if len(around) > 1:
+        raise InputError(f"{root} must hold one data set; it holds {' and '.join(sorted(around))}. Name one of them")
+    if not listed_by_user:
+        one_name_each(names, root)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
-    return groups, [f"left out {len(unnamed)} files of no split, such as {unnamed[0]}"] if unnamed else []
+    if unnamed:
+        leave_out(LeftOut("files", "of no split", len(unnamed), name_below(unnamed[0], root), len(files)))
+    return groups
 
 
 def classes_beside(folder: Place) -> tuple[str, ...] | None:
@@ -96,75 +145,74 @@ def classes_beside(folder: Place) -> tuple[str, ...] | None:
     return tuple(read_lines("open_dataset", path)) if path.is_file() else None
 
 
-def assemble(
-    path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None, remarks: Sequence[str] = ()
-) -> Dataset:
-    """The data set of its parts, by split; `classes`: the names of the class indices, if known."""
-    remarks = [*remarks]
-    unknown = [name for name in parts if name.lower() not in SPELLINGS] if len(parts) > 1 else []
-    for name in unknown:
-        remarks.append(f"left out {len(parts[name].names)} rows of the split {name}: none of {', '.join(SPELLINGS)}")
-    known = {name: part for name, part in parts.items() if name not in unknown}
-    labels = {label for part in known.values() for label in part.labels if not is_missing(label)}
-    names, index = class_index(path, labels, classes)
+def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None, name: str | None = None) -> Dataset:
+    """The data set of its parts, by split; `classes`: the names of the class indices, if known.
+
+    `name` is the data set's name, by default the path's.
+    Raises: InputError if several parts have names, and none says a split.
+    """
+    split_by_name = (
+        one_name_each(parts, path) if len(parts) > 1 else {title: split_of_name(title) or "" for title in parts}
+    )
+    if not split_by_name:
+        raise InputError(
+            f"{path} has the splits {listed(sorted(parts))}, and no name of them says train, validation or test"
+            f" ({', '.join(SPELLINGS)}). Rename them"
+        )
+    for title in [title for title in parts if title not in split_by_name]:
+        leave_out(LeftOut("rows", "a split of another name", len(parts[title].names), of=title))
+    known = {title: parts[title] for title in split_by_name}
+    values = [label for part in known.values() for label in part.labels]
+    labels = read_labels(values, classes, path, partial(named_row, tuple(known.values())))
     splits: dict[str, Examples] = {}
-    for name, part in known.items():
-        split = SPELLINGS.get(name.lower(), "")
-        require(split not in splits, "open_dataset", f"one name for each split of {path}", ", ".join(sorted(parts)))
-        numbers = np.array([index.get(label, -1) for label in part.labels], np.int32)
-        missing, rows = np.flatnonzero(numbers < 0), np.flatnonzero(numbers >= 0)
+    start = 0
+    for title, part in known.items():
+        numbers = labels.numbers[start : start + len(part.names)]
+        start += len(part.names)
+        missing = np.flatnonzero(numbers < 0)
+        present = np.flatnonzero(numbers >= 0)
         if len(missing):
-            count = f"{len(missing)} of {len(numbers)} rows"
-            remarks.append(
-                f"left out {count} of {name or path.name}, without a label, such as {part.names[missing[0]]}"
-            )
-        if len(rows):
+            own = values[start - len(numbers) : start]
+            why = f"without a label ({spellings([own[i] for i in missing])})"
+            first = str(part.names[missing[0]])
+            leave_out(LeftOut("rows", why, len(missing), first, len(numbers), of=title or path.name))
+        if len(present):
             whole = Examples(tuple(part.names), numbers, part.read, part.where)
-            splits[split] = whole.take(rows) if len(missing) else whole
+            splits[split_by_name[title]] = whole.take(present) if len(missing) else whole
+    if not splits:
+        raise InputError(f"a row of {path} must have a label; none of its {len(values)} rows has one")
+    note_case(labels.classes)
+    count = sum(map(len, splits.values()))
+    if classes is None and count == len(labels.classes) > 1 and {"", "train"} & {*splits}:
+        raise InputError(
+            f"a class of {path} must have several images; each of its {count} rows has a label of its own, such as"
+            f" {short(labels.classes[0])}, as captions and identifiers have. ?label=COLUMN chooses another column"
+        )
     if {*splits} in ({""}, {"train"}):
         splits = by_content(*splits.values())
-        remarks.append("one split: every fifth image by content is test")
-    return Dataset(path.stem, names, splits, tuple(remarks))
+        note("one split: every fifth image by content is test")
+    used = {*labels.numbers.tolist()}
+    empty = tuple(title for i, title in enumerate(labels.classes) if i not in used)
+    if empty:
+        note(
+            f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: {listed(empty)}"
+        )
+    return Dataset(name or path.stem, labels.classes, splits, empty=empty)
 
 
-def is_missing(label: Label) -> bool:
-    """True for a value that means no label."""
-    return label is None or label in (-1, "")
+def named_row(parts: Sequence[Part], row: int) -> str:
+    """The name of a row of several parts in an error; `row`: its number, counted over all parts."""
+    for part in parts:
+        if row < len(part.names):
+            return part.named(row)
+        row -= len(part.names)
+    raise IndexError(row)
 
 
-def class_index(
-    path: Place, labels: Collection[Label], classes: Sequence[str] | None
-) -> tuple[tuple[str, ...], dict[Label, int]]:
-    """Returns the names of the classes, and the class index of each distinct label."""
-    distinct: list[Any] = [*labels]
-    kinds = {type(label) for label in distinct}
-    require(len(kinds) < 2, "open_dataset", f"class indices or class names in {path}", "both")
-    distinct.sort()
-    negative = [label for label in distinct if isinstance(label, int) and label < 0]
-    require(not negative, "open_dataset", f"class indices >= 0 in {path}, or -1 for no label", negative[:1])
-    if classes is None:
-        return tuple(map(str, distinct)), {label: i for i, label in enumerate(distinct)}
-    index: dict[Label, int] = {name: i for i, name in enumerate(classes)}
-    index = {i: i for i in range(len(classes))} if kinds == {int} else index
-    wrong = [label for label in distinct if label not in index]
-    expected = f"labels of {path} that are one of its {len(classes)} classes, or an index below {len(classes)}"
-    require(not wrong, "open_dataset", expected, wrong[:1])
-    return tuple(classes), index
-
-
-def as_labels(texts: Sequence[str], where: object) -> list[Label]:
-    """Labels from text: class indices if all are whole numbers 0, 1, 2, ..., class names if none is.
-
-    An empty text, or -1 among indices, means no label.
-    Raises: InputError naming the first label of a mixture: a stray 1.0 or 01 would turn all indices into names.
-    """
-    indices = [re.fullmatch("0|[1-9][0-9]{0,17}", text) is not None for text in texts]
-    if not any(indices):
-        negative = [text for text in texts if re.fullmatch("-[0-9]+", text)]
-        require(not negative, "open_dataset", f"class indices >= 0, or names, in {where}", negative[:1])
-        return [*texts]
-    odd = [i for i, text in enumerate(texts) if not indices[i] and text not in ("", "-1")]
-    expected, do = f"labels of {where} that are all class indices 0, 1, 2, ..., or all names", "Write them alike"
-    got = f"{texts[odd[0]]!r} of row {odd[0] + 1} among indices" if odd else ""
-    require(not odd, "open_dataset", expected, got, do)
-    return [None if text in ("", "-1") else int(text) for text in texts]
+def note_case(classes: Sequence[str]) -> None:
+    """Notes classes whose names differ by letter case alone."""
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(same_name(composed(name)), []).append(name)
+    for names in [names for names in alike.values() if len(names) > 1]:
+        note(f"the classes {' and '.join(names)} differ by letter case alone: are they one class?")

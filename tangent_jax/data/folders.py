@@ -1,7 +1,11 @@
-"""Folders and zips of photographs: class sub-folders, with or without splits, or a manifest.
+"""Folders and zips of photographs: class folders, with or without folders of splits around them, or a manifest.
 
     CLASS/IMAGE                     every fifth image, by content hash, is test
-    train/CLASS/IMAGE, test/...     splits: train, test, validation (or val, valid), in any letter case
+    train/CLASS/IMAGE, test/...     splits, by the spellings of splits.py; layouts.py tells splits from classes
+    CLASS/train/IMAGE, CLASS/test/IMAGE     splits inside the classes
+    PATH?train=FOLDER&test=FOLDER   folders of splits whose names say none
+    ?train=PATH&test=PATH           folders or zips of splits that are in several places
+    PATH?folders=classes            the folders are classes, though they hold folders of the same names
     manifest.json                   {"classes": [name, ...], "items": [[image, split, class index], ...]}
 
 Left out, each with a remark: hidden files and folders, files in a class that are not images, images in no class, broken
@@ -9,22 +13,26 @@ links, and links that form a circle. Other links are followed. A manifest.json i
 it is read only if it has `classes` and `items`.
 """
 
+import contextlib
 import dataclasses
 import os
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath
-from tangent_jax.data.sources import SUFFIXES, Dataset, Examples, check_size, existing_path, files
+from tangent_jax.data.layouts import Asked, Layout, layout
+from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
+from tangent_jax.data.splits import one_name_each
 
 HELD_OUT = 5  # without a test split, every fifth image is test, by content hash
-SPLITS = {"train": "train", "test": "test", **dict.fromkeys(("validation", "val", "valid"), "validation")}
 Make = Callable[[Iterable[str], Iterable[int]], Examples]
 
 
@@ -36,53 +44,113 @@ class Manifest:
     items: tuple[tuple[str, str, int], ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The files of a folder or a zip: names, folders, and `make`, the examples of names and labels."""
+
+    path: Place
+    names: list[str]
+    folders: list[str]
+    make: Make
+    manifest: dict | None = None
+
+
 def folder(where: str) -> Dataset:
     """Opens the data set of a folder or a zip."""
+    path, asked = question_of(where)
+    if not path:
+        return from_places(asked.folders)
+    source = open_source(path)
+    if source.manifest is not None:
+        return from_manifest(source.path, source.manifest, {*source.names}, source.make)
+    found = layout(source.names, source.folders, source.path, asked)
+    return from_layout(source.path.stem, found, lambda _, names, labels: source.make(names, labels))
+
+
+def open_source(where: str) -> Source:
+    """Returns the files of a folder or a zip."""
     path = existing_path(where)
     if path.is_dir():
-        names, folders, remarks = walk(path)
+        names, folders = walk(path)
         manifest = folder_manifest(path) if "manifest.json" in names else None
-        if manifest is not None:
-            return from_manifest(path, manifest, {*names}, lambda names, labels: files(path, names, labels))
-        return from_folders(path, names, folders, remarks, lambda names, labels: files(path, names, labels))
+        return Source(path, names, folders, partial(files, path), manifest)
     archive = open_zip(path)
-    names = sorted(name for name in archive.namelist() if not name.endswith("/"))
+    members = [info for info in archive.infolist() if not info.is_dir()]
+    if members and all(info.flag_bits & 1 for info in members):
+        raise InputError(f"{path} is encrypted by a password: unpack it with the password, and name the folder")
+    member_of = member_names(archive)
+    names = sorted(name for name in member_of if not name.endswith("/"))
+    folders = sorted({name.rpartition("/")[0] for name in member_of} - {""})
 
     def make(names: Iterable[str], labels: Iterable[int]) -> Examples:
-        members = tuple(names)
+        shown = tuple(names)
+        members = tuple(member_of[name] for name in shown)
         read = partial(read_nth, archive, members)
-        return Examples(members, np.fromiter(labels, np.int32), read, lambda i: (path, members[i]))
+        return Examples(shown, np.fromiter(labels, np.int32), read, lambda i: (path, members[i]))
 
+    manifest = None
     if "manifest.json" in names:
-        content = read_member(archive, "manifest.json")
+        content = read_member(archive, member_of["manifest.json"])
         manifest = parse_json("open_dataset", content, f"manifest.json in {path}")
-        return from_manifest(path, manifest, {*names}, make)
-    folders = sorted({name.rpartition("/")[0] for name in archive.namelist()} - {""})
-    return from_folders(path, names, folders, [], make)
+    return Source(path, names, folders, make, manifest)
+
+
+def from_places(places: Mapping[str, str]) -> Dataset:
+    """The data set of folders or zips of one split each, anywhere; names begin with the split: train/CLASS/IMAGE."""
+    sources = {split: open_source(where) for split, where in places.items()}
+    for split, source in sources.items():
+        for other, outer in sources.items():
+            if other != split and is_below(source.path, outer.path):
+                raise InputError(
+                    f"The images of {other} and {split} must be apart, and {outer.path} holds {source.path}: "
+                    f"name the folder of {other} alone"
+                )
+    names = [f"{split}/{name}" for split, source in sources.items() for name in source.names]
+    folders = [split for split in sources]
+    folders += [f"{split}/{inner}" for split, source in sources.items() for inner in source.folders]
+    where = " and ".join(str(source.path) for source in sources.values())
+    found = layout(names, folders, where, Asked({split: split for split in sources}))
+
+    def make(split: str, names: Sequence[str], labels: Iterable[int]) -> Examples:
+        part = sources[split].make([name.removeprefix(f"{split}/") for name in names], labels)
+        return dataclasses.replace(part, names=tuple(names))
+
+    parents = {source.path.absolute().parent for source in sources.values()}
+    named = sources["train"].path.stem
+    return from_layout(parents.pop().name if len(parents) == 1 < len(sources) else named, found, make)
+
+
+def is_below(path: Place, outer: Place) -> bool:
+    """Returns True for a path that is another one, or is in it."""
+    if isinstance(path, UrlPath) or isinstance(outer, UrlPath):
+        return f"{path}/".startswith(f"{outer}/")
+    return path.resolve().is_relative_to(outer.resolve())
 
 
 # Folders
 
 
-def walk(root: Place) -> tuple[list[str], list[str], list[str]]:
-    """(files, folders, remarks) below a folder, by sorted relative names; follows links, but not in circles."""
+def walk(root: Place) -> tuple[list[str], list[str]]:
+    """(files, folders) below a folder, by sorted relative names; follows links, but not in circles."""
     if isinstance(root, UrlPath):
         below = [(str(path.relative_to(root)), path.is_file()) for path in root.below() if path != root]
-        return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file], []
-    names, folders, remarks, seen = [], [], [], set()
+        return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file]
+    names, folders, seen = [], [], set()
     for where, inner, own in os.walk(root, followlinks=True):
         here = Path(where).relative_to(root)
         real = os.path.realpath(where)
         if real in seen:
-            remarks.append(f"left out {here}: a link that leads in a circle, or to a folder that is read already")
+            why = "a link that leads in a circle, or to a folder that is read already"
+            leave_out(LeftOut("folder", why, 1, str(here)))
             inner.clear()
             continue
         seen.add(real)
         folders += [] if where == os.fspath(root) else [str(here)]
         names += [str(here / name) for name in own if (root / here / name).is_file()]
         dangling = [str(here / name) for name in own if not (root / here / name).exists()]
-        remarks += [f"left out {name}: a link to nothing" for name in sorted(dangling)]
-    return sorted(names), sorted(folders), remarks
+        for name in sorted(dangling):
+            leave_out(LeftOut("file", "a link to nothing", 1, name))
+    return sorted(names), sorted(folders)
 
 
 def folder_manifest(path: Place) -> dict | None:
@@ -94,60 +162,73 @@ def folder_manifest(path: Place) -> dict | None:
     return manifest if {"classes", "items"} <= {*manifest} else None
 
 
-def from_folders(path: Place, names: list[str], folders: list[str], remarks: list[str], make: Make) -> Dataset:
-    """The data set of class sub-folders, in splits if their parents name splits."""
-    classes, items_by_split, more = by_folder(names, folders)
-    splits = {split: make([n for n, _ in items], [y for _, y in items]) for split, items in items_by_split.items()}
-    do = "Name the folder of training images train"
-    require("train" in splits or "" in splits, "open_dataset", f"a train split in {path}", sorted(splits), do)
-    return Dataset(path.stem, classes, splits if "train" in splits else by_content(splits[""]), (*remarks, *more))
+def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], Iterable[int]], Examples]) -> Dataset:
+    """The data set of a layout; `make`: the examples of a split's names and labels."""
+    splits = {split: make(split, [n for n, _ in rows], [y for _, y in rows]) for split, rows in found.images.items()}
+    if "train" not in splits and "" not in splits:
+        raise InputError(
+            f"{name} must have a training split, and has {' and '.join(sorted(splits))} alone: "
+            "name the folder of training images train"
+        )
+    for class_name in found.empty:
+        note(f"the folder of class {class_name} is empty: the class keeps its place, without images")
+    if {*splits} == {"train"}:
+        note("one split has labels: every fifth image by content is test")
+    if {*splits} in ({""}, {"train"}):
+        splits = by_content(*splits.values())
+    return Dataset(name, found.classes, splits, empty=found.empty)
 
 
-def is_hidden(name: str) -> bool:
-    """True for a hidden file, a file in a hidden folder, or a file that macOS adds to a zip."""
-    return name.startswith("__MACOSX") or any(part.startswith(".") for part in name.split("/"))
+def question_of(where: str) -> tuple[str, Asked]:
+    """Returns (path, what is asked) of PATH?train=FOLDER&test=FOLDER or PATH?folders=classes.
 
-
-def by_folder(
-    names: list[str], folders: list[str]
-) -> tuple[tuple[str, ...], dict[str, list[tuple[str, int]]], list[str]]:
-    """Returns the classes, (name, class index) by split, and remarks; the split is "" if folders name none.
-
-    A single folder around all files is skipped.
+    The path is "" where FOLDERs are paths of their own; other text after a question mark belongs to the path.
     """
-    visible = [f for f in folders if not is_hidden(f)]
-    shown = [n for n in names if not is_hidden(n)]
-    images = [n for n in shown if n.lower().endswith(SUFFIXES)]
-    tops = {folder.split("/")[0] for folder in visible}
-    alone = len(tops) == 1 and not {t.lower() for t in tops} & {*SPLITS}
-    around = f"{min(tops)}/" if alone and not tops & {n.rpartition("/")[0] for n in images} else ""
-    parts = {name: name.removeprefix(around).split("/") for name in [*images, *visible] if name.startswith(around)}
-    split_of = {part[0]: SPLITS[part[0].lower()] for part in parts.values() if part[0].lower() in SPLITS}
-    twice = len({*split_of.values()}) < len(split_of)
-    require(not twice, "open_dataset", "one folder for each split", ", ".join(sorted(split_of)))
-    depth = 1 if split_of else 0
-    inside = {name: part for name, part in parts.items() if part[0] in split_of or not split_of}
-    classes = tuple(sorted({inside[name][depth] for name in visible if len(inside.get(name, ())) > depth}))
-    index = {name: i for i, name in enumerate(classes)}
-    items: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(split_of.values()) or [""]}
-    for name in images:
-        part = inside.get(name, [])
-        if len(part) > depth + 1:
-            items[split_of[part[0]] if split_of else ""].append((name, index[part[depth]]))
-    used = {name for pairs in items.values() for name, _ in pairs}
-    unused = {
-        "hidden files": [n for n in names if is_hidden(n) and not n.startswith("__MACOSX") and n not in used],
-        "files that are no images": [n for n in shown if n not in images and n != "manifest.json"],
-        "images in no class": [n for n in images if n not in used],
-    }
-    remarks = [f"left out {len(group)} {kind}, such as {group[0]}" for kind, group in unused.items() if group]
-    return classes, items, remarks
+    path, _, text = where.rpartition("?")
+    pairs = parse_qsl(text.replace("+", "%2B"), keep_blank_values=True)
+    names = {name for name, _ in pairs}
+    if not names or not names <= {"train", "validation", "test", "folders"} or (not path and "train" not in names):
+        return where, Asked()
+    if pairs == [("folders", "classes")]:
+        return path, Asked(classes=True)
+    filled = all(folder.strip("/") for _, folder in pairs)
+    if len(names) < len(pairs) or "train" not in names or "folders" in names or not filled:
+        raise InputError(
+            "A question about folders must be PATH?folders=classes or PATH?train=FOLDER&test=FOLDER, each once, with "
+            f"train; got {where}"
+        )
+    return path, Asked(dict(pairs))
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
-    """Train and test by the content identifier: adding or removing an image moves no other image."""
-    test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in examples.identifiers()], bool)
+    """Train and test by the content identifier; every class trains.
+
+    A class whose images would all be test images trains on the one with the smallest identifier. So adding or removing
+    an image moves no image of another class, and of its own class only this one. Without any test image, the smallest
+    identifier of a class of several images is test; there is no test split if each class has one image.
+    """
+    identifiers = examples.identifiers()
+    test = np.array([int(name[:8], 16) % HELD_OUT == 0 for name in identifiers], bool)
+    rows = {label: np.flatnonzero(examples.labels == label) for label in {*examples.labels[test].tolist()}}
+    for several in rows.values():
+        if test[several].all():
+            first = min(identifiers[i] for i in several)
+            test[[i for i in several if identifiers[i] == first]] = False
+    if not test.any():
+        test = first_to_spare(identifiers, examples.labels)
+    if not test.any():
+        return {"train": examples}
     return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
+
+
+def first_to_spare(identifiers: Sequence[str], labels: np.ndarray) -> np.ndarray:
+    """A mask of the image with the smallest identifier, and its copies, of the classes that keep another image."""
+    images: dict[int, set[str]] = {}
+    for label, identifier in zip(labels.tolist(), identifiers, strict=True):
+        images.setdefault(label, set()).add(identifier)
+    spare = {min(several): label for label, several in images.items() if len(several) > 1}
+    first = min(spare, default=None)
+    return np.array([name == first for name in identifiers], bool) & (labels == spare.get(first or "", -1))
 
 
 # Zips and manifests
@@ -173,6 +254,30 @@ def open_zip(path: Place) -> Archive:
     except Exception as error:
         got = f"{path} ({type(error).__name__})"
         raise refusal("open_dataset", "a folder or a zip", got, "Unpack it, or fetch it again") from error
+
+
+def member_names(archive: Archive) -> dict[str, str]:
+    """Returns the name of each member in the archive by its name as read: with slashes, and in UTF-8.
+
+    Windows programs write backslashes; several programs write UTF-8 without the flag that says so.
+    """
+    names: dict[str, str] = {}
+    changed = {"backslashes in names are read as slashes": "", "names without the UTF-8 flag are read as UTF-8": ""}
+    slashes, letters = changed
+    for info in archive.infolist():
+        name = info.filename
+        if not info.flag_bits & 0x800 and not name.isascii():
+            with contextlib.suppress(UnicodeError):
+                name = name.encode("cp437").decode("utf-8")
+                changed[letters] = changed[letters] or name
+        if "\\" in name:
+            name = name.replace("\\", "/")
+            changed[slashes] = changed[slashes] or name
+        names[name] = info.filename
+    for line, first in changed.items():
+        if first:
+            note(f"{line}, such as {first}")
+    return names
 
 
 def read_member(archive: Archive, name: str) -> bytes:
@@ -209,10 +314,19 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
         names.setdefault(item[1], []).append(item)
     if len(names) == 1:
         names = {"train": [*items]}  # a single split, of any name
-    unknown = sorted({*names} - {*SPLITS})
-    require(not unknown, "open_dataset", f"splits of {', '.join(SPLITS)} in {where}", ", ".join(unknown))
+    split_by_name = one_name_each(names, where)
+    unknown = sorted({*names} - {*split_by_name})
+    require(not unknown, "open_dataset", f"splits of train, test, validation in {where}", ", ".join(unknown))
+    used = {label for _, _, label in items}
+    empty = tuple(name for label, name in enumerate(classes) if label not in used)
+    for name in empty:
+        note(f"no image of {where} is of class {name}: the class keeps its place")
     return Dataset(
         path.stem,
         classes,
-        {SPLITS[split]: make([i[0] for i in rows], [i[2] for i in rows]) for split, rows in sorted(names.items())},
+        {
+            split_by_name[split]: make([i[0] for i in rows], [i[2] for i in rows])
+            for split, rows in sorted(names.items())
+        },
+        empty=empty,
     )

@@ -21,39 +21,55 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath, name_below
-from tangent_jax.data.columns import Label, Part, assemble, by_split, choose, classes_beside, options
-from tangent_jax.data.folders import is_hidden
+from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
+from tangent_jax.data.labels import listed
+from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.sources import Dataset, check_size, existing_path
+from tangent_jax.data.splits import one_name_each
 
+T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group
 GROUPS = 4  # row groups kept in memory
+SHARD = re.compile(r"(?P<before>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>(-[0-9a-zA-Z]+)*)\.(parquet|arrow)")
+NUMBERED = re.compile(r"(?P<before>)(?P<count>)(?P<number>\d{4})\.parquet")
 READING = threading.Lock()  # threads must not read one row group several times
 
 
 def hugging_face(where: str) -> Dataset:
     """Opens a data set of parquet or arrow files."""
-    name, chosen = options(where)
-    require("split" not in chosen, "open_dataset", "PATH?image=COLUMN&label=COLUMN: files name their splits", where)
+    name, chosen = options(where, "hf:PATH", ("image", "label"))
     path = existing_path(name)
     root = path if path.is_dir() else path.parent
     files = data_files(path) if path.is_dir() else [path]
     schemas = {file: read_whole(file, schema_of) for file in files}
-    image, label = columns(schemas[files[0]], chosen, files[0])
-    classes = class_names(schemas[files[0]], label, files[0])
-    types = [schemas[files[0]].field(name).type for name in (image, label)]
-    for file, own in schemas.items():
-        alike = [own.field(name).type for name in (image, label) if own.get_field_index(name) >= 0] == types
-        expected = f"the columns {image} and {label} of one type, and of the same classes, in all files of {path}"
-        good = alike and class_names(own, label, file) == classes
-        require(good, "open_dataset", expected, f"others in {name_below(file, root)}")
-    groups, remarks = by_split(root, files)
-    parts = {split: part_of(split, some, image, label) for split, some in groups.items()}
-    return assemble(path, parts, classes or classes_beside(root), remarks)
+    first = files[0]
+    image, label = columns(schemas[first], chosen, first)
+    classes = class_names(schemas[first], label, first)
+    for file, schema in schemas.items():
+        if {image, label} - {*schema.names}:
+            raise InputError(
+                f"each file of {path} must have the columns {image} and {label}; {file} has {held(schema)}"
+            )
+        for column in (image, label):
+            kinds = [holds_of(s.field(column).type) for s in (schemas[first], schema)]
+            if kinds[0] != kinds[1]:
+                types = f"{schemas[first].field(column).type} in {first} and {schema.field(column).type} in {file}"
+                raise InputError(f"the column {column} must be of one type in all files of {path}; it is {types}")
+        own = class_names(schema, label, file)
+        if own != classes:
+            raise InputError(
+                f"the files of {path} must have the same classes; {first} has {listed(classes or ['none'])},"
+                f" and {file} has {listed(own or ['none'])}"
+            )
+    check_splits(path, files)
+    groups = by_split(root, files, series_of)
+    parts = {split: part_of(split, some, image, label, root) for split, some in groups.items()}
+    return assemble(path, parts, classes or classes_beside(root))
 
 
 # Files
@@ -66,11 +82,17 @@ def data_files(path: Any) -> list[Any]:
     saved = {state.parent for state in states}
     files = [file for file in below if file.suffix in (".parquet", ".arrow") and file.parent not in saved]
     files += [file for state in states for file in saved_files(state)]
-    missing = [str(file) for file in files if not file.is_file()] + list_lacking(files)
-    require(not missing, "open_dataset", f"all files of {path}", f"none named {missing[:1]}", "Fetch it again")
-    require(files, "open_dataset", f"parquet or arrow files in {path}", "none")
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise InputError(f"{path} must hold all its files; {missing[0]} is missing. Fetch it again")
+    check_series(files)
+    if not files:
+        others = sorted({file.suffix for file in below if file.suffix})
+        got = f"only files of {listed(others)}" if others else "no file"
+        raise InputError(f"{path} must hold parquet or arrow files; it holds {got}")
     kinds = {file.suffix for file in files}
-    require(len(kinds) == 1, "open_dataset", f"one kind of files in {path}", " and ".join(sorted(kinds)))
+    if len(kinds) > 1:
+        raise InputError(f"{path} must hold one kind of files; it holds {' and '.join(sorted(kinds))}. Name one folder")
     return files
 
 
@@ -84,15 +106,64 @@ def saved_files(state: Any) -> list[Any]:
     return [state.parent / PurePath(name).name for name in names]
 
 
-def list_lacking(files: Sequence[Place]) -> list[str]:
-    """The missing files of numbered series, NAME-00000-of-00002."""
-    present, wanted = {str(file) for file in files}, set()
+def check_series(files: Sequence[Place]) -> None:
+    """Raises InputError for numbered series with a missing file, or with two files of one number.
+
+    The datasets library writes NAME-00000-of-00002.parquet, also with a hash behind; the hub's conversion to parquet
+    writes 0000.parquet, 0001.parquet.
+    """
+    series: dict[tuple[Place, str, str], dict[int, list[Place]]] = {}
     for file in files:
-        match = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})(\D.*)", str(file))
-        if match:
-            before, count, after = match.groups()
-            wanted |= {f"{before}{i:05d}-of-{count}{after}" for i in range(int(count))}
-    return sorted(wanted - present)
+        match = SHARD.fullmatch(file.name) or NUMBERED.fullmatch(file.name)
+        if match is not None:
+            key = file.parent, match["before"], match["count"] or ""
+            series.setdefault(key, {}).setdefault(int(match["number"]), []).append(file)
+    counts: dict[tuple[Place, str], set[str]] = {}
+    for (folder, before, count), numbers in series.items():
+        counts.setdefault((folder, before), set()).add(count)
+        if len(counts[folder, before]) > 1:
+            wanted = " and ".join(sorted(f"{before}*-of-{count}" for count in counts[folder, before]))
+            raise InputError(
+                f"{folder} must hold one series of {before or 'files'}; it holds {wanted}. Remove the older one"
+            )
+        twice = [own for own in numbers.values() if len(own) > 1]
+        if twice:
+            names = " and ".join(file.name for file in twice[0])
+            raise InputError(f"{folder} must hold one file of each number; it holds {names}. Remove the older one")
+        last = int(count) if count else max(numbers) + 1
+        lacking = [number for number in range(last) if number not in numbers]
+        if lacking:
+            example = numbers[min(numbers)][0]
+            match = SHARD.fullmatch(example.name)
+            name = f"{lacking[0]:04d}" if match is None else f"{before}{lacking[0]:05d}-of-{count}"
+            name += "-*" if match is not None and match["hash"] else ""
+            raise InputError(
+                f"{folder} must hold all files of a series; {name}{example.suffix} is missing, and"
+                f" {len(lacking)} of {last} in all. Fetch them again"
+            )
+
+
+def series_of(name: str) -> str:
+    """The name of the series of a file, without its number, hash and suffix."""
+    match = SHARD.fullmatch(name)
+    if match is not None:
+        return match["before"].rstrip("-")
+    return re.sub(r"[\W_]*[0-9]+$", "", re.sub(r"\.(parquet|arrow)$", "", name)) or name
+
+
+def check_splits(path: Place, files: Sequence[Any]) -> None:
+    """Raises InputError for several splits if none of their names says train, validation or test.
+
+    A name before 00000-of-00002 is a split, and so is a folder beside dataset_dict.json.
+    """
+    matches = [SHARD.fullmatch(file.name) for file in files if file.suffix == ".parquet"]
+    stated = {match["before"].rstrip("-") for match in matches if match is not None}
+    stated |= {file.parent.name for file in files if (file.parent.parent / "dataset_dict.json").is_file()}
+    if len(stated) > 1 and not one_name_each(stated, path):
+        raise InputError(
+            f"the splits of {path} must have names that say train, validation or test; they are"
+            f" {listed(sorted(stated))}. Rename the files or folders"
+        )
 
 
 def arrow() -> Any:
@@ -176,35 +247,65 @@ def class_names(schema: Any, label: str, file: Place) -> tuple[str, ...] | None:
     return None if names is None else convert(tuple[str, ...], names, "open_dataset", where)
 
 
+def holds_of(kind: Any) -> str:
+    """The use of a column of this type: "images", "numbers", "Booleans", "texts", or "" for none."""
+    types = arrow().types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_struct(kind):
+        place = kind.get_field_index("bytes")
+        return "images" if place >= 0 and is_bytes(kind.field(place).type) else ""
+    if is_bytes(kind):
+        return "images"
+    if types.is_boolean(kind):
+        return "Booleans"
+    if types.is_integer(kind) or types.is_floating(kind):
+        return "numbers"
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return "texts" if is_text else ""
+
+
+def is_bytes(kind: Any) -> bool:
+    """True for a type of bytes of any length."""
+    types = arrow().types
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+
+
+def held(schema: Any) -> str:
+    """The columns of a schema with their types, for an error."""
+    return listed([f"{field.name} ({in_words(field.type)})" for field in schema])
+
+
+def in_words(kind: Any) -> str:
+    """A type in words; a list says that it is several labels."""
+    types = arrow().types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    is_list = is_list or types.is_list_view(kind) or types.is_large_list_view(kind)
+    return f"{kind}, several for one image" if is_list else str(kind)
+
+
 def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str]:
     """(column of images, column of labels) of a file."""
-    features, types = features_of(schema, file), arrow().types
-    alone = len({*schema.names}) == len(schema.names)
-    require(alone, "open_dataset", f"columns of different names in {file}", ", ".join(schema.names))
-    kind_of = {name: features.get(name, {}).get("_type") for name in schema.names}
-
-    def holds_images(kind: Any) -> bool:
-        place = kind.get_field_index("bytes") if types.is_struct(kind) else -1
-        kind = kind.field(place).type if place >= 0 else kind
-        return types.is_binary(kind) or types.is_large_binary(kind)
-
-    def holds_labels(kind: Any) -> bool:
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        return types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
-
-    images = [field.name for field in schema if holds_images(field.type)]
-    labels = [field.name for field in schema if holds_labels(field.type)]
-    image = choose("image", chosen.get("image"), [n for n in images if kind_of[n] == "Image"] or images, images, file)
-    of_class = [name for name in labels if kind_of[name] == "ClassLabel"]
-    return image, choose("label", chosen.get("label"), of_class or labels, labels, file)
+    features = features_of(schema, file)
+    if len({*schema.names}) < len(schema.names):
+        raise InputError(f"the columns of {file} must have different names; they are {', '.join(schema.names)}")
+    images: list[Column] = []
+    labels: list[Column] = []
+    for field in schema:
+        stated = features.get(field.name, {}).get("_type")
+        use = holds_of(field.type)
+        words = in_words(field.type)
+        images.append(Column(field.name, words, use == "images", stated == "Image"))
+        labels.append(Column(field.name, words, use in ("numbers", "Booleans", "texts"), stated == "ClassLabel"))
+    return choose("image", chosen, images, file), choose("label", chosen, labels, file)
 
 
 # Rows
 
 
-def part_of(split: str, files: Sequence[Place], image: str, label: str) -> Part:
+def part_of(split: str, files: Sequence[Place], image: str, label: str, root: Place) -> Part:
     """The rows of the files of one split."""
-    labels: list[Label] = []
+    labels: list[Any] = []
     paths: list[str | None] = []
     counts = []
     for file in files:
@@ -218,11 +319,19 @@ def part_of(split: str, files: Sequence[Place], image: str, label: str) -> Part:
         f"{before}{path if path and times[path] == 1 else f'{row}/{path}' if path else row}"
         for row, path in enumerate(paths)
     ]
-    places = tuple(files), [*accumulate(counts)], image
-    return Part(names, labels, partial(read_row, *places), partial(place_of, *places))
+    ends = [*accumulate(counts)]
+    places = tuple(files), ends, image
+    row = partial(row_name, tuple(name_below(file, root) for file in files), ends)
+    return Part(names, labels, partial(read_row, *places), partial(place_of, *places), row)
 
 
-def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Label], list[str | None]]:
+def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:
+    """The name of a row in an error: its number in its file."""
+    file, own = row_in_file(files, ends, row)
+    return f"row {own} of {file}"
+
+
+def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Any], list[str | None]]:
     """The labels in a file, and the paths of its images, or None."""
     kind = schema_of(file).field(image).type
     has_paths = arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0
@@ -238,7 +347,7 @@ def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Label], 
     return labels.to_pylist(), own
 
 
-def row_in_file(files: tuple[Place, ...], ends: list[int], row: int) -> tuple[Place, int]:
+def row_in_file(files: tuple[T, ...], ends: list[int], row: int) -> tuple[T, int]:
     """The file of a row, and the row's number there; `ends`: one past the last row of each file."""
     place = bisect.bisect_right(ends, row)
     return files[place], row - (ends[place - 1] if place else 0)
@@ -265,6 +374,8 @@ def value_at(file: Place, image: str, row: int) -> bytes:
             value = group_column(file, stamp(file), group, image)[row - (ends[group - 1] if group else 0)]
     else:
         value = map_column(file, stamp(file), image)[row]
+    if isinstance(value, arrow().DictionaryScalar):
+        value = value.value
     if isinstance(value, arrow().StructScalar):
         value = value["bytes"]
     content = value.as_buffer()

@@ -1,5 +1,6 @@
 """Data sets by name: `open_dataset(spec)`. To add an archive, add an entry to `archives.ARCHIVES`."""
 
+import dataclasses
 import os
 
 from tangent_jax.core import InputError, refusal, require
@@ -8,8 +9,10 @@ from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
 from tangent_jax.data.hugging_face import hugging_face
-from tangent_jax.data.sources import Dataset, digits, existing_path, tfds
+from tangent_jax.data.left_out import opening
+from tangent_jax.data.sources import Dataset, digits, existing_path
 from tangent_jax.data.tars import tars
+from tangent_jax.data.tfds import tfds
 
 KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
 
@@ -31,7 +34,14 @@ def open_dataset(spec: str) -> Dataset:
     (('cat', 'dog'), 2, 1)
     """
     require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
-    kind, _, where = os.fspath(spec).partition(":")
+    with opening() as record:
+        dataset = read_dataset(os.fspath(spec))
+    return dataclasses.replace(dataset, remarks=record.remarks())
+
+
+def read_dataset(spec: str) -> Dataset:
+    """Reads the data set of a specification within an opening, which records the things left out."""
+    kind, _, where = spec.partition(":")
     if kind == "digits":
         return digits()
     openers = {"folder": folder, "hf": hugging_face, "wds": tars, "csv": csv_file, "tfds": tfds}

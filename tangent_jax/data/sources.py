@@ -1,9 +1,9 @@
-"""Sources of images: `Dataset` and `Examples`; digits, files, and TFDS.
+"""Sources of images: `Dataset` and `Examples`; digits and files.
 
 digits                  scikit-learn's handwritten digits (real, no network), split by writer order
 folder:PATH             a folder or a zip (folders.py)
 hf:, wds:, csv:PATH     Hugging Face files, tars, a CSV (hugging_face.py, tars.py, csv_file.py)
-tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set prepared as array_record, read without TensorFlow
+tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set (tfds.py)
 """
 
 import dataclasses
@@ -11,16 +11,14 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.files import expand_path
-from tangent_jax.core.records import parse_json
 from tangent_jax.core.url_paths import Place, as_place
 from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
+from tangent_jax.data.left_out import NoImagesOfClass
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
@@ -28,7 +26,6 @@ SUFFIXES = (
 )
 """The suffixes of images, in lower case; the content decides which format it is, and whether it can be read."""
 MOST_BYTES = 1 << 28  # the most bytes of one encoded image
-TFDS_CLASSES = "tensorflow_datasets."
 MOST_HELD = 1 << 28  # the most bytes of images that a split holds in memory
 
 
@@ -53,6 +50,8 @@ class Examples:
 
     `where(i)`: the file of example i and the place of its bytes there; the content identifier is stored for it while
     the file's state lasts. An image that was read to be identified is `held`, within limits, so that it is read once.
+    `classes`: the names of the class indices, if known. `every_class`: True for the training split of a data set, where
+    each class must keep a readable example; a part of it (`take`) may lack classes.
     """
 
     names: tuple[str, ...]
@@ -60,6 +59,8 @@ class Examples:
     read: Callable[[int], bytes | np.ndarray]
     where: Callable[[int], tuple[Place, str]] | None = None
     held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
+    classes: tuple[str, ...] = ()
+    every_class: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -69,10 +70,21 @@ class Examples:
         rows = np.asarray(rows)
         where = self.where and partial(read_at, self.where, rows)
         names, read = tuple(self.names[i] for i in rows), partial(read_at, self.read, rows)
-        part = Examples(names, self.labels[rows], read, where, self.held)
+        part = Examples(names, self.labels[rows], read, where, self.held, self.classes)
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
+
+    def of_classes(self, classes: tuple[str, ...], every_class: bool) -> "Examples":
+        """The same examples with the names of their classes."""
+        named = dataclasses.replace(self, classes=classes, every_class=every_class)
+        if "_identifiers" in vars(self):
+            vars(named)["_identifiers"] = self._identifiers
+        return named
+
+    def class_name(self, label: int) -> str:
+        """The name of a class index, or the index where names are not known."""
+        return self.classes[label] if label < len(self.classes) else f"class {label}"
 
     def without(self, hashes: Set[str]) -> "Examples":
         """The examples without removed ones, by the hashes of their identifiers; the index forgets those."""
@@ -80,7 +92,8 @@ class Examples:
         if not gone:
             return self
         forget(hashes, {self.names[i] for i in gone})
-        return self.take(np.array([i for i in range(len(self)) if i not in gone], int))
+        rest = self.take(np.array([i for i in range(len(self)) if i not in gone], int))
+        return rest.of_classes(self.classes, self.every_class)
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, independent of its name."""
@@ -108,12 +121,16 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out."""
+    """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out.
+
+    `empty`: the classes that have a place and a name, and no image in this data set.
+    """
 
     name: str
     classes: tuple[str, ...]
     splits: dict[str, Examples]
     remarks: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
     def identity(self) -> list:
         """The identity of the data set: its classes, and every image's content and label by split."""
@@ -151,7 +168,8 @@ class Dataset:
         raise refusal("Dataset", f"a test or validation split in {self.name}", sorted(self.splits))
 
     def __post_init__(self) -> None:
-        require(len(self.classes) >= 2, "open_dataset", f"at least two classes in {self.name}", len(self.classes))
+        filled = len(self.classes) - len(self.empty)
+        require(filled >= 2, "open_dataset", f"at least two classes in {self.name}", filled)
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
         require(not twice, "open_dataset", f"classes of different names in {self.name}", f"{twice[:1]} twice")
         require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
@@ -159,9 +177,15 @@ class Dataset:
             expected = f"images in every split of {self.name}"
             require(len(examples), "open_dataset", expected, f"none in {split}", "Add some")
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
-        expected, do = f"a training image of every class of {self.name}", "Add images or remove the class"
         for class_name, count in zip(self.classes, counts, strict=True):
-            require(count > 0, "open_dataset", expected, f"none of {class_name}", do)
+            if count == 0 and class_name not in self.empty:
+                raise NoImagesOfClass(
+                    f"open_dataset: expected a training image of every class of {self.name}; got none of {class_name}. "
+                    "Add images or remove the class",
+                    class_name,
+                )
+        splits = {split: part.of_classes(self.classes, split == "train") for split, part in self.splits.items()}
+        object.__setattr__(self, "splits", splits)
 
 
 def existing_path(where: str) -> Place:
@@ -236,63 +260,3 @@ def check_size(size: int, name: object) -> None:
     require(
         size <= MOST_BYTES, "open_dataset", f"an image of at most {MOST_BYTES >> 20} MiB", f"{name} of {size} bytes"
     )
-
-
-def read_record(source: Any, i: int) -> np.ndarray:
-    """The image of record `i` of a TFDS source."""
-    return np.asarray(source[i]["image"])
-
-
-def check_features(path: Path) -> None:
-    """Raises InputError for a features.json with classes that are not TFDS's own.
-
-    TFDS imports, and so runs, any module that a data set names.
-    """
-
-    def walk(value: Any) -> None:
-        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
-            if key in ("pythonClassName", "python_class_name", "type", "proto_cls") and isinstance(entry, str):
-                own, do = entry.startswith(TFDS_CLASSES) or "." not in entry, "Read it by TFDS yourself if you trust it"
-                require(own, "open_dataset", f"features of {TFDS_CLASSES}* in {path}", entry, do)
-            if isinstance(entry, (dict, list)):
-                walk(entry)
-
-    walk(parse_json("open_dataset", path.read_bytes(), path) if path.is_file() else {})
-
-
-def tfds(where: str) -> Dataset:
-    """Opens a TFDS data set in array_record format, by its random-access data sources."""
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        do = "pip install 'tangent-jax[data]'"
-        raise refusal("open_dataset", "tensorflow-datasets", "no such package", do) from error
-    name, _, data_dir = where.partition("@")
-    once = f"Prepare it once where TensorFlow is installed: tfds build {name} --file_format=array_record"
-    root = expand_path("open_dataset", data_dir) if data_dir else None
-    prepared = sorted(path.parent for path in root.glob("**/dataset_info.json")) if root else []
-    versions = [path for path in prepared if name.split("/")[0] in path.parts or path == root]
-    for path in versions[-1:]:
-        check_features(path / "features.json")
-    try:
-        builder: Any = (
-            tensorflow_datasets.builder_from_directory(versions[-1])
-            if versions
-            else tensorflow_datasets.builder(name, try_gcs=False, data_dir=data_dir or None)
-        )
-        if not builder.info.splits:
-            raise LookupError("no split is prepared")
-        sources = {split: builder.as_data_source(split) for split in builder.info.splits}
-        classes = tuple(builder.info.features["label"].names)
-    except Exception as error:
-        detail = [*str(error).strip().splitlines(), ""][0]
-        expected, do = f"the TFDS set {name}, prepared as array_record", f"{once}, then pass tfds:NAME@DATA_DIR"
-        raise refusal("open_dataset", expected, f"{type(error).__name__}: {detail}", do) from error
-
-    def examples(split: str) -> Examples:
-        source = sources[split]
-        labels = np.array([int(source[i]["label"]) for i in range(len(source))], np.int32)
-        names = tuple(f"{split}/{i}" for i in range(len(labels)))
-        return Examples(names, labels, partial(read_record, source))
-
-    return Dataset(name, classes, {split: examples(split) for split in sources})

@@ -2,9 +2,13 @@
 
     PATH.tar, PATH-{000..099}.tar, {train,test}-{0..9}.tar, PATH-*.tar, or a folder of tars; their names say the split
     KEY.jpg (.png, .webp, ...)          the image; where a sample has several, one is chosen: ?image=EXTENSION
-    KEY.cls                             the label, a class index or name; or
-    KEY.json                            its fields, of which one is the label: ?label=FIELD
+    KEY.cls, KEY.txt, KEY.label         the label, a class index or name, the first of these that is there; or
+    KEY.json                            its fields; ?label=FIELD chooses, if several may be the label
     classes.txt                         in the folder of the tars: the names of the class indices, a line each
+
+A key ends at the first dot of a member's name, as in webdataset: p1.final.jpg is the image final.jpg of p1. Letter case
+of extensions makes no difference. Tars may be gzipped (tar_members.py). Tars that were joined (`cat a.tar b.tar`, which
+`tar -i` reads) are read to the last one.
 
 The headers of a tar are read once: the index of identifiers.py stores them until the tar changes. Nothing is unpacked,
 so a member's name cannot write anywhere. A tar without its closing block is truncated, and refused. An image is named
@@ -18,7 +22,9 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,20 +32,30 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, progress_bar, refusal, require
+from tangent_jax.core import InputError, progress_bar
 from tangent_jax.core.files import expand_path
 from tangent_jax.core.records import as_text, parse_json
-from tangent_jax.core.url_paths import Place, UrlPath, as_place, name_below, read_range
+from tangent_jax.core.url_paths import Place, UrlPath, as_place, name_below
 from tangent_jax.core.urls import is_url
-from tangent_jax.data.columns import Label, Part, as_labels, assemble, by_split, choose, classes_beside, options
-from tangent_jax.data.folders import is_hidden
+from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
+from tangent_jax.data.labels import listed
+from tangent_jax.data.layouts import is_hidden
+from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
+from tangent_jax.data.tar_members import Stream, is_gzip, read_bytes
 
 MOST_TARS = 100_000
 MOST_JSON = 1 << 20  # bytes
 LONGEST = 256  # the most bytes, or letters, of a label
 BLOCK = 512  # bytes of a block; a block of zeros closes a tar
+FORMAT = 2  # of the lists in the index
+ENDINGS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+LABELS = ("cls", "label", "class", "cls2")
+TEXTS = ("txt", "text")
+NUMBERS = ("index", "id", "inx", "count")
+"""Extensions of members that hold a label: a text only if nothing else does, a number only if it is chosen."""
+KINDS = {int: "whole numbers", str: "texts", float: "numbers", bool: "Booleans", list: "lists", type(None): "null"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +64,38 @@ class Sample:
 
     key: str
     images: dict[str, tuple[int, int]]
-    labels: dict[str, int | str]
+    labels: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The samples of a tar, and how many of its members are neither image nor label, by extension.
+
+    `packed`: it is gzipped; `joined`: the number of tars that were joined to it.
+    """
+
+    samples: tuple[Sample, ...]
+    others: dict[str, int]
+    packed: bool
+    joined: int
 
 
 def tars(where: str) -> Dataset:
     """Opens the data set of webdataset's tars."""
-    pattern, chosen = options(where)
-    require("split" not in chosen, "open_dataset", "PATH?image=EXTENSION&label=FIELD: tars name their splits", where)
-    root, names = match_tars(pattern)
-    groups, remarks = by_split(root, names)
+    pattern, chosen = options(where, "wds:PATH", ("image", "label"))
+    root, names, is_pattern = match_tars(pattern)
+    groups = by_split(root, names, series_of, is_pattern)
     files = tuple(file for group in groups.values() for file in group)
     with progress_bar(len(files), "tar") as bar:
-        samples = [(place, sample) for place, file in enumerate(files) for sample in list_samples(file, bar)]
-    labels, extension = labels_of([s for _, s in samples], chosen.get("label"), root), chosen.get("image")
-    check_images([s for _, s in samples], extension, root)
+        lists = [list_samples(file, bar) for file in files]
+    packed = tuple(own.packed for own in lists)
+    for file, own in zip(files, lists, strict=True):
+        if own.joined > 1:
+            note(f"{file.name} holds {own.joined} joined tars, and all are read")
+    samples = [(place, sample) for place, own in enumerate(lists) for sample in own.samples]
+    leave_out_others(lists)
+
+    extension = choose_image([s for _, s in samples], chosen, root)
     spans, bare = {}, []
     for row, (place, sample) in enumerate(samples):
         image = sample.images.get(extension) if extension else next(iter(sample.images.values()), None)
@@ -69,57 +103,127 @@ def tars(where: str) -> Dataset:
             bare.append(sample.key)
         else:
             spans[row] = place, *image
-    remarks += [f"left out {len(bare)} samples without an image, such as {bare[0]}"] if bare else []
-    split_at, parts = [split for split, group in groups.items() for _ in group], {}
+    if bare:
+        leave_out(LeftOut("samples", "without an image", len(bare), bare[0], len(samples)))
+    field = choose_label([s for _, s in samples], chosen, root)
+    note_dots([s for _, s in samples], extension, field)
+
+    split_at = [split for split, group in groups.items() for _ in group]
+    parts = {}
     for split in groups:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
         own = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
-        read, span = partial(read_member, files, table, own), partial(span_of, files, table)
-        parts[split] = Part(own, [labels[row] for row in rows], read, span)
-    return assemble(root.absolute(), parts, classes_beside(root), remarks)
+        read, span = partial(read_member, files, packed, table, own), partial(span_of, files, table)
+        parts[split] = Part(own, [samples[row][1].labels.get(field) for row in rows], read, span)
+    return assemble(root.absolute(), parts, classes_beside(root))
 
 
-def labels_of(samples: list[Sample], chosen: str | None, root: Place) -> list[Label]:
-    """The label of each sample, by the chosen field, KEY.cls, or the only field."""
+def leave_out_others(lists: Sequence[Listing]) -> None:
+    """Leaves out the members that are neither images nor labels, by extension."""
+    others: Counter[str] = Counter()
+    for own in lists:
+        others.update(own.others)
+    for ending, count in others.most_common():
+        leave_out(LeftOut("members", "neither an image nor a label", count, of=ending))
+
+
+def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place) -> str:
+    """The field of the labels: the chosen one, KEY.cls, or the only one of its rank."""
     fields = sorted({field for sample in samples for field in sample.labels})
-    field = choose("label", chosen, ["cls"] if "cls" in fields else fields, fields, root)
-    labels: list[Label] = [sample.labels.get(field) for sample in samples]
-    texts = ["" if label is None else str(label) for label in labels]
-    return as_labels(texts, root) if field == "cls" else labels
+    ranks = [
+        [field for field in fields if field == "cls"],
+        [field for field in fields if field.rpartition(".")[2] not in (*TEXTS, *NUMBERS)],
+        [field for field in fields if field.rpartition(".")[2] in TEXTS],
+        [],
+    ]
+    stated = next((rank for rank in ranks if rank), [])
+    kinds: dict[str, set[str]] = {}
+    for sample in samples:
+        for field, label in sample.labels.items():
+            kinds.setdefault(field, set()).add(KINDS[type(label)])
+    columns = []
+    for field in fields:
+        is_plain_label = kinds[field] <= {"whole numbers", "texts", "null"}
+        fits = "lists" not in kinds[field] and ("label" in chosen or (field in stated and is_plain_label))
+        columns.append(Column(field, " and ".join(sorted(kinds[field])), fits))
+    return choose("label", chosen, columns, root)
 
 
-def check_images(samples: list[Sample], chosen: str | None, root: Place) -> None:
-    """Raises InputError if samples have several images and none is chosen, or if no sample has the chosen one."""
+def choose_image(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place) -> str | None:
+    """The extension of the images if it is chosen; None where each sample has one image, of any extension."""
     extensions = sorted({extension for sample in samples for extension in sample.images})
-    several = any(len(sample.images) > 1 for sample in samples)
-    choose("image", chosen, extensions if several else extensions[:1], extensions, root)
+    several = next((sample for sample in samples if len(sample.images) > 1), None)
+    columns = [Column(extension, "an image", True) for extension in extensions]
+    if several is not None and "image" not in chosen:
+        dotted = [extension for extension in several.images if "." in extension]
+        why = (
+            f"; a key ends at the first dot of a name, so {several.key}.{dotted[0]} is of {several.key}"
+            if dotted
+            else ""
+        )
+        raise InputError(
+            f"a sample of {root} must have one image; {several.key} has {listed(sorted(several.images))}{why}. Write"
+            " ?image=EXTENSION to choose, or write dots in keys as _"
+        )
+    if "image" in chosen or not extensions:
+        return choose("image", {"image": chosen["image"].lower()} if "image" in chosen else {}, columns, root)
+    return None
+
+
+def note_dots(samples: Sequence[Sample], extension: str | None, field: str) -> None:
+    """Notes samples that miss the label's field because their members' names have a dot before the extension."""
+    dotted = [
+        s for s in samples if s.images and field not in s.labels and any(f.endswith(f".{field}") for f in s.labels)
+    ]
+    if dotted:
+        other = next(name for name in dotted[0].labels if name.endswith(f".{field}"))
+        note(
+            f"a key ends at the first dot of a name, as in webdataset: {dotted[0].key}.{other} is the field {other} of"
+            f" {dotted[0].key}, not its {field} ({len(dotted)} samples). Write dots in keys as _"
+        )
 
 
 # Names
 
 
-def match_tars(pattern: str) -> tuple[Any, list[Any]]:
-    """(the surrounding folder, the tars that match a pattern)."""
+def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
+    """(the surrounding folder, the tars that match, whether they are named one by one or by a pattern)."""
     text = pattern if is_url(pattern) else str(expand_path("open_dataset", pattern))
     whole = as_place("open_dataset", text)
     if whole.is_dir():
-        files = [file for file in sorted(whole.rglob("*.tar")) if not is_hidden(name_below(file, whole))]
-        require(files, "open_dataset", f"tars in {text}", "none")
-        return whole, files
+        below = [path for path in sorted(whole.rglob("*")) if not is_hidden(name_below(path, whole))]
+        files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
+        if not files:
+            others = sorted({path.suffix for path in below if path.suffix and path.is_file()})
+            got = f"only files of {listed(others)}" if others else "no file"
+            raise InputError(f"{text} must hold tars; it holds {got}")
+        return whole, files, False
     names = [*islice(braces(text), MOST_TARS + 1)]
-    require(len(names) <= MOST_TARS, "open_dataset", f"at most {MOST_TARS:,} tars", f"more by {pattern}")
+    if len(names) > MOST_TARS:
+        raise InputError(f"a pattern must name at most {MOST_TARS:,} tars; {pattern} names more")
     root = as_place("open_dataset", os.path.dirname(re.split("[{*]", text)[0]) or ".")
     if isinstance(root, UrlPath):
         own = [name.removeprefix(f"{root}/") for name in names]
         files = [path for name in own for path in (root.glob(name) if "*" in name else [root / name])]
     else:
         files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
-    require(files, "open_dataset", f"tars named {pattern}", "none")
-    missing = [str(file) for file in files if not file.is_file()]
-    got = f"{len(missing)} that do not exist, such as {missing[:1]}"
-    require(not missing, "open_dataset", f"the tars {pattern}", got, "Fetch them, or name those that are there")
-    return root, [*dict.fromkeys(files)]
+    if not files:
+        raise InputError(f"{pattern} must name tars; no file has such a name")
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise InputError(
+            f"all tars of {pattern} must be there; {len(missing)} are not, such as {missing[0]}. Fetch them, or name"
+            " those that are there"
+        )
+    return root, [*dict.fromkeys(files)], True
+
+
+def series_of(name: str) -> str:
+    """The name of the series of a tar, without its number and suffix."""
+    endings = [ending for ending in ENDINGS if name.lower().endswith(ending)]
+    stem = name[: -max(map(len, endings), default=0) or None]
+    return re.sub(r"([\W_]*(of)?[\W_]*[0-9]+)+$", "", stem) or name
 
 
 def braces(text: str) -> Iterator[str]:
@@ -137,55 +241,95 @@ def braces(text: str) -> Iterator[str]:
 # Members
 
 
-def list_samples(file: Place, bar: Any) -> tuple[Sample, ...]:
+def list_samples(file: Place, bar: Any) -> Listing:
     """The samples of a tar, from the index or by its headers."""
-    key = key_of(file_state(file), "\0samples")
+    key = key_of(file_state(file), f"\0samples {FORMAT}")
     bar.update()
-    with contextlib.suppress(ValueError, TypeError, AttributeError):  # missing or damaged
-        entries = json.loads(look_up([key])[0] or "")
-        return tuple(Sample(k, {e: (int(o), int(n)) for e, (o, n) in i.items()}, dict(f)) for k, i, f in entries)
+    with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):  # missing or damaged
+        *entries, (_, others, packed, joined) = json.loads(look_up([key])[0] or "")
+        samples = (Sample(k, {e: (int(o), int(n)) for e, (o, n) in i.items()}, dict(f)) for k, i, f in entries)
+        return Listing(tuple(samples), dict(others), bool(packed), int(joined))
     try:
-        samples = read_headers(file)
+        found = read_headers(file)
     except InputError:
         raise
-    except Exception as error:  # tarfile raises many kinds of errors
-        do = "Fetch it again; tars are not to be compressed"
-        raise refusal("open_dataset", f"a whole tar {file}", f"{type(error).__name__}: {error}", do) from error
+    except Exception as error:  # tarfile and zlib raise many kinds of errors
+        raise InputError(f"{file} must be a whole tar; {type(error).__name__}: {error}. Fetch it again") from error
     if key is not None:
-        keep({key: json.dumps([(sample.key, sample.images, sample.labels) for sample in samples])})
-    return samples
+        entries = [(sample.key, sample.images, sample.labels) for sample in found.samples]
+        keep({key: json.dumps([*entries, ("", found.others, found.packed, found.joined)])})
+    return found
 
 
-def read_headers(file: Place) -> tuple[Sample, ...]:
+def read_headers(file: Place) -> Listing:
     """The samples of a tar, by its headers and the members that hold labels."""
     samples: dict[str, Sample] = {}
-    whole, do = f"a whole tar {file}", "Fetch it again"
-    with file.open("rb") as content, file.open("rb") as own, tarfile.open(fileobj=own, mode="r:") as archive:
-        size = content.seek(0, os.SEEK_END)
-        for member in archive:
-            end = member.offset_data + member.size
-            require(member.size >= 0 and end <= size, "open_dataset", whole, f"{member.name} cut off", do)
-            folder, slash, name = member.name.rpartition("/")
-            stem, _, extension = name.partition(".")
-            is_image = f".{extension}".lower().endswith(SUFFIXES)
-            if not stem or not (is_image or extension in ("cls", "json")) or not is_plain(member):
-                continue
-            sample = samples.setdefault(folder + slash + stem, Sample(folder + slash + stem, {}, {}))
-            if is_image:
-                once = extension not in sample.images
-                require(once, "open_dataset", f"members of different names in {file}", f"{member.name} twice")
-                sample.images[extension] = member.offset_data, member.size
-                continue
-            check_label(extension, member.size, f"{member.name} in {file}")
-            content.seek(member.offset_data)
-            new = fields_of(extension, content.read(member.size), f"{member.name} in {file}")
-            other = [field for field, label in new.items() if str(sample.labels.get(field, label)) != str(label)]
-            expected = f"one {other[0] if other else ''} of {sample.key} in {file}"
-            require(not other, "open_dataset", expected, f"two, and {member.name} has the second", "Remove one")
-            sample.labels.update(new)
-        content.seek(archive.offset)
-        require(content.read(BLOCK) == bytes(BLOCK), "open_dataset", whole, "one without its closing block", do)
-    return tuple(samples.values())
+    others: Counter[str] = Counter()
+    joined = 0
+    packed = is_gzip(file)
+    with Stream(file) if packed else file.open("rb") as content:
+        size = None if packed else content.seek(0, os.SEEK_END)
+        content.seek(0)
+        while True:
+            with tarfile.open(fileobj=content, mode="r:") as archive:
+                for member in archive:
+                    end = member.offset_data + member.size
+                    if member.size < 0 or (size is not None and end > size):
+                        raise InputError(f"{file} must be a whole tar; its {member.name} is cut off. Fetch it again")
+                    add_member(samples, others, member, content, file)
+                closing = archive.offset
+            content.seek(closing)
+            if content.read(BLOCK) != bytes(BLOCK):
+                raise InputError(f"{file} must be a whole tar; it has no closing block. Fetch it again")
+            joined += 1
+            # another tar may follow the zeros: tar itself stops here, and so would lose it
+            block = bytes(BLOCK)
+            while block == bytes(BLOCK):
+                block = content.read(BLOCK)
+            if not block.strip(b"\0"):
+                return Listing(tuple(samples.values()), dict(others), packed, joined)
+            try:
+                tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                got = "bytes follow its closing block that are no tar"
+                raise InputError(f"{file} must be a whole tar; {got}. Fetch it again") from error
+            content.seek(content.tell() - BLOCK)
+
+
+def add_member(
+    samples: dict[str, Sample], others: Counter[str], member: tarfile.TarInfo, content: Any, file: Place
+) -> None:
+    """Adds a member to its sample, or counts it among the others."""
+    folder, slash, name = member.name.rpartition("/")
+    stem, _, extension = name.partition(".")
+    extension = extension.lower()
+    last = extension.rpartition(".")[2]
+    if not stem or member.isdir() or re.match("__[^/]*__($|/)", member.name):  # hidden files; webdataset's own notes
+        return
+    is_image = f".{extension}".endswith(SUFFIXES)
+    is_label = last in (*LABELS, *TEXTS, *NUMBERS, "json")
+    is_caption = last in TEXTS and member.size > LONGEST
+    if not (is_image or is_label) or is_caption or not is_plain(member):
+        others[f".{last}" + (" (long texts)" if is_caption else " (links)" if is_image or is_label else "")] += 1
+        return
+    key = folder + slash + stem
+    sample = samples.setdefault(key, Sample(key, {}, {}))
+    if is_image:
+        if extension in sample.images:
+            raise InputError(f"the members of {file} must have different names; {member.name} is there twice")
+        sample.images[extension] = member.offset_data, member.size
+        return
+    where = f"{member.name} in {file}"
+    most = MOST_JSON if last == "json" else LONGEST
+    if member.size > most:
+        raise InputError(f"a label must have at most {most:,} bytes; {where} has {member.size}")
+    content.seek(member.offset_data)
+    for field, label in fields_of(extension, content.read(member.size), where).items():
+        if str(sample.labels.get(field, label)) != str(label):
+            raise InputError(
+                f"{key} in {file} must have one {field}; it has two, the second in {member.name}. Remove one"
+            )
+        sample.labels[field] = label
 
 
 def is_plain(member: tarfile.TarInfo) -> bool:
@@ -193,30 +337,34 @@ def is_plain(member: tarfile.TarInfo) -> bool:
     return member.isreg() and member.type != tarfile.GNUTYPE_SPARSE and not member.issparse()
 
 
-def check_label(extension: str, size: int, name: str) -> None:
-    """Raises InputError for more bytes than a label, or its JSON, may have."""
-    most = LONGEST if extension == "cls" else MOST_JSON
-    require(size <= most, "open_dataset", f"a label of at most {most:,} bytes", f"{name} of {size}")
+def fields_of(extension: str, content: bytes, where: str) -> dict[str, Any]:
+    """The labels by field in a member: a text by its extension, or the fields of a JSON."""
+    before, _, last = extension.rpartition(".")
+    if last != "json":
+        return {extension: as_text("open_dataset", content, where).strip()}
+    prefix = f"{before}." if before else ""
+    fields = parse_json("open_dataset", content, where)
+    labels: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, list):
+            labels[prefix + name] = value[:3]
+        elif type(value) in KINDS and (not isinstance(value, str) or len(value) <= LONGEST):
+            labels[prefix + name] = value
+    return labels
 
 
-def fields_of(extension: str, content: bytes, name: str) -> dict[str, int | str]:
-    """The labels by field in a member: whole numbers and short texts."""
-    if extension == "cls":
-        return {"cls": as_text("open_dataset", content, name).strip()}
-    fields = parse_json("open_dataset", content, name)
-    is_short = {n: not isinstance(v, str) or len(v) <= LONGEST for n, v in fields.items()}
-    return {n: v for n, v in fields.items() if type(v) in (int, str) and is_short[n]}
-
-
-def read_member(files: tuple[Place, ...], spans: np.ndarray, names: tuple[str, ...], i: int) -> bytes:
+def read_member(
+    files: tuple[Place, ...], packed: tuple[bool, ...], spans: np.ndarray, names: tuple[str, ...], i: int
+) -> bytes:
     """The bytes of the image of row `i`; spans: (file, offset, size) of each, "n 3"."""
     place, offset, size = spans[i].tolist()
     check_size(size, names[i])
     try:
-        content = read_range(files[place], offset, size)
-    except OSError as error:
-        raise refusal("open_dataset", "a readable tar", f"{files[place]} ({error.strerror})") from error
-    require(len(content) == size, "open_dataset", f"a whole {names[i]}", f"{len(content)} bytes, not {size}")
+        content = read_bytes(files[place], offset, size, packed[place])
+    except (OSError, zlib.error) as error:
+        raise InputError(f"{files[place]} must be a readable tar; {error}") from error
+    if len(content) != size:
+        raise InputError(f"{names[i]} must be whole; it has {len(content)} bytes, not {size}")
     return content
 
 

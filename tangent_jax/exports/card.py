@@ -179,7 +179,9 @@ def origins(parts: Any) -> list[Provenance]:
 
 def data_sets(parts: list[Provenance]) -> list[str]:
     """The names of the data sets of the components' recipes."""
-    specs = [re.split("[?@]", without_folders(part.recipe.dataset))[0] for part in parts if part.recipe]
+    places = [without_folders(part.recipe.dataset) for part in parts if part.recipe]
+    # folders of splits in several places have the name of the training images'
+    specs = [re.split("[?@&]", place.replace("?train=", "", 1) if ":?" in place else place)[0] for place in places]
     return sorted({PurePath(spec.partition(":")[2] or spec).stem for spec in specs})
 
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,8 @@ from tangent_jax.models.shared_rows import fetch_rows, share_rows
 from tangent_jax.train.batches import Batches, OnDevice
 
 FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
+OR_SKIP = ", or set skip_unreadable=True"
+"""The end of what the decoders advise for an unreadable image."""
 FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
 
 
@@ -160,7 +162,8 @@ def features(
                 the arrays as they are.
     Returns:    Features; `inputs` is a read-only memory map "n ...", or `Parts` of several; an array if images were
                 skipped or there is no example.
-    Raises:     InputError naming the first unreadable image, unless the cache skips them.
+    Raises:     InputError naming the first unreadable image, unless the cache skips them; with it, a class of the
+                training split without a readable image.
     """
     cache = cache or Cache()
     if not len(examples):  # nothing to compute, so no folder of the cache either
@@ -204,7 +207,39 @@ def features(
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
         placement.together(lambda: share_rows(cache.url, folder) if placement.is_writer() else None)
+    check_classes(rows.skipped, examples, model, cache)
     return readable(rows, examples, identifiers)
+
+
+def check_classes(skipped: Set[int], examples: Examples, model: Model, cache: Cache) -> None:
+    """Raises InputError for a class of a training split without a readable image; prints a line for other splits.
+
+    The data set was checked when it was opened, by the names of its images; only decoding tells which can be read.
+    """
+    lost = np.zeros(len(examples), bool)
+    lost[sorted(skipped)] = True
+    for label in np.unique(examples.labels[lost]) if examples.labels.ndim == 1 else ():
+        of_class = np.flatnonzero(examples.labels == label)
+        if not lost[of_class].all():
+            continue
+        first = int(of_class[0])
+        count = f"{len(of_class)} of {len(of_class)} images of {examples.class_name(int(label))} cannot be read"
+        line = f"{count}, the first because: {cause_of(first, examples, model, cache)}"
+        if examples.every_class:
+            raise InputError(f"{line}; a class needs a readable training image: mend them, or remove the class")
+        tell(line)
+
+
+def cause_of(row: int, examples: Examples, model: Model, cache: Cache) -> str:
+    """Returns why the image of a row cannot be decoded; it is read again, as the cache keeps no causes."""
+    preprocessing = model.preprocessing
+    if isinstance(preprocessing, Arrays):
+        return f"{examples.names[row]} was skipped"
+    decoder = Decoder(examples.read, examples.names, model.image_size, preprocessing, cache.most_pixels)
+    decoded = decoder(row)
+    if not isinstance(decoded, InputError):
+        return f"{examples.names[row]} could not be read before"
+    return str(decoded).removesuffix(OR_SKIP)  # this caller skips already
 
 
 def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str]) -> Features:

@@ -27,13 +27,13 @@ def test_capital_letters_and_val_name_splits(tmp_path):
         "test": 1, "train": 2, "validation": 1,
     }  # fmt: skip
     write(tmp_path, "validation/a/9.png")
-    with pytest.raises(InputError, match="one folder for each split; got TEST, Train, val, validation"):
+    with pytest.raises(InputError, match="val and validation both say validation"):
         opened(tmp_path)
 
 
 def test_a_folder_of_test_images_alone_is_not_trained_on(tmp_path):
     write(tmp_path, "test/a/1.png", "test/b/1.png")
-    with pytest.raises(InputError, match=r"a train split in .*; got \['test'\]"):
+    with pytest.raises(InputError, match="must have a training split, and has test alone"):
         opened(tmp_path)
 
 
@@ -45,10 +45,11 @@ def test_what_is_left_out_is_said(tmp_path):
     assert [name for name, _ in summary(dataset)["train"]] == sorted(PLAIN[:4])
     said = "\n".join(dataset.remarks)
     for words in (
-        "left out train/b/gone.png: a link to nothing",
-        "2 hidden files",
-        "1 files that are no images, such as train/a/Thumbs.db",
-        "1 images in no class, such as train/stray.png",
+        "left out 1 file: a link to nothing, such as train/b/gone.png",
+        "left out 1 files: hidden, such as train/.hidden/1.png",
+        "left out 1 files: added by macOS, such as train/a/._0.png",
+        "left out 1 files: added by Windows, such as train/a/Thumbs.db",
+        "left out 1 images of train: in no class folder of a split, such as train/stray.png",
     ):
         assert words in said, said
 

@@ -109,10 +109,13 @@ def test_several_columns_that_fit_are_named_and_one_is_chosen(tmp_path):
     for split in ("training", "dev"):
         as_parquet(tmp_path / f"d-{split}.parquet", columns, None)
     spec = f"hf:{tmp_path}"
-    refused(spec, r"one column of images in .*; got photo, mask\. Write PATH\?image=COLUMN")
-    refused(f"{spec}?image=mask", r"one column of labels in .*; got species, place\. Write PATH\?label=COLUMN")
-    refused(f"{spec}?image=masks&label=place", r"a column masks in .*; got photo, mask")
-    refused(f"{spec}?image=mask&colour=red", "image=COLUMN&label=COLUMN")
+    refused(spec, r"one column of images; photo, mask may each be it\. Write \?image=COLUMN")
+    refused(f"{spec}?image=mask", r"one column of labels; species, place may each be it\. Write \?label=COLUMN")
+    refused(
+        f"{spec}?image=masks&label=place",
+        r"image=masks must name a column of .*; its columns are photo \(binary\), mask \(binary\), species \(string\)",
+    )
+    refused(f"{spec}?image=mask&colour=red", r"must be hf:PATH\?image=...&label=..., each choice at most once")
     refused(f"{spec}?image=mask&image=photo", "at most once")
     assert open_dataset(f"{spec}?image=mask&label=species").classes == ("a", "b")
     by_place = open_dataset(f"{spec}?image=mask&label=place")
@@ -134,7 +137,7 @@ def test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_ou
     dataset = open_dataset(f"hf:{tmp_path / 'one'}")
     assert {*dataset.splits} == {"train", "test"}
     assert sum(map(len, dataset.splits.values())) == 20
-    assert "left out 20 of 40 rows of one, without a label, such as 2.png" in dataset.remarks
+    assert "left out 20 of 40 rows of one: without a label (10 null, 10 -1), such as 2.png" in dataset.remarks
     assert "one split: every fifth image by content is test" in dataset.remarks
     as_saved(tmp_path / "two/train", {"image": photos, "label": [0, 1] * 20})
     as_saved(tmp_path / "two/test", {"image": photos, "label": [-1] * 40})
@@ -144,9 +147,21 @@ def test_one_split_is_divided_by_content_and_labels_that_are_missing_are_left_ou
 
 
 BAD = {
-    "no image": ({"caption": ["a"], "label": [0]}, None, "a column of images in .*; got none"),
-    "no label": ({"image": PHOTOS[:1]}, {"image": IMAGE}, "a column of labels in .*; got none"),
-    "index too high": ({"image": PHOTOS[:2], "label": [0, 2]}, FEATURES, r"an index below 2; got \[2\]"),
+    "no image": (
+        {"caption": ["a"], "label": [0]},
+        None,
+        r"a column of images, each the encoded bytes of one image; its columns are caption \(string\), label",
+    ),
+    "no label": (
+        {"image": PHOTOS[:1]},
+        {"image": IMAGE},
+        "a column of labels, each one class index, class name or Boolean; its columns are image",
+    ),
+    "index too high": (
+        {"image": PHOTOS[:2], "label": [0, 2]},
+        FEATURES,
+        "the label of row 1 of d.parquet in .* is 2: none of the 2 classes, cat, dog",
+    ),
     "names no list": (TRAIN, {**FEATURES, "label": {"names": "ab", "_type": "ClassLabel"}}, "a list in the names"),
     "names of numbers": (TRAIN, {**FEATURES, "label": {"names": [1], "_type": "ClassLabel"}}, "text in the names"),
     "one class": ({"image": PHOTOS[:2], "label": ["a", "a"]}, {"image": IMAGE}, "at least two classes"),
@@ -160,25 +175,28 @@ def test_parquet_that_is_no_data_set_of_images_is_one_line(tmp_path, how):
 
 
 def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
-    refused(f"hf:{tmp_path}", "parquet or arrow files in .*; got none")
+    refused(f"hf:{tmp_path}", "must hold parquet or arrow files; it holds no file")
     as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
-    refused(f"hf:{tmp_path}", "none named .*train-00001-of-00002.parquet")
+    refused(f"hf:{tmp_path}", "all files of a series; train-00001-of-00002.parquet is missing, and 1 of 2 in all")
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", {**TRAIN, "label": list("abcde")}, {"image": IMAGE})
-    refused(f"hf:{tmp_path}", "the columns image and label of one type.*; got others in a/train-00001")
+    refused(
+        f"hf:{tmp_path}",
+        "the column label must be of one type in all files of .*; it is int64 in .* and string in .*train-00001",
+    )
     swapped = {**FEATURES, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", TRAIN, swapped)
-    refused(f"hf:{tmp_path}", "of the same classes, in all files of .*; got others in a/train-00001")
+    refused(f"hf:{tmp_path}", "must have the same classes; .* has cat, dog, and .*train-00001.* has dog, cat")
     (tmp_path / "a/train-00001-of-00002.parquet").unlink()
     os.rename(tmp_path / "a/train-00000-of-00002.parquet", tmp_path / "a/train.parquet")
     as_parquet(tmp_path / "b/train.parquet", TRAIN)
-    refused(f"hf:{tmp_path}", "one data set in .*; got a and b")
+    refused(f"hf:{tmp_path}", "must hold one data set; it holds a and b")
     as_saved(tmp_path / "b/test", TEST)
-    refused(f"hf:{tmp_path}", r"one kind of files in .*; got \.arrow and \.parquet")
-    refused(f"hf:{tmp_path}/b/test?split=x", "files name their splits")
+    refused(f"hf:{tmp_path}", r"must hold one kind of files; it holds \.arrow and \.parquet")
+    refused(f"hf:{tmp_path}/b/test?split=x", r"must be hf:PATH\?image=...&label=..., each choice")
     (tmp_path / "b/test/data-00000-of-00001.arrow").unlink()
-    refused(f"hf:{tmp_path}/b/test", "none named .*data-00000")
+    refused(f"hf:{tmp_path}/b/test", "must hold all its files; .*data-00000-of-00001.arrow is missing")
     (tmp_path / "b/test/state.json").write_text('{"_data_files": [{"filename": ""}]}')
-    refused(f"hf:{tmp_path}/b/test", "all files of")
+    refused(f"hf:{tmp_path}/b/test", "must hold all its files")
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])

@@ -92,8 +92,19 @@ def test_a_wrong_specification_is_one_clear_line(tmp_path, spec, match):
 def test_a_class_without_images_is_named(tmp_path):
     write(tmp_path, "train/a/1.png", "train/b/1.png", "test/a/1.png")
     (tmp_path / "train/empty").mkdir()
-    with pytest.raises(InputError, match=r"a training image of every class of .*; got none of empty"):
+    (tmp_path / "train/empty/1.raw").write_bytes(b"x")
+    with pytest.raises(
+        InputError, match=r"a training image of every class of .*; got none of empty.*left out 1 files of empty"
+    ):
         open_dataset(f"folder:{tmp_path}")
+
+
+def test_an_empty_class_folder_keeps_its_place_and_is_said(tmp_path):
+    write(tmp_path, "train/a/1.png", "train/c/1.png", "test/a/1.png")
+    (tmp_path / "train/b").mkdir()
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert (dataset.classes, dataset.empty, dataset.train.labels.tolist()) == (("a", "b", "c"), ("b",), [0, 2])
+    assert "the folder of class b is empty" in "\n".join(dataset.remarks)
 
 
 def test_one_class_is_refused(tmp_path):
@@ -191,46 +202,6 @@ def test_dtd_reads_each_of_its_ten_splits(tmp_path):
     for wrong in ("11", "0", "x"):
         with pytest.raises(InputError, match=r"dtd:PATH@SPLIT with a split in 1\.\.10"):
             open_dataset(f"dtd:{tmp_path}@{wrong}")
-
-
-def test_a_tfds_set_reads_without_tensorflow(tmp_path):
-    tfds = pytest.importorskip("tensorflow_datasets")
-
-    class TangentTiny(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = {
-                "image": tfds.features.Image(shape=(None, None, 3)),
-                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
-            }
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples(4), "test": self._generate_examples(2)}
-
-        def _generate_examples(self, count):
-            for i in range(count):
-                buffer = io.BytesIO()
-                Image.new("RGB", (9, 9), (40 * i,) * 3).save(buffer, "PNG")
-                yield i, {"image": io.BytesIO(buffer.getvalue()), "label": ["cat", "dog"][i % 2]}
-
-    TangentTiny(data_dir=tmp_path, file_format="array_record").download_and_prepare()
-    dataset = open_dataset(f"tfds:tangent_tiny@{tmp_path}")
-    assert (dataset.classes, len(dataset.splits["train"]), len(dataset.splits["test"])) == (("cat", "dog"), 4, 2)
-    for i, label in enumerate(dataset.splits["train"].labels):
-        assert (dataset.splits["train"].read(i)[0, 0, 0] // 40) % 2 == label
-    import sys
-
-    assert "tensorflow" not in sys.modules
-
-
-def test_a_tfds_set_that_is_not_prepared_says_how():
-    with pytest.raises(
-        InputError, match=r"Prepare it once where TensorFlow is installed: tfds build \w+ --file_format=array_record"
-    ) as error:
-        open_dataset("tfds:stanford_dogs@/nowhere")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("size", [(40, 20), (20, 40), (30, 30)])

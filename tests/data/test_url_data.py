@@ -102,5 +102,5 @@ def test_what_is_no_data_set_at_a_url_is_one_line(tmp_path):
     url = at_url(tmp_path / "z")
     refused(f"hf:{url}", "expected parquet files at a URL")
     refused("folder:memory://data/nothing", "expected a file or folder; got memory://data/nothing, which does not")
-    refused("wds:memory://data/nothing/{0..1}.tar", "2 that do not exist")
+    refused("wds:memory://data/nothing/{0..1}.tar", "2 are not, such as")
     refused("csv:memory://data/nothing.csv", "which does not exist")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from helpers import assert_rel_close, origin, predictor
 import tangent_jax as tj
 from tangent_jax.core import InputError
 from tangent_jax.core.files import file_fingerprint
-from tangent_jax.exports.card import anonymize
+from tangent_jax.exports.card import anonymize, data_sets, without_folders
 from tangent_jax.exports.folder import FORMATS, export
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import Recipe
@@ -202,3 +203,10 @@ def test_its_lines_of_python_load_an_adapter(tmp_path, monkeypatch):
     names: dict = {}
     exec(code.replace("WEIGHTS", "../vit.safetensors"), names)
     assert names["predict"].model == predict.model
+
+
+def test_folders_of_splits_in_several_places_are_named_without_the_folders_around_them():
+    spec = "folder:?train=/home/bob/x&test=/media/ann/y.zip"
+    assert without_folders(spec) == "folder:?train=x&test=y.zip"
+    part = SimpleNamespace(recipe=SimpleNamespace(dataset=spec))
+    assert data_sets([part]) == ["x"]

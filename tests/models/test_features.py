@@ -15,9 +15,10 @@ from PIL import Image
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.data.decode import decode
+from tangent_jax.data.identifiers import hash_of
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.data.sources import Examples
+from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.models import cache, filling, layout
 from tangent_jax.models import features as module
 from tangent_jax.models.anchor import Pretrained
@@ -517,3 +518,39 @@ def test_rows_and_products_are_floats(dtype):
         Cache(dtype=dtype)
     with pytest.raises(InputError, match="Predictor: expected a dtype of floats of 16 bits or more, or None"):
         tangent(load("builtin"), dtype=dtype)
+
+
+def unreadable_class(split, classes=("cat", "dog", "hat")):
+    """A data set of 4 images a class in train and test, in which no image of hat can be read in one split."""
+
+    def part(name):
+        names = tuple(f"{name}/{classes[i % 3]}/{i}" for i in range(12))
+        bad = {i for i in range(12) if i % 3 == 2 and name == split}
+        return Examples(names, np.arange(12, dtype=np.int32) % 3, lambda i: b"text" if i in bad else PICTURES[i])
+
+    return Dataset("set", classes, {name: part(name) for name in ("train", "test")})
+
+
+def test_a_training_class_without_a_readable_image_is_refused_with_its_count_and_cause(tmp_path):
+    data = unreadable_class("train")
+    with pytest.raises(InputError, match=r"^4 of 4 images of hat cannot be read, .*train/hat/2") as error:
+        compute(1, tmp_path, data.train, skip=True)
+    assert "skip_unreadable" not in str(error.value)
+    with pytest.raises(InputError, match="4 of 4 images of hat"):  # the rows are cached by now
+        compute(1, tmp_path, data.train, skip=True)
+    rest = data.train.without({hash_of(data.train.identifiers()[0])})
+    with pytest.raises(InputError, match="4 of 4 images of hat"):  # a removal of another image changes nothing
+        compute(1, tmp_path, rest, skip=True)
+
+
+def test_a_test_class_or_a_part_of_train_without_a_readable_image_is_said(tmp_path, capfd):
+    assert compute(1, tmp_path, unreadable_class("test").test, skip=True).skipped == 4
+    assert "4 of 4 images of hat cannot be read" in capfd.readouterr().err
+    assert compute(1, tmp_path, unreadable_class("train").train.take(np.arange(6)), skip=True).skipped == 2
+    assert "2 of 2 images of hat cannot be read" in capfd.readouterr().err
+
+
+def test_a_class_that_keeps_a_readable_image_is_not_mentioned(tmp_path, capfd):
+    data = Dataset("set", tuple("abcdefg"), {"train": examples(bad=(0, 1)), "test": examples()})
+    assert compute(1, tmp_path, data.train, skip=True).skipped == 2
+    assert not capfd.readouterr().err

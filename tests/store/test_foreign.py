@@ -28,7 +28,7 @@ from tangent_jax.core.records import seal_fields
 from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.data.sources import check_features
+from tangent_jax.data.tfds import check_features
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.privacy.ledger import open_ledger

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from absl import flags
 
@@ -32,6 +33,8 @@ ANCHOR = ("reset", "new_class_token", "head", "head_scale", "seed")
 NAMED = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, *ANCHOR, "dataset", "cache_dtype", "method", "blocks", "rank", "radius")
 FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, strict=True))
 """The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
+SPLITS = ("train", "validation", "test")
+"""The flags that name the folder of each split, of the binaries that read one data set."""
 SEARCH: dict[str, Any] = {"search_epochs": 30, "lr": ["1e-3", "1e-4"], "seed": ["0", "1", "2"]}
 """The flags that `search.measure` reads."""
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")
@@ -70,7 +73,24 @@ def parse(argv: Sequence[str]) -> list[str]:
     rest = F(argv)
     for name, value in PRESETS[F.preset].items() if "preset" in F and F.preset else ():
         F.set_default(name, value)
+    name_dataset()
     return rest
+
+
+def name_dataset() -> None:
+    """Sets --dataset to the data set of --train, --validation and --test, if they are given.
+
+    Raises: flags.Error for --dataset beside them, and for others without --train.
+    """
+    given = {name: F[name].value for name in SPLITS if name in F and F[name].value is not None}
+    if not given:
+        return
+    if F["dataset"].present:
+        raise flags.IllegalFlagValueError("--dataset names all images: pass it, or --train and --test, not both")
+    if "train" not in given or not all(given.values()):
+        raise flags.IllegalFlagValueError("--train=FOLDER must be given beside --test=FOLDER and --validation=FOLDER")
+    question = "&".join(f"{name}={quote(folder)}" for name, folder in given.items())
+    F["dataset"].value = f"folder:?{question}"
 
 
 def check_effects() -> None:
@@ -86,7 +106,8 @@ def check_effects() -> None:
 def define(*names: str, **defaults: Any) -> None:
     """Defines the flags named and those in `defaults`, which override the table's."""
     fields = vars(tj.Recipe())
-    for name in dict.fromkeys([*names, *defaults]):
+    splits = SPLITS if "dataset" in names or isinstance(defaults.get("dataset"), str) else ()
+    for name in dict.fromkeys([*names, *splits, *defaults]):
         make = TABLE[name]
         default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}

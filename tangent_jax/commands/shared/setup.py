@@ -89,6 +89,8 @@ def left(examples: Examples, title: str = "") -> Examples:
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
         require(len(rest), "flags", f"{title} that were not removed", "none", "Choose another --store, or other images")
+        for label in sorted({*examples.labels.tolist()} - {*rest.labels.tolist()}) if examples.every_class else ():
+            print(f"{title}: no image of {examples.class_name(label)} is left to train on", file=sys.stderr)
     return rest
 
 

@@ -1,0 +1,204 @@
+"""Labels as people write them: class indices, class names, and the ways of saying that a row has none.
+
+    0, 1, 10        class indices: whole numbers, also those that pandas made floats (0.0, 10.0)
+    cat, dog        class names, in Unicode's composed form (NFC), without surrounding spaces
+    01, 02, 10      class names, if all are digits of one width
+    True, False     two classes of these names; beside a list of two classes, its second and its first
+    no label        null, NaN, -1 among indices, and the texts of NO_LABEL, which pandas reads as NaN
+
+A list of classes (classes.txt, ClassLabel) decides first: if it names every text of a column, they are names, even
+`None` or `10`. Any other mixture is refused by row and value, because one stray text would turn all indices into names.
+"""
+
+import dataclasses
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import InputError
+from tangent_jax.core.records import short
+
+NO_LABEL = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}
+    | {"NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+"""The texts that pandas reads as NaN (`pandas.read_csv`, na_values), in their letter case."""
+
+INDEX = re.compile(r"([0-9]+)(\.0*)?")
+MINUS_ONE = re.compile(r"-1(\.0*)?")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf(inity)?", re.IGNORECASE)
+DIGITS = re.compile(r"[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+    """The meaning of one value by itself: its kind, and its index, name or Boolean; for a misfit, its cause."""
+
+    kind: str
+    value: Any = None
+
+
+MISSING = Meaning("no label")
+NEGATIVE = Meaning("no label among class indices", -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The labels of a data set's rows.
+
+    numbers: the class index of each row, or -1, "n" int32.
+    """
+
+    classes: tuple[str, ...]
+    numbers: np.ndarray
+
+
+def read_labels(
+    values: Sequence[Any], classes: Sequence[str] | None, where: object, row: Callable[[int], str]
+) -> Labels:
+    """The labels of all rows of a data set, read together.
+
+    Args:   classes: the names of the class indices, None if they are not known; where, row(i): name the data set and a
+            row in errors.
+    Raises: InputError naming the row and the value of a label that is no class, or that does not fit the others.
+    """
+    keys = [(type(value), value if isinstance(value, (bool, int, float, str)) else repr(value)) for value in values]
+    first: dict[tuple[type, Any], int] = {}
+    for i, key in enumerate(keys):
+        first.setdefault(key, i)
+    names = None if classes is None else tuple(composed(name) for name in classes)
+    meanings = dict(zip(first, together([values[i] for i in first.values()], names), strict=True))
+
+    def refuse(key: tuple[type, Any], cause: str) -> InputError:
+        i = first[key]
+        return InputError(f"the label of {row(i)} in {where} is {short(values[i])}: {cause}")
+
+    for key, meaning in meanings.items():
+        if meaning.kind == "misfit":
+            raise refuse(key, meaning.value)
+    kinds: dict[str, tuple[type, Any]] = {}
+    for key, meaning in meanings.items():
+        if meaning != MISSING:
+            kinds.setdefault("class index" if meaning == NEGATIVE else meaning.kind, key)
+    if len(kinds) > 1:
+        (common, example), (odd, key) = by_frequency(kinds, meanings, keys)
+        other = f"{short(values[first[example]])} of {row(first[example])}"
+        cause = f"a {odd} among labels that are each a {common}, such as {other}. Write all of them alike"
+        raise refuse(key, cause)
+
+    present = {meaning.value for meaning in meanings.values() if meaning.kind != MISSING.kind and meaning != NEGATIVE}
+    if names is None:
+        ordered = sorted(present)
+        shown = tuple(str(value) for value in ordered)
+        index = {value: i for i, value in enumerate(ordered)}
+    else:
+        shown = tuple(classes or ())
+        index = (
+            {name: i for i, name in enumerate(names)} if "class name" in kinds else {i: i for i in range(len(names))}
+        )
+        for key, meaning in meanings.items():
+            if meaning.value in present and meaning.value not in index:
+                raise refuse(key, f"none of the {len(names)} classes, {listed(names)}")
+    number = {key: index.get(meaning.value, -1) if meaning != NEGATIVE else -1 for key, meaning in meanings.items()}
+    numbers = np.array([number[key] for key in keys], np.int32)
+    return Labels(shown, numbers)
+
+
+def together(values: Sequence[Any], names: tuple[str, ...] | None) -> list[Meaning]:
+    """The meaning of each of the distinct values of a column; `names`: the classes, if they are known."""
+    texts = {composed(value) for value in values if isinstance(value, str)}
+    are_listed = names is not None and texts - NO_LABEL <= {*names} and bool(texts & {*names})
+    digits = {text for text in texts - NO_LABEL if DIGITS.fullmatch(text)}
+    is_padded = any(len(text) > 1 and text[0] == "0" for text in digits) and len({*map(len, digits)}) == 1
+    are_names = names or () if are_listed else digits if is_padded else ()
+    return [
+        Meaning("class name", composed(value))
+        if isinstance(value, str) and composed(value) in are_names
+        else alone(value)
+        for value in values
+    ]
+
+
+def alone(value: Any) -> Meaning:
+    """The meaning of a value by itself."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return Meaning("Boolean", value)
+    if isinstance(value, int):
+        return of_number(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return MISSING
+        is_whole = math.isfinite(value) and value == int(value)
+        return of_number(int(value)) if is_whole else Meaning("misfit", FRACTION)
+    if isinstance(value, str):
+        return of_text(composed(value))
+    if isinstance(value, (list, tuple)):
+        return Meaning("misfit", "a list of labels (multi-label), where each image must have one class")
+    return Meaning("misfit", f"a {type(value).__name__}, where a class index or a class name must be")
+
+
+FRACTION = "a number that is no class index (0, 1, 2, ...). Write class names, or turn the numbers into classes"
+
+
+def of_number(number: int) -> Meaning:
+    """The meaning of a whole number."""
+    if number == -1:
+        return NEGATIVE
+    if number < 0:
+        return Meaning("misfit", "class indices are 0, 1, 2, ..., and -1 for no label")
+    return Meaning("class index", number)
+
+
+def of_text(text: str) -> Meaning:
+    """The meaning of a text by itself."""
+    if text in NO_LABEL:
+        return MISSING
+    match = INDEX.fullmatch(text)
+    if match is not None and (match[1] == "0" or match[1][0] != "0"):
+        return Meaning("class index", int(match[1])) if len(match[1]) < 19 else Meaning("class name", text)
+    if MINUS_ONE.fullmatch(text):
+        return NEGATIVE
+    if match is None and NUMBER.fullmatch(text):
+        return Meaning("misfit", FRACTION)
+    return Meaning("class name", text)
+
+
+def by_frequency(
+    kinds: Mapping[str, Any], meanings: Mapping[Any, Meaning], keys: Sequence[Any]
+) -> list[tuple[str, Any]]:
+    """The most frequent kind of label and the rarest, each with the first of its values."""
+    times = Counter("class index" if meanings[key] == NEGATIVE else meanings[key].kind for key in keys)
+    ordered = sorted(kinds, key=lambda kind: -times[kind])
+    return [(kind, kinds[kind]) for kind in (ordered[0], ordered[-1])]
+
+
+def composed(text: str) -> str:
+    """A name in Unicode's composed form, without surrounding spaces."""
+    return unicodedata.normalize("NFC", text.strip())
+
+
+def spellings(values: Sequence[Any]) -> str:
+    """The ways in which rows without a label write it, with their numbers, and a remedy for classes of such names."""
+    times = Counter(map(spelled, values))
+    words = ", ".join(f"{count} {spelling}" for spelling, count in times.most_common(3))
+    is_text = any(isinstance(value, str) and value.strip() for value in values)
+    return words + ("; a classes.txt that lists such a name makes it a class" if is_text else "")
+
+
+def spelled(value: Any) -> str:
+    """A value without a class as it is written, for a remark."""
+    if isinstance(value, str):
+        return repr(value.strip()) if value.strip() else "empty"
+    return "null" if value is None else str(value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of a list."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,354 @@
+"""The layout of a folder or a zip of images: which folders are splits, and which are classes.
+
+The structure decides before names do. A folder that holds images is a class, whatever its name: `train` beside `bus` is
+a class. A folder that holds only folders is a split if its name says one. Classes may hold splits: CLASS/train/IMAGE.
+Folders of other names that hold folders of the same names may be splits, classes (with years or cameras inside) or
+variants of one data set. They are refused with the question, which `?train=FOLDER&test=FOLDER` or `?folders=classes`
+answers.
+"""
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from tangent_jax.core import InputError
+from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.sources import SUFFIXES
+from tangent_jax.data.splits import one_name_each, same_name, split_of_name
+
+SYSTEM_NAMES = {
+    **dict.fromkeys(("__macosx", ".appledouble", ".ds_store", ".trashes", ".spotlight-v100", ".fseventsd"), "macOS"),
+    **dict.fromkeys(("thumbs.db", "ehthumbs.db", "desktop.ini", "system volume information"), "Windows"),
+    **dict.fromkeys(("$recycle.bin", "recycler"), "the recycle bin of Windows"),
+    **dict.fromkeys(("@eadir", "#snapshot"), "Synology"),
+    "#recycle": "the recycle bin of Synology",
+    **dict.fromkeys((".@__thumb", "@recently-snapshot"), "QNAP"),
+    "@recycle": "the recycle bin of QNAP",
+    ".ipynb_checkpoints": "Jupyter",
+    "lost+found": "Linux",
+}
+"""The names, in lower case, of files and folders that programs add, and the program."""
+
+
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".rar", ".7z")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The classes, the images (name, class index) by split ("" without splits), and classes whose folders are empty."""
+
+    classes: tuple[str, ...]
+    images: dict[str, list[tuple[str, int]]]
+    empty: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the caller says about folders: those of each split, or that the outermost folders are classes."""
+
+    folders: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    classes: bool = False
+
+
+class Tree:
+    """The visible files and folders below a root, by the names of folders; "" is the root."""
+
+    def __init__(self, names: Sequence[str], folders: Sequence[str]) -> None:
+        self.images = [name for name in names if name.lower().endswith(SUFFIXES)]
+        self.direct = {name.rpartition("/")[0] for name in self.images}
+        self.filled = {folder for name in names for folder in around(name)}
+        self.holding = {folder for name in self.images for folder in around(name)}
+        self.inner: dict[str, set[str]] = {}
+        for folder in {*folders, *(folder for name in names for folder in around(name))} - {""}:
+            for path in (folder, *around(folder)):
+                if path:
+                    self.inner.setdefault(path.rpartition("/")[0], set()).add(path)
+
+    def folders(self, folder: str) -> list[str]:
+        """Returns the folders in a folder that hold images at any depth."""
+        return sorted(self.inner.get(folder, set()) & self.holding)
+
+    def nested(self, folder: str) -> bool:
+        """Returns True for a folder that holds folders of images, and no image itself."""
+        return folder in self.holding and folder not in self.direct
+
+
+def around(name: str) -> list[str]:
+    """Returns the folders around a file or folder, the innermost first, and "" last."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def last(folder: str) -> str:
+    """Returns the name of a folder without the folders around it."""
+    return folder.rpartition("/")[2]
+
+
+def added_by(name: str) -> str | None:
+    """Returns why a file is no part of a data set: a program added it or it is hidden; None for any other file."""
+    parts = name.split("/")
+    for part in parts:
+        if part.lower() in SYSTEM_NAMES:
+            return f"added by {SYSTEM_NAMES[part.lower()]}"
+    if parts[-1].startswith("._"):
+        return "added by macOS"
+    if any(part.startswith(".") for part in parts) and not is_placeholder(name):
+        return "hidden"
+    return None
+
+
+def is_hidden(name: str) -> bool:
+    """Returns True for a hidden file, a file in a hidden folder, and files that programs add."""
+    return added_by(name) is not None
+
+
+def is_placeholder(name: str) -> bool:
+    """Returns True for a file of iCloud that stands for one that is not downloaded: .IMG_1.jpg.icloud."""
+    return last(name).startswith(".") and name.lower().endswith(".icloud") and "/." not in name.rpartition("/")[0]
+
+
+def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: Asked) -> Layout:
+    """Returns the layout of files and folders; `asked`: what the caller says about them.
+
+    Raises: InputError for a structure that may be read in two ways.
+    """
+    shown = [name for name in names if not is_hidden(name)]
+    tree = Tree(shown, [folder for folder in folders if not is_hidden(folder)])
+    split_folders: dict[str, str] = {}
+    if asked.folders:
+        split_folders = chosen_folders(tree, asked.folders, where)
+    elif not asked.classes:
+        split_folders = find_splits(tree, outermost(tree), where)
+    if split_folders:
+        roots = {split: inside_wrappers(tree, folder) for split, folder in split_folders.items()}
+        class_folders = labelled({split: classes_in(tree, root) for split, root in roots.items()})
+    else:
+        inside = {} if asked.classes else splits_in_classes(tree, outermost(tree), where)
+        class_folders = inside or {"": classes_in(tree, outermost(tree))}
+    found = read_classes(tree, class_folders, where)
+    say_left_out(names, shown, tree, found, class_folders)
+    return found
+
+
+def outermost(tree: Tree) -> str:
+    """Returns the folder inside all folders that are wrapped around the data set alone."""
+    root = ""
+    while len(tree.folders(root)) == 1:
+        (inner,) = tree.folders(root)
+        if not tree.nested(inner) or split_of_name(last(inner)):
+            break
+        root = inner
+    return root
+
+
+def inside_wrappers(tree: Tree, folder: str) -> str:
+    """Returns the folder of a split that holds its classes: seg_train/seg_train of seg_train."""
+    while len(tree.folders(folder)) == 1 and folder not in tree.direct and tree.nested(tree.folders(folder)[0]):
+        (folder,) = tree.folders(folder)
+    return folder
+
+
+def chosen_folders(tree: Tree, chosen: Mapping[str, str], where: object) -> dict[str, str]:
+    """Returns the folder of each split that the caller names, relative to the root."""
+    folders = {split: folder.strip("/") for split, folder in chosen.items()}
+    for split, folder in folders.items():
+        if folder not in tree.holding:
+            raise InputError(f"{where} holds no folder {folder} with images: name a folder by its path in {where}")
+        tops = tree.folders(inside_wrappers(tree, folder))
+        if all(tree.nested(top) and split_of_name(last(top)) for top in tops):
+            raise InputError(
+                f"The folder of {split} must hold class folders, and {folder} holds folders of splits "
+                f"({', '.join(map(last, tops[:3]))}): name one of them"
+            )
+        for other, path in folders.items():
+            if other != split and f"{folder}/".startswith(f"{path}/"):
+                raise InputError(f"The folders of {other} and {split} must be apart, and {path} holds {folder}")
+    return folders
+
+
+def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
+    """Returns the folder of each split in a root, or {} if its folders are classes."""
+    tops = tree.folders(root)
+    # a few images beside the class folders of a split are strays, unless folders beside it show that it is a class
+    named = all(split_of_name(last(folder)) for folder in tops)
+    nested = [folder for folder in tops if tree.nested(folder) or (named and tree.folders(folder))]
+    direct = [folder for folder in tops if folder not in nested]
+    if direct and named:
+        if all(folder in tree.direct for folder in tops) and len(tops) > 1:
+            first = next(name for name in tree.images if name.startswith(f"{tops[-1]}/"))
+            raise InputError(
+                f"{where} holds {', '.join(map(last, tops))}, which say splits and hold images in no class folder, such "
+                f"as {first}: move the images into class folders, list them in a CSV, or write "
+                f"folder:{where}?folders=classes if these are the classes"
+            )
+    splits = one_name_each([last(folder) for folder in nested], where)
+    found = {splits[last(folder)]: folder for folder in nested if last(folder) in splits}
+    classes = {same_name(last(folder)) for folder in direct}
+
+    if found and "train" not in found and direct:
+        beside = ", ".join(map(last, direct[:3]))
+        raise InputError(
+            f"{where} holds class folders ({beside}) beside {last(nested[0])}, which holds class folders too: "
+            "move the class folders of training images into a folder named train"
+        )
+    if found:
+        bare = [folder for folder in sorted(tree.inner[root] - tree.holding) if split_of_name(last(folder))]
+        return {**{str(split_of_name(last(folder))): folder for folder in bare}, **found}
+
+    inner = [{same_name(last(folder)) for folder in tree.folders(inside_wrappers(tree, path))} for path in nested]
+    alike = any(one & other for place, one in enumerate(inner) for other in inner[:place])
+    if alike and not direct and not splits_in_classes(tree, root, where):
+        raise InputError(question(nested, where))
+    copies = [folder for folder, one in zip(nested, inner, strict=True) if one and one <= classes]
+    for folder in copies:
+        tree.inner[root].discard(folder)  # Kaggle's archives hold their whole tree again in a folder inside it
+    return {}
+
+
+def question(tops: Sequence[str], where: object) -> str:
+    """Returns the refusal of folders that may be splits, classes, or variants of one data set."""
+    train, test = (quote(folder) for folder in tops[:2])
+    return (
+        f"{where} holds {', '.join(map(last, tops[:5]))}, which hold folders of the same names, and the names say no "
+        f"split: if they are splits, write folder:{where}?train={train}&test={test}; if they are classes, "
+        f"folder:{where}?folders=classes; if each is a whole data set, name one, such as folder:{where}/{tops[0]}"
+    )
+
+
+def splits_in_classes(tree: Tree, root: str, where: object) -> dict[str, dict[str, str]]:
+    """Returns the name of the class of each folder by split, for CLASS/SPLIT/IMAGE; {} for any other structure."""
+    tops = tree.folders(root)
+    inner = [folder for top in tops for folder in tree.folders(top)]
+    if not all(map(tree.nested, tops)) or not all(split_of_name(last(path)) for path in inner):
+        return {}
+    if any(tree.folders(path) for path in inner):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for top in tops:
+        split_of = one_name_each([last(path) for path in tree.folders(top)], f"{where}/{top}")
+        for path in tree.folders(top):
+            found.setdefault(split_of[last(path)], {})[path] = class_name(top)
+    if "train" not in found:
+        return {}
+    found["train"] |= {path: class_name(path) for path in tree.inner[root] - tree.holding}
+    return found
+
+
+def classes_in(tree: Tree, root: str) -> dict[str, str]:
+    """Returns the name of the class of each folder in the folder of a split, empty ones too."""
+    return {path: class_name(path) for path in sorted(tree.inner.get(root, set()))}
+
+
+def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Returns the splits without those that hold one folder that is no class of train, such as val/images.
+
+    Raises: InputError for a split of several folders, none of which train has.
+    """
+    train = {same_name(name) for name in class_folders.get("train", {}).values()}
+    kept: dict[str, dict[str, str]] = {}
+    for split, folders in class_folders.items():
+        if not train or not folders or train & {same_name(name) for name in folders.values()}:
+            kept[split] = folders
+        elif len(folders) > 1:
+            names = ", ".join([*folders.values()][:3])
+            raise InputError(
+                f"The folders of {split} must have the names of classes of train, and none of {names} has: rename them, "
+                "or move them out"
+            )
+    return kept
+
+
+def class_name(folder: str) -> str:
+    """Returns the name of the class of a folder: composed (NFC), so that both spellings of a name are one class."""
+    return unicodedata.normalize("NFC", last(folder))
+
+
+def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], where: object) -> Layout:
+    """Returns the layout of class folders, the name of each by split."""
+    name_of = {path: name for names in class_folders.values() for path, name in names.items()}
+    classes = tuple(sorted({*name_of.values()}))
+    index = {name: place for place, name in enumerate(classes)}
+    class_of = {path: index[name] for path, name in name_of.items()}
+    images: dict[str, list[tuple[str, int]]] = {split: [] for split in sorted(class_folders)}
+    split_of = {path: split for split, paths in class_folders.items() for path in paths}
+    for name in tree.images:
+        path = next((folder for folder in around(name) if folder in class_of), None)
+        if path is not None:
+            images[split_of[path]].append((name, class_of[path]))
+    say_case(classes, images, where)
+    filled = {name for path, name in name_of.items() if path in tree.filled}
+    return Layout(classes, images, tuple(name for name in classes if name not in filled))
+
+
+def say_case(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
+    """Notes classes whose names differ in letter case or spaces alone; refuses them if one has no training image."""
+    train = {label for _, label in images.get("train", images.get("", ()))}
+    first: dict[str, int] = {}
+    alike: list[tuple[int, int]] = []
+    for place, name in enumerate(classes):
+        other = first.setdefault(re.sub(r"[\s_-]+", "", same_name(name)), place)
+        if other != place:
+            alike.append((other, place))
+    # a pair with a class that is not trained on is a spelling; else the pair may be two classes
+    wrong = [pair for pair in alike if not {*pair} <= train]
+    lines = [f"{classes[one]} and {classes[other]}" for one, other in wrong or alike]
+    differ = f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
+    if wrong:
+        raise InputError(f"{differ} in {where}, and one has no training image: write them alike")
+    if alike:
+        note(f"{differ}: they are two classes")
+
+
+def say_left_out(
+    names: Sequence[str],
+    shown: Sequence[str],
+    tree: Tree,
+    found: Layout,
+    class_folders: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Records files that are hidden, are no images, or are in no class."""
+    images = {*tree.images}
+    used = {name for rows in found.images.values() for name, _ in rows}
+    name_of = {path: name for several in class_folders.values() for path, name in several.items()}
+    hidden: dict[str, list[str]] = {}
+    for name in names:
+        why = added_by(name)
+        if why and "__MACOSX" not in name.split("/"):  # every zip of macOS has one
+            hidden.setdefault(why, []).append(name)
+    for why, several in hidden.items():
+        leave_out(LeftOut("files", why, len(several), several[0]))
+    stray = [name for name in tree.images if name not in used]
+    by_top: dict[str, list[str]] = {}
+    for name in stray:
+        by_top.setdefault(name.rpartition("/")[0].split("/")[0], []).append(name)
+    for top, several in by_top.items():
+        leave_out(LeftOut("images", "in no class folder of a split", len(several), several[0], of=top))
+    # the files of a class folder without images are the cause of a refusal; others are one line for each suffix
+    other: dict[tuple[str, str], list[str]] = {}
+    for name in shown:
+        if name not in images and name != "manifest.json":
+            path = next((folder for folder in around(name) if folder in name_of), "")
+            owner = name_of[path] if path and path not in tree.holding else ""
+            why = not_an_image(name)
+            key = (owner, "") if owner and why.startswith("no images") else (owner, why)
+            other.setdefault(key, []).append(name)
+    for (owner, why), several in other.items():
+        why = why or f"no images by their names ({', '.join([*dict.fromkeys(map(suffix_of, several))][:4])})"
+        total = len(several) if owner else None
+        leave_out(LeftOut("files", why, len(several), several[0], total, class_name=owner or None))
+
+
+def not_an_image(name: str) -> str:
+    """Returns why the name of a file is no image's."""
+    if is_placeholder(name):
+        return "placeholders of iCloud, whose images are not downloaded"
+    if suffix_of(name) in ARCHIVES:
+        return f"archives to be unpacked ({suffix_of(name)})"
+    return f"no images by their names ({suffix_of(name)})"
+
+
+def suffix_of(name: str) -> str:
+    """Returns the suffix of a file's name in lower case."""
+    return "." + name.rpartition(".")[2].lower() if "." in last(name) else "no suffix"

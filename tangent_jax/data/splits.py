@@ -1,0 +1,83 @@
+"""Names of splits: one list of spellings for folders, tars, the names of files, and columns.
+
+    split_of_name("seg_train") == "train"       a word of the name is a spelling, in any letter case; digits end a word
+    split_of_flag("is_valid", "True") == "validation"      a column of Booleans says the split by the column's name
+
+`one_name_each` refuses two names of one split: `train` and `train_small` may hold the same images.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from tangent_jax.core import InputError
+
+SPELLINGS: dict[str, str] = {
+    **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),
+    **dict.fromkeys(("validation", "validate", "val", "valid", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout"), "test"),
+}
+"""Words that name a split. `trainval` is the union of both, which its authors train on."""
+ENDINGS = ("set", "data", "split", "images", "imgs", "img", "dataset")  # trainset is train
+YES = ("true", "1", "1.0", "yes", "y", "t")
+NO = ("false", "0", "0.0", "no", "n", "f")
+
+
+def same_name(name: str) -> str:
+    """Returns the form in which two names are compared: composed (NFC), and without letter case."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def split_of_name(name: str) -> str | None:
+    """Returns train, validation or test for the name of a folder, a file or a column's value, or None.
+
+    Raises: InputError for a name with words of two splits.
+    """
+    apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", unicodedata.normalize("NFC", name))
+    splits = {SPELLINGS[word] for word in map(spelling, re.split(r"[\W\d_]+", same_name(apart))) if word}
+    if len(splits) > 1:
+        raise InputError(f"A name must say one split, and {name} says {' and '.join(sorted(splits))}: rename it")
+    return splits.pop() if splits else None
+
+
+def spelling(word: str) -> str | None:
+    """Returns the spelling in a word, which may have an ending such as "set", or None."""
+    stems = [word, *(word.removesuffix(ending) for ending in ENDINGS)]
+    return next((stem for stem in stems if stem in SPELLINGS), None)
+
+
+def one_name_each(names: Iterable[str], where: object) -> dict[str, str]:
+    """Returns the split of each name that says one, without the other names.
+
+    Raises: InputError that names both of two names of one split.
+    """
+    splits: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for name in sorted({*names}):
+        split = split_of_name(name)
+        if split is None:
+            continue
+        if split in first:
+            raise InputError(
+                f"Each split of {where} must have one name, and {first[split]} and {name} both say {split}: "
+                "rename one of them, or move it out"
+            )
+        first[split] = name
+        splits[name] = split
+    return splits
+
+
+def split_of_flag(column: str, value: object) -> str | None:
+    """Returns the split that a Boolean says in a column such as is_valid or is_train; None if it is no such column.
+
+    True in `is_valid` is validation, True in `is_test` is test, and False in either is train. True in `is_train` or
+    `is_training_image` is train, and False is test.
+    """
+    words = re.split(r"[\W\d_]+", same_name(column))
+    split = split_of_name(column) if "is" in words else None
+    answer = same_name(str(value).strip())
+    if split is None or answer not in (*YES, *NO):
+        return None
+    if answer in YES:
+        return split
+    return "test" if split == "train" else "train"

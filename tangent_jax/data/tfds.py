@@ -1,0 +1,252 @@
+"""TensorFlow Datasets prepared as array_record, read without TensorFlow.
+
+    tfds:NAME[/CONFIG][:VERSION][@DATA_DIR][?image=FEATURE&label=FEATURE]
+
+    DATA_DIR/NAME/CONFIG/VERSION/dataset_info.json      a data set with configurations
+    DATA_DIR/NAME/VERSION/dataset_info.json             one without
+
+Names and versions mean what `tfds.load` makes of them: without a version the highest one, compared by numbers (10.0.0
+after 2.0.0); `1.*.*` is the highest that fits; without a configuration the default that NAME/.config/metadata.json
+states. Without DATA_DIR, TFDS's own folder is read. An image is named SPLIT/ROW.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tangent_jax.core import InputError
+from tangent_jax.core.files import expand_path
+from tangent_jax.core.records import parse_json
+from tangent_jax.data.columns import Column, Part, assemble, choose, options
+from tangent_jax.data.labels import listed
+from tangent_jax.data.left_out import note
+from tangent_jax.data.sources import Dataset
+
+TFDS_CLASSES = "tensorflow_datasets."
+NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w+.-]+))?(:(?P<version>(\d+|\*)(\.(\d+|\*)){2}))?")
+VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
+READABLE = ("array_record",)
+
+
+def tfds(where: str) -> Dataset:
+    """Opens a TFDS data set in array_record format, by its random-access data sources."""
+    package = import_tfds()
+    text, chosen = options(where, "tfds:NAME@DATA_DIR", ("image", "label"))
+    name, _, data_dir = text.partition("@")
+    folder = version_folder(name, data_dir)
+    check_features(folder / "features.json")
+    check_format(folder)
+    try:
+        builder: Any = package.builder_from_directory(folder)
+        features = dict(builder.info.features)
+        stated = stated_of(builder.info, features)
+        columns = [column_of(package, feature, title, stated) for title, feature in features.items()]
+        image = choose("image", chosen, [c for c, _ in columns], folder)
+        label = choose("label", chosen, [c for _, c in columns], folder)
+        skipping = {image: package.decode.SkipDecoding()}
+        parts = {split: part_of(builder, split, image, label, skipping) for split in builder.info.splits}
+    except InputError:
+        raise
+    except Exception as error:  # TFDS raises many kinds of errors
+        detail = [*str(error).strip().splitlines(), ""][0]
+        raise InputError(
+            f"the TFDS data set in {folder} must be whole; TFDS says {type(error).__name__}: {detail}. Prepare it again"
+        ) from error
+    classes = tuple(features[label].names) if isinstance(features[label], package.features.ClassLabel) else None
+    return assemble(folder, parts, classes, name)
+
+
+def import_tfds() -> Any:
+    """The package tensorflow_datasets."""
+    try:
+        import tensorflow_datasets
+
+        return tensorflow_datasets
+    except ImportError as error:
+        raise InputError(
+            "tfds: needs the package tensorflow-datasets, which is not installed; pip install 'tangent-jax[data]'"
+        ) from error
+
+
+# Folders
+
+
+def version_folder(text: str, data_dir: str) -> Path:
+    """The folder of the version that a name means; notes what was chosen of several.
+
+    Raises: InputError naming the configurations or versions that are there, if the name does not choose one of them.
+    """
+    match = NAME.fullmatch(text)
+    if match is None:
+        raise InputError(
+            "a TFDS name is NAME, NAME/CONFIG or NAME/CONFIG:VERSION, such as mini/160px-v2:1.0.0 or mini:1.*.*;"
+            f" got {text}"
+        )
+    root = expand_path("open_dataset", data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    if is_version(root):  # DATA_DIR is itself the folder of a version
+        check_name(root, match)
+        return root
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", match["name"]).lower()
+    home = root / name
+    if root.name == name and not home.is_dir():
+        home = root  # DATA_DIR is the folder of the data set
+    if not home.is_dir():
+        there = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+        found = f"holds {listed(there)}" if there else "is empty" if root.is_dir() else "does not exist"
+        raise InputError(
+            f"the TFDS data set {name} must be prepared in {root}, which {found}. Prepare it once where TensorFlow is"
+            f" installed: tfds build {name} --file_format=array_record, then pass tfds:{name}@DATA_DIR"
+        )
+    config = config_of(home, match["config"])
+    place = home / config if config else home
+    versions = versions_in(place)
+    if not versions:
+        raise InputError(
+            f"{place} must hold a version of {name}, a folder such as 1.0.0 with a dataset_info.json; it holds none."
+            f" Prepare it again: tfds build {name} --file_format=array_record"
+        )
+    wanted = match["version"]
+    fitting = [version for version in versions if wanted is None or fits(version, wanted)]
+    if not fitting:
+        raise InputError(f"{place} must hold the version {wanted}; it holds {', '.join(versions)}")
+    if len(fitting) > 1:
+        note(f"read the highest of the versions {', '.join(fitting)} of {name}")
+    return place / fitting[-1]
+
+
+def config_of(home: Path, wanted: str | None) -> str:
+    """The configuration of a data set to read, "" if it has none; notes the default of several."""
+    configs = sorted(path.name for path in home.iterdir() if path.is_dir() and versions_in(path))
+    if wanted is not None:
+        if wanted not in configs:
+            there = f"configurations {', '.join(configs)}" if configs else "no configuration"
+            raise InputError(f"{home.name} must have the configuration {wanted}; {home} holds {there}")
+        return wanted
+    if versions_in(home) or not configs:
+        return ""
+    metadata = home / ".config/metadata.json"
+    default = parse_json("open_dataset", metadata.read_bytes(), metadata) if metadata.is_file() else {}
+    chosen = default.get("default_config_name", configs[0] if len(configs) == 1 else None)
+    if chosen not in configs:
+        raise InputError(
+            f"{home.name} has several configurations, and tfds:{home.name} names none of them: {', '.join(configs)}."
+            f" Write tfds:{home.name}/{configs[0]}@DATA_DIR"
+        )
+    others = [config for config in configs if config != chosen]
+    if others:
+        note(f"read the configuration {chosen}, the default of {home.name}; it also has {listed(others)}")
+    return chosen
+
+
+def is_version(folder: Path) -> bool:
+    """True for a folder that TFDS prepared."""
+    return (folder / "dataset_info.json").is_file()
+
+
+def versions_in(folder: Path) -> list[str]:
+    """The versions below a folder, in the order of their numbers."""
+    names = [path.name for path in folder.iterdir() if VERSION.fullmatch(path.name) and is_version(path)]
+    return sorted(names, key=lambda name: [*map(int, name.split("."))])
+
+
+def fits(version: str, wanted: str) -> bool:
+    """True for a version that a pattern such as 1.*.* means."""
+    return all(part in ("*", own) for own, part in zip(version.split("."), wanted.split("."), strict=True))
+
+
+def check_name(folder: Path, match: re.Match[str]) -> None:
+    """Raises InputError if a folder holds another data set, configuration or version than a name says."""
+    info = parse_json("open_dataset", (folder / "dataset_info.json").read_bytes(), folder / "dataset_info.json")
+    stated = {"config": info.get("configName"), "version": info.get("version")}
+    for kind, own in stated.items():
+        same = match[kind] in (None, own) or (kind == "version" and own and fits(own, match[kind]))
+        if not same:
+            raise InputError(
+                f"{folder} must hold the {kind} {match[kind]} of {match['name']}; it holds {own or 'none'}"
+            )
+
+
+def check_format(folder: Path) -> None:
+    """Raises InputError for a data set that is prepared in a format which only TensorFlow reads."""
+    path = folder / "dataset_info.json"
+    info = parse_json("open_dataset", path.read_bytes(), path)
+    others = info.get("alternativeFileFormats")
+    formats = [info.get("fileFormat", "tfrecord"), *(others if isinstance(others, list) else [])]
+    if not {*formats} & {*READABLE}:
+        raise InputError(
+            f"a TFDS data set must be prepared as array_record; {folder} is {' and '.join(map(str, formats))}, which"
+            " only TensorFlow reads. This adds array_record to it (with tensorflow and apache-beam installed):"
+            f" python -m tensorflow_datasets.scripts.convert_format --dataset_version_dir={folder}"
+            " --out_file_format=array_record"
+        )
+
+
+def check_features(path: Path) -> None:
+    """Raises InputError for a features.json with classes that are not TFDS's own.
+
+    TFDS imports, and so runs, any module that a data set names.
+    """
+
+    def walk(value: Any) -> None:
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            if key in ("pythonClassName", "python_class_name", "type", "proto_cls") and isinstance(entry, str):
+                is_own = entry.startswith(TFDS_CLASSES) or "." not in entry
+                if not is_own:
+                    raise InputError(
+                        f"features of {path} must be of classes {TFDS_CLASSES}*; got {entry}. Read it by TFDS yourself"
+                        " if you trust it"
+                    )
+            if isinstance(entry, (dict, list)):
+                walk(entry)
+
+    walk(parse_json("open_dataset", path.read_bytes(), path) if path.is_file() else {})
+
+
+# Features
+
+
+def stated_of(info: Any, features: Mapping[str, Any]) -> set[str]:
+    """The features that a data set states for supervised training, or else those named image and label."""
+    keys = info.supervised_keys or ()
+    stated = {key for key in keys if isinstance(key, str) and key in features}
+    return stated or {"image", "label"} & features.keys()
+
+
+def column_of(package: Any, feature: Any, name: str, stated: set[str]) -> tuple[Column, Column]:
+    """A feature as a column of images, and as a column of labels; `stated`: the names that the data set prefers."""
+    kinds = package.features
+    holds = type(feature).__name__
+    is_tensor = type(feature) in (kinds.Tensor, kinds.Scalar)
+    if is_tensor:
+        holds = (
+            f"{np.dtype(feature.np_dtype).name} of shape {feature.shape}" if feature.shape else str(feature.np_dtype)
+        )
+    is_number = is_tensor and feature.shape == () and np.dtype(feature.np_dtype).kind in "biuf"
+    is_class = isinstance(feature, kinds.ClassLabel)
+    is_label = is_class or is_number or isinstance(feature, kinds.Text)
+    image = Column(name, holds, isinstance(feature, kinds.Image), name in stated)
+    return image, Column(name, holds, is_label, name in stated)
+
+
+def part_of(builder: Any, split: str, image: str, label: str, skipping: Any) -> Part:
+    """The examples of one split."""
+    source = builder.as_data_source(split, decoders=skipping)
+    labels = [plain(source[i][label]) for i in range(len(source))]
+    names = tuple(f"{split}/{i}" for i in range(len(labels)))
+    return Part(names, labels, partial(read_record, builder.as_data_source(split), image), None)
+
+
+def plain(value: Any) -> Any:
+    """A label of TFDS as Python has it: a number, a Boolean or a text."""
+    value = value.item() if hasattr(value, "item") else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def read_record(source: Any, image: str, i: int) -> np.ndarray:
+    """The image of record `i` of a TFDS source."""
+    return np.asarray(source[i][image])

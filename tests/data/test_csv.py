@@ -1,0 +1,210 @@
+"""A CSV of images: separators, encodings, paths, labels and splits as people's programs write them."""
+
+import pytest
+from data.layouts import refused
+from photos import write
+
+from tangent_jax.data.registry import open_dataset
+
+
+def test_the_columns_of_a_csv_are_chosen_and_one_split_is_divided(tmp_path):
+    (tmp_path / "a").mkdir()
+    for i in range(30):
+        (tmp_path / f"a/{i}.png").write_bytes(b"photo %d" % i)
+    rows = [f"a/{i}.png,{i % 3},{'xyz'[i % 3]}" for i in range(30)]
+    (tmp_path / "l.csv").write_text("\ufeff" + "\n".join(["file,place,kind", *rows]))
+    refused(
+        f"csv:{tmp_path}/l.csv",
+        r"must have a column path and label; its columns are file, place, kind. Write \?image=COLUMN&label=COLUMN",
+    )
+    dataset = open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=kind")
+    assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("x", "y", "z"), 30)
+    assert open_dataset(f"csv:{tmp_path}/l.csv?image=file&label=place").classes == ("0", "1", "2")
+
+
+def listing(root, text, *names, encoding="utf-8"):
+    """A CSV and its images, the files a/0.png to a/5.png unless named; returns its specification."""
+    write(root, *(names or [f"a/{i}.png" for i in range(6)]))
+    (root / "l.csv").write_bytes(text.encode(encoding))
+    return f"csv:{root / 'l.csv'}"
+
+
+def table(sep=",", header="path,label,split", rows=None):
+    """The text of a CSV of six images, two classes and two splits."""
+    rows = rows or [f"a/{i}.png,{'xy'[i % 2]},{'test' if i > 3 else 'train'}" for i in range(6)]
+    return "\n".join([header, *rows]).replace(",", sep)
+
+
+def sizes(dataset):
+    return {split: len(part) for split, part in dataset.splits.items()}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(("sep", "said"), [(",", None), (";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_the_separator_is_found_by_the_header_and_said(tmp_path, sep, said, encoding):
+    dataset = open_dataset(listing(tmp_path, table(sep), encoding=encoding))
+    assert (dataset.classes, sizes(dataset)) == (("x", "y"), {"train": 4, "test": 2})
+    assert dataset.remarks == (() if said is None else (f"the columns of l.csv are divided by {said}",))
+
+
+def test_a_separator_is_stated_by_excels_first_line_or_chosen(tmp_path):
+    assert open_dataset(listing(tmp_path, "sep=;\r\n" + table(";").replace("\n", "\r\n"))).classes == ("x", "y")
+    spec = listing(
+        tmp_path,
+        table(
+            ";", "path,x|y,label,split", [f"a/{i}.png,q,{'xy'[i % 2]},{'test' if i > 3 else 'train'}" for i in range(6)]
+        ),
+    )
+    assert open_dataset(f"{spec}?sep=;").classes == open_dataset(spec).classes == ("x", "y")
+    spec = listing(tmp_path, table("^"))
+    assert open_dataset(f"{spec}?sep=^").classes == ("x", "y")
+    assert open_dataset(f"{listing(tmp_path, table(chr(9)))}?sep=tab").classes == ("x", "y")
+    refused(
+        listing(tmp_path, "file;kind,b\na/0.png;x,1"), "must show what divides its columns; it has , and ;. Write .sep="
+    )
+    refused(f"{spec}?sep=ab", "sep must be one character")
+
+
+def test_text_of_another_encoding_says_how_to_save_it(tmp_path):
+    refused(listing(tmp_path, table().replace("x", "\xe9"), encoding="cp1252"), r"UTF-8 \(in Excel: CSV UTF-8\)")
+    refused(listing(tmp_path, table(), encoding="utf-16-le"), "zero bytes, as UTF-16 without its mark")
+
+
+def test_columns_without_a_name_and_lines_without_text_are_not_read(tmp_path):
+    rows = [f"{i},a/{i}.png,{'xy'[i % 2]},train,," for i in range(6)]
+    rows[-1] = rows[-1].replace("train", "test")
+    spec = listing(tmp_path, table(header=",path,label,split,,", rows=[*rows, ",,,,,", ""]))
+    assert sum(sizes(open_dataset(spec)).values()) == 6
+    refused(
+        listing(tmp_path, table(rows=["a/0.png,x,train", "a/1.png,y"])),
+        "must have 3 entries, as its header; line 3 has 2",
+    )
+    refused(
+        listing(tmp_path, table(rows=["a/0.png,x,train,z"])), "line 2 has 4. An entry that holds the separator ',' must"
+    )
+    dataset = open_dataset(listing(tmp_path, table() + "\n,x,train"))
+    assert dataset.remarks == ("left out 1 of 7 rows: without a path, such as line 8",)
+
+
+# Paths
+
+
+def test_paths_of_windows_and_of_other_spellings_are_found_and_said(tmp_path):
+    rows = ["a\\0.png,x,train", "A\\1.PNG,y,train", "a/caf\u00e9.png,x,test", "a/3.png,y,test"]
+    names = ["a/0.png", "a/1.png", "a/cafe\u0301.png", "a/3.png"]
+    dataset = open_dataset(listing(tmp_path, table(rows=rows), *names))
+    found = sorted(name for part in dataset.splits.values() for name in part.names)
+    assert found == ["a/0.png", "a/1.png", "a/3.png", "a/caf\u00e9.png"]
+    assert all(part.read(0) for part in dataset.splits.values() if len(part))
+    assert dataset.remarks == (
+        "1 paths of Windows are read with / for their backslashes, such as a/0.png",
+        "2 files have another letter case or Unicode form than in l.csv, such as a/1.png for A\\1.PNG",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("C:\\data\\a\\0.png", r"a Windows machine: .*; a/0.png is there. Remove 'C:.*data.*' from the paths"),
+        ("/kaggle/input/a/0.png", "another machine: .*; a/0.png is there. Remove '/kaggle/input/' from"),
+        ("data/a/0.png", "relative to the folder of l.csv; a/0.png is there. Remove 'data/' from the paths"),
+        ("0", r"has no suffix; a/0.png is there. In pandas: table\['path'\] = 'a/' \+ .*astype\(str\) \+ '.png'"),
+        ("0.png", r"a/0.png is there. In pandas: table\['path'\] = 'a/' \+ table\['path'\].astype\(str\)$"),
+        ("none.png", "no file below .* has this name. Fetch the images, or remove their rows"),
+    ],
+)
+def test_a_missing_image_says_why_and_how_to_write_its_path(tmp_path, path, match):
+    spec = listing(tmp_path, table(header="path,label", rows=[f"{path},x", "a/1.png,y"]), "a/0.png", "a/1.png")
+    refused(spec, "1 of 2 images of .* are missing, such as .*" + match)
+
+
+# Splits
+
+
+@pytest.mark.parametrize(
+    ("true", "false"), [("True", "False"), ("1", "0"), ("yes", "no"), ("TRUE", "FALSE"), ("1.0", "0.0")]
+)
+@pytest.mark.parametrize(("column", "split"), [("is_valid", "validation"), ("is_test", "test")])
+def test_a_column_of_truth_values_says_the_split_by_its_name(tmp_path, column, split, true, false):
+    rows = [f"a/{i}.png,{'xy'[i % 2]},{true if i > 3 else false}" for i in range(6)]
+    spec = listing(tmp_path, table(header=f"path,label,{column}", rows=rows))
+    assert sizes(open_dataset(f"{spec}?split={column}")) == {"train": 4, split: 2}
+
+
+def test_a_column_that_seems_to_say_the_split_and_is_not_read_is_named(tmp_path):
+    rows = [f"a/{i}.png,{'xy'[i % 2]},{i > 20}" for i in range(30)]
+    spec = listing(tmp_path, table(header="path,label,is_valid", rows=rows), *(f"a/{i}.png" for i in range(30)))
+    assert any("?split=is_valid reads it" in line for line in open_dataset(spec).remarks)
+
+
+def test_a_column_of_splits_whose_meaning_is_not_said_is_refused(tmp_path):
+    rows = [f"a/{i}.png,{'xy'[i % 2]},{i % 2}" for i in range(6)]
+    refused(
+        f"{listing(tmp_path, table(header='path,label,fold', rows=rows))}?split=fold",
+        "has 0, 1, and its name does not say",
+    )
+    rows = [f"a/{i}.png,{'xy'[i % 2]},fold{i % 3}" for i in range(6)]
+    refused(
+        f"{listing(tmp_path, table(header='path,label,fold', rows=rows))}?split=fold",
+        "has the splits fold0, fold1, fold2",
+    )
+    rows = [f"a/{i}.png,{'xy'[i % 2]},{'Train' if i < 2 else 'train' if i < 4 else 'Test'}" for i in range(6)]
+    assert sizes(open_dataset(listing(tmp_path, table(rows=rows)))) == {"train": 4, "test": 2}
+
+
+# Labels
+
+
+def test_a_one_hot_table_is_refused_with_a_line_of_pandas_that_mends_it(tmp_path):
+    spec = listing(tmp_path, "path,MEL,NV,AK,is_valid\na/0.png,1.0,False,0,True\na/1.png,0.0,True,0,False")
+    refused(
+        spec, r"3 columns MEL, NV, AK hold a 1 .*\(one-hot\).*table\['label'\] = table.iloc\[:, 1:4\].idxmax\(axis=1\)"
+    )
+
+
+def test_class_indices_with_decimal_commas_are_class_indices(tmp_path):
+    rows = [f"a/{i}.png;{10 * (i % 2)},0;{'test' if i > 3 else 'train'}" for i in range(6)]
+    assert open_dataset(listing(tmp_path, table(header="path;label;split", rows=rows))).classes == ("0", "10")
+
+
+@pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
+def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray, row):
+    """The classes were 1, 10, 2 in that order (FOUND, 81)."""
+    labels = ["0", "1", stray, "2", "10", "-1", "", "1.0", *["0", "1", "2", "10"] * 8]
+    names = [f"{i}.png" for i in range(len(labels))]
+    rows = [f"{i}.png,{label}" for i, label in enumerate(labels)]
+    refused(listing(tmp_path, "\n".join(["path,label", *rows]), *names), f"the label of line {row} in .* is '{stray}'")
+    spec = listing(tmp_path, "\n".join(["path,label", *(r for i, r in enumerate(rows) if i != 2)]), *names)
+    assert open_dataset(spec).classes == ("0", "1", "2", "10")
+    refused(listing(tmp_path, "path,label\n0.png,a\n1.png,-1\n2.png,b", *names), "line 3 in .* is '-1': a class index")
+
+
+def test_a_class_named_none_is_one_only_if_a_list_names_it(tmp_path):
+    labels = ["cat", "None", "dog", "nan", "cat", "dog"]
+    rows = [f"a/{i}.png,{label},{'train' if i < 4 else 'test'}" for i, label in enumerate(labels)]
+    dataset = open_dataset(listing(tmp_path, table(rows=rows)))
+    assert dataset.classes == ("cat", "dog")
+    assert (
+        "left out 2 of 4 rows of train: without a label (1 'None', 1 'nan'; a classes.txt that lists"
+        in dataset.remarks[0]
+    )
+    (tmp_path / "classes.txt").write_text("cat\ndog\nNone\nnan\nbird\n")
+    dataset = open_dataset(listing(tmp_path, table(rows=rows)))
+    assert (dataset.classes, sum(sizes(dataset).values())) == (("cat", "dog", "None", "nan", "bird"), 6)
+    assert "1 of 5 classes have no image here, and keep their places: bird" in dataset.remarks
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "a header and rows"),
+        ("path,label\n0.png", "must have 2 entries, as its header; line 2 has 1"),
+        ("path,path\n0.png,a", "must have different names; path is there twice"),
+        ('path,label\n"0.png,a', "must be a CSV; its line 2 is not"),
+        ("path,label,split\n0.png,a,val\n0.png,b,valid", "must have one name, and val and valid both say validation"),
+        ("path,label,split\n0.png,a,test\n0.png,b,validation", "a train split"),
+        ("path,label\n0.png,nan\n0.png,", "a row of .* must have a label; none of its 2 rows has one; left out 2 of 2"),
+    ],
+)
+def test_a_csv_that_is_no_list_of_images_is_one_line(tmp_path, text, match):
+    refused(listing(tmp_path, text, "0.png"), match)

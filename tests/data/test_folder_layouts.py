@@ -1,0 +1,204 @@
+"""Layouts of folders that people have open as they are meant, or are refused with the question."""
+
+import re
+
+import numpy as np
+import pytest
+from data.folder_layouts import FOLDER_LAYOUTS, both
+from hypothesis import given
+from hypothesis import strategies as st
+from photos import as_zip, picture, write
+
+from tangent_jax.core import InputError
+from tangent_jax.data.folders import by_content
+from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.sources import Examples
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+@pytest.mark.parametrize(("name", "files", "outcome"), FOLDER_LAYOUTS, ids=[row[0] for row in FOLDER_LAYOUTS])
+def test_a_layout_opens_as_it_is_meant_or_is_refused(tmp_path, kind, name, files, outcome):
+    place = tmp_path / "set"
+    if kind == "folder":
+        write(place, *files)
+    else:
+        place = as_zip(tmp_path / "set.zip", {file: picture() for file in files})
+    if isinstance(outcome, str):
+        with pytest.raises(InputError, match=outcome):
+            open_dataset(f"folder:{place}")
+    else:
+        dataset = open_dataset(f"folder:{place}")
+        sizes = {split: len(part) for split, part in dataset.splits.items()}
+        assert (sum(sizes.values()) if isinstance(outcome, int) else sizes) == outcome
+        assert len(dataset.classes) == 2
+
+
+def test_a_class_may_have_the_name_of_a_split(tmp_path):
+    write(tmp_path, *(f"{name}/{i}.png" for name in ("bus", "train", "car") for i in range(12)))
+    assert open_dataset(f"folder:{tmp_path}").classes == ("bus", "car", "train")
+
+
+def test_a_copy_of_the_tree_inside_itself_is_left_out(tmp_path):
+    write(tmp_path, *(f"{root}{name}/{i}.png" for root in ("", "brain/") for name in ("yes", "no") for i in range(12)))
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert dataset.classes == ("no", "yes")
+    assert sum(map(len, dataset.splits.values())) == 24
+    assert "left out 24 images of brain" in "\n".join(dataset.remarks)
+
+
+def test_folders_of_splits_are_named_in_the_specification(tmp_path):
+    write(tmp_path, *both("part1/", "part2/"))
+    dataset = open_dataset(f"folder:{tmp_path}?train=part1&test=part2")
+    assert dataset.test.names == ("part2/cat/1.png", "part2/dog/1.png")
+    with pytest.raises(InputError, match="no folder part3"):
+        open_dataset(f"folder:{tmp_path}?train=part1&test=part3")
+
+
+def test_folders_of_the_same_names_are_classes_if_the_caller_says_so(tmp_path):
+    """Each remedy of the refusal opens as it is written."""
+    write(tmp_path, *(f"w/{name}/{year}/{i}.png" for name in ("cat", "dog") for year in (2022, 2023) for i in range(9)))
+    with pytest.raises(InputError) as error:
+        open_dataset(f"folder:{tmp_path}")
+    first, second, third = re.findall(r"folder:[^ ;]+", str(error.value))
+    assert open_dataset(first).classes == ("2022", "2023")
+    assert len(open_dataset(first).train) == 18
+    dataset = open_dataset(second)
+    assert (dataset.classes, sum(map(len, dataset.splits.values()))) == (("cat", "dog"), 36)
+    assert open_dataset(third).classes == ("2022", "2023")
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "relative"])
+def test_splits_may_be_in_several_places(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    files = {"one/x": both("w/"), "other/y": both(""), "z": both("")}
+    if kind == "zip":
+        (tmp_path / "one").mkdir()
+        (tmp_path / "other").mkdir()
+    for place, names in files.items():
+        if kind == "zip":
+            as_zip(tmp_path / f"{place}.zip", {name: picture() for name in names})
+        else:
+            write(tmp_path / place, *names)
+    root, end = ("" if kind == "relative" else f"{tmp_path}/"), (".zip" if kind == "zip" else "")
+    spec = f"folder:?train={root}one/x{end}&test={root}other/y{end}&validation={root}z{end}"
+    dataset = open_dataset(spec)
+    assert dataset.train.names == ("train/w/cat/1.png", "train/w/dog/1.png")
+    assert dataset.test.names == ("test/cat/1.png", "test/dog/1.png")
+    assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 2, "test": 2, "validation": 2}
+    assert len({part.read(0) for part in dataset.splits.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("{root}?train=a&test=a/b", "must be apart, and a holds a/b"),
+        ("{root}?train=a&test=a", "must be apart"),
+        ("?train={root}/a&test={root}/a/b", "must be apart, and .*a holds .*a/b"),
+        ("?train={root}/s", "holds folders of splits"),
+        ("{root}?test=a", "with train"),
+        ("{root}?train=a&folders=classes", "PATH.folders=classes or PATH.train=FOLDER"),
+    ],
+)
+def test_folders_of_splits_that_cannot_be_are_refused(tmp_path, question, words):
+    write(tmp_path, *both("a/", "a/b/", "s/train/", "s/test/"))
+    with pytest.raises(InputError, match=words):
+        open_dataset(f"folder:{question.format(root=tmp_path)}")
+
+
+FOREIGN = {
+    ".ipynb_checkpoints/1-checkpoint.png": "added by Jupyter",
+    "cat/.ipynb_checkpoints/1-checkpoint.png": "added by Jupyter",
+    "cat/Thumbs.db": "added by Windows",
+    "desktop.ini": "added by Windows",
+    "System Volume Information/cat/1.png": "added by Windows",
+    "$RECYCLE.BIN/cat/1.png": "added by the recycle bin of Windows",
+    "dog/._1.png": "added by macOS",
+    "cat/.DS_Store": "added by macOS",
+    "dog/.AppleDouble/1.png": "added by macOS",
+    "@eaDir/cat/1.png/SYNOPHOTO_THUMB_M.jpg": "added by Synology",
+    "cat/@eaDir/1.png": "added by Synology",
+    "#recycle/cat/1.png": "added by the recycle bin of Synology",
+    "dog/.@__thumb/1.png": "added by QNAP",
+    "lost+found/1.png": "added by Linux",
+    "cat/.2.png.icloud": "placeholders of iCloud, whose images are not downloaded",
+}
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+@pytest.mark.parametrize("root", ["", "train/"])
+def test_files_that_programs_add_are_left_out_and_the_program_is_said(tmp_path, kind, root):
+    tests = both("test/") if root else []
+    names = [*both(root), *(f"{root}{name}" for name in FOREIGN), *tests]
+    if kind == "folder":
+        write(tmp_path / "set", *names)
+    else:
+        as_zip(tmp_path / "set.zip", {name: picture() for name in names})
+    dataset = open_dataset(f"folder:{tmp_path}/set{'' if kind == 'folder' else '.zip'}")
+    assert dataset.classes == ("cat", "dog")
+    assert sum(map(len, dataset.splits.values())) == len(both("")) + len(tests)
+    for why in {*FOREIGN.values()}:
+        count = sum(reason == why for reason in FOREIGN.values())
+        assert f"left out {count} files: {why}, such as" in "\n".join(dataset.remarks)
+
+
+def test_a_class_of_placeholders_is_refused_with_the_cause(tmp_path):
+    write(tmp_path, *both("train/", "test/"), "train/hat/.1.jpg.icloud", "train/hat/.2.jpg.icloud", "test/hat/1.png")
+    with pytest.raises(InputError, match=r"none of hat.*; left out 2 of 2 files of hat: placeholders of iCloud"):
+        open_dataset(f"folder:{tmp_path}")
+
+
+def test_a_class_of_one_image_is_trained_on():
+    names = tuple(f"{i}" for i in range(100))
+    labels = np.array([*range(50), *[50] * 50], np.int32)
+    parts = by_content(Examples(names, labels, lambda i: f"{i}".encode()))
+    assert {*parts["train"].labels.tolist()} == {*range(51)}
+    assert {*parts["test"].labels.tolist()} == {50}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=30))
+def test_every_class_trains_and_an_image_is_test_if_a_class_has_two(images):
+    """Copies of an image in one class are all test or all train."""
+    labels = np.array([label for label, _ in images], np.int32)
+    contents = [f"{content}".encode() for _, content in images]
+    names = tuple(f"{i}" for i in range(len(images)))
+    parts = by_content(Examples(names, labels, contents.__getitem__))
+    assert {*parts["train"].labels.tolist()} == {*labels.tolist()}
+    of_class = {label: {c for own, c in images if own == label} for label, _ in images}
+    assert ("test" in parts) == any(len(several) > 1 for several in of_class.values())
+    pairs = [{*zip(part.labels.tolist(), part.identifiers(), strict=True)} for part in parts.values()]
+    assert sum(map(len, pairs)) == len({*images})
+
+
+def test_a_zip_with_a_password_is_refused(tmp_path):
+    path = as_zip(tmp_path / "z.zip", {name: picture() for name in both("train/", "test/")})
+    path.write_bytes(
+        path.read_bytes().replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00")
+    )
+    with pytest.raises(InputError, match="encrypted by a password"):
+        open_dataset(f"folder:{path}")
+
+
+@pytest.mark.parametrize("oddity", ["backslashes", "no flag"])
+def test_names_of_foreign_zips_are_read(tmp_path, oddity):
+    path = as_zip(tmp_path / "z.zip", {f"{split}/{name}/1.png": picture() for split in ("train", "test")
+                                       for name in ("caf\u00e9", "dog")})  # fmt: skip
+    content = path.read_bytes()
+    if oddity == "backslashes":
+        content = content.replace(b"train/dog/", b"train\\dog\\").replace(b"test/dog/", b"test\\dog\\")
+    else:
+        content = content.replace(b"\x00\x08\x00\x00", b"\x00\x00\x00\x00")
+    path.write_bytes(content)
+    dataset = open_dataset(f"folder:{path}")
+    assert dataset.classes == ("caf\u00e9", "dog")
+    assert len(dataset.remarks) == 1
+    assert dataset.train.read(1)
+
+
+def test_class_names_that_differ_in_case_are_said_or_refused(tmp_path):
+    write(tmp_path, *both("train/", "test/", classes=("cat", "Cat")))
+    assert "cat differ in letter case, spaces or hyphens alone: they are two classes" in "\n".join(
+        open_dataset(f"folder:{tmp_path}").remarks
+    )
+    write(tmp_path, "test/CAT/1.png")
+    with pytest.raises(InputError, match="one has no training image: write them alike"):
+        open_dataset(f"folder:{tmp_path}")

@@ -1,0 +1,89 @@
+"""TFDS: names, configurations and versions mean what tfds.load makes of them; features are chosen."""
+
+import json
+import sys
+
+from data.layouts import refused
+from data.tiny_tfds import place
+
+from tangent_jax.data.registry import open_dataset
+
+
+def test_a_tfds_set_reads_without_tensorflow_and_a_class_of_no_image_keeps_its_place(tmp_path):
+    place(tmp_path, "tiny/1.0.0")
+    dataset = open_dataset(f"tfds:tiny@{tmp_path}")
+    assert (dataset.classes, len(dataset.train), len(dataset.test)) == (("cat", "dog", "hen"), 4, 2)
+    for i, label in enumerate(dataset.train.labels):
+        assert (dataset.train.read(i)[0, 0, 0] // 40) % 2 == label
+    assert dataset.train.names[0] == "train/0"
+    assert dataset.remarks == ("1 of 3 classes have no image here, and keep their places: hen",)
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_label_is_chosen_by_its_feature(tmp_path):
+    place(tmp_path, "tiny/1.0.0")
+    spec = f"tfds:tiny@{tmp_path}"
+    plain = open_dataset(spec)
+    kind = open_dataset(f"{spec}?label=kind")
+    assert (kind.classes, kind.train.labels.tolist()) == (("0", "1"), [1 - y for y in plain.train.labels])
+    assert open_dataset(f"{spec}?label=number").classes == ("0", "5")
+    refused(f"{spec}?label=tags", "label column must hold one class .*; tags of .* holds Sequence")
+    refused(f"{spec}?label=none", r"label=none must name a column of .*; its columns are .*tags \(Sequence\)")
+    stated = {"supervisedKeys": {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "kind"}]}}}
+    place(tmp_path, "stated/1.0.0", **stated)
+    assert open_dataset(f"tfds:stated@{tmp_path}").classes == ("0", "1")
+
+
+def test_versions_are_compared_by_their_numbers(tmp_path):
+    for version in ("1.0.0", "1.10.0", "2.0.0", "10.0.0"):
+        place(tmp_path, f"tiny/{version}", splits=json.loads(splits(version)))
+    for name, version in (("tiny", "10.0.0"), ("tiny:1.*.*", "1.10.0"), ("tiny:2.0.0", "2.0.0"), ("Tiny", "10.0.0")):
+        assert len(open_dataset(f"tfds:{name}@{tmp_path}").train) == ROWS[version]
+    assert (
+        "read the highest of the versions 1.0.0, 1.10.0 of tiny" in open_dataset(f"tfds:tiny:1.*.*@{tmp_path}").remarks
+    )
+    refused(f"tfds:tiny:3.*.*@{tmp_path}", "must hold the version 3.*.*; it holds 1.0.0, 1.10.0, 2.0.0, 10.0.0")
+    refused(f"tfds:tiny:1@{tmp_path}", "a TFDS name is NAME, NAME/CONFIG or NAME/CONFIG:VERSION.*; got tiny:1")
+    assert len(open_dataset(f"tfds:tiny@{tmp_path / 'tiny/1.0.0'}").train) == ROWS["1.0.0"]
+    refused(f"tfds:tiny:2.0.0@{tmp_path / 'tiny/1.0.0'}", "must hold the version 2.0.0 of tiny; it holds 1.0.0")
+
+
+ROWS = {"1.0.0": 2, "1.10.0": 3, "2.0.0": 4, "10.0.0": 4}
+
+
+def splits(version):
+    """The splits of a dataset_info.json; a version is told by the number of its training rows."""
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    rows = {"train": ROWS[version], "test": 2}
+    return json.dumps([{"name": n, "shardLengths": [str(k)], "filepathTemplate": template} for n, k in rows.items()])
+
+
+def test_a_configuration_is_the_named_one_or_the_default_that_tfds_states(tmp_path):
+    for config in ("160px", "full"):
+        place(tmp_path, f"tiny/{config}/1.0.0", configName=config)
+    assert open_dataset(f"tfds:tiny/160px@{tmp_path}").name == "tiny/160px"
+    refused(f"tfds:tiny@{tmp_path}", "several configurations, and tfds:tiny names none of them: 160px, full")
+    refused(f"tfds:tiny/big@{tmp_path}", "must have the configuration big; .* holds configurations 160px, full")
+    (tmp_path / "tiny/.config").mkdir()
+    (tmp_path / "tiny/.config/metadata.json").write_text('{"default_config_name": "full"}')
+    dataset = open_dataset(f"tfds:tiny@{tmp_path}")
+    assert "read the configuration full, the default of tiny; it also has 160px" in dataset.remarks
+    refused(f"tfds:tiny/160px@{tmp_path / 'tiny/full/1.0.0'}", "must hold the config 160px of tiny; it holds full")
+
+
+def test_a_set_in_another_format_names_the_command_that_adds_array_record(tmp_path):
+    folder = place(tmp_path, "tiny/1.0.0", fileFormat="tfrecord")
+    refused(f"tfds:tiny@{tmp_path}", f"is tfrecord, which only TensorFlow reads.*--dataset_version_dir={folder}")
+    place(tmp_path, "both/1.0.0", fileFormat="tfrecord", alternativeFileFormats=["array_record"], name="tiny")
+    assert len(open_dataset(f"tfds:both@{tmp_path}").train) == 4
+    place(tmp_path, "old/1.0.0", fileFormat=None)
+    refused(f"tfds:old@{tmp_path}", "is tfrecord, which only TensorFlow reads")
+
+
+def test_a_set_that_is_not_prepared_says_how_and_what_is_there(tmp_path):
+    (tmp_path / "stanford_dogs").mkdir()
+    refused(
+        "tfds:stanford_dogs@/nowhere", r"/nowhere, which does not exist. .*: tfds build \w+ --file_format=array_record"
+    )
+    refused(f"tfds:cars196@{tmp_path}", "which holds stanford_dogs. Prepare it")
+    refused(f"tfds:stanford_dogs@{tmp_path}", "must hold a version of stanford_dogs, .*; it holds none")
