@@ -46,7 +46,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the caller says about folders: those of each split, or that the outermost folders are classes."""
+    """The caller's word about folders: the folder of each split, or that the outermost folders are classes."""
 
     folders: Mapping[str, str] = dataclasses.field(default_factory=dict)
     classes: bool = False
