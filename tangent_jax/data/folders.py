@@ -180,7 +180,7 @@ def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], It
 
 
 def question_of(where: str) -> tuple[str, Asked]:
-    """Returns (path, what is asked) of PATH?train=FOLDER&test=FOLDER or PATH?folders=classes.
+    """Returns (path, the caller's word) of PATH?train=FOLDER&test=FOLDER or PATH?folders=classes.
 
     The path is "" where FOLDERs are paths of their own; other text after a question mark belongs to the path.
     """

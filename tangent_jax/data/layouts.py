@@ -46,7 +46,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the caller says about folders: those of each split, or that the outermost folders are classes."""
+    """The caller's word about folders: the folder of each split, or that the outermost folders are classes."""
 
     folders: Mapping[str, str] = dataclasses.field(default_factory=dict)
     classes: bool = False
@@ -175,18 +175,18 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
     named = all(split_of_name(last(folder)) for folder in tops)
     nested = [folder for folder in tops if tree.nested(folder) or (named and tree.folders(folder))]
     direct = [folder for folder in tops if folder not in nested]
-    if direct and named:
-        if all(folder in tree.direct for folder in tops) and len(tops) > 1:
-            first = next(name for name in tree.images if name.startswith(f"{tops[-1]}/"))
-            raise InputError(
-                f"{where} holds {', '.join(map(last, tops))}, which say splits and hold images in no class folder, such "
-                f"as {first}: move the images into class folders, list them in a CSV, or write "
-                f"folder:{where}?folders=classes if these are the classes"
-            )
     splits = one_name_each([last(folder) for folder in nested], where)
     found = {splits[last(folder)]: folder for folder in nested if last(folder) in splits}
     classes = {same_name(last(folder)) for folder in direct}
 
+    flat = [folder for folder in direct if split_of_name(last(folder)) == "train"]
+    if "train" not in found and flat and (found or (named and len(tops) > 1)):
+        first = next(name for name in tree.images if name.startswith(f"{flat[0]}/"))
+        raise InputError(
+            f"{where} holds {', '.join(map(last, tops))}, which say splits, and {last(flat[0])} holds images in no "
+            f"class folder, such as {first}: move them into class folders, list them in a CSV, or write "
+            f"folder:{where}?folders=classes if these are the classes"
+        )
     if found and "train" not in found and direct:
         beside = ", ".join(map(last, direct[:3]))
         raise InputError(
@@ -254,8 +254,8 @@ def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, st
         elif len(folders) > 1:
             names = ", ".join([*folders.values()][:3])
             raise InputError(
-                f"The folders of {split} must have the names of classes of train, and none of {names} has: rename them, "
-                "or move them out"
+                f"The folders of {split} must have the names of classes of train, and none of {names} has: rename "
+                "them, or move them out"
             )
     return kept
 

@@ -79,7 +79,7 @@ def opening() -> Iterator[Opening]:
         summary = record.summary(getattr(error, "class_name", None))
         if not summary:
             raise
-        raise InputError(f"{error}; {summary}") from error
+        raise InputError(f"{str(error).removesuffix('.')}; {summary}") from error
     finally:
         OPENING.reset(token)
 

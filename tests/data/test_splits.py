@@ -3,7 +3,8 @@
 import unicodedata
 
 import pytest
-from photos import write
+from data.layouts import as_parquet, as_tar
+from photos import as_zip, picture, write
 
 from tangent_jax.core import InputError
 from tangent_jax.data.registry import open_dataset
@@ -24,7 +25,32 @@ def from_csv(root, names):
     return f"csv:{root / 'set.csv'}"
 
 
-READERS = {"csv": from_csv}
+def from_folder(root, names):
+    write(root, *(f"{name}/{label}/{i}.png" for i, name in enumerate(names) for label in ("cat", "dog")))
+    return f"folder:{root}"
+
+
+def from_zip(root, names):
+    members = {f"{name}/{label}/{i}.png": picture() for i, name in enumerate(names) for label in ("cat", "dog")}
+    return f"folder:{as_zip(root / 'set.zip', members)}"
+
+
+def from_tars(root, names):
+    for name in names:
+        members = [(f"{i}.{suffix}", content) for i, label in enumerate((b"cat", b"dog"))
+                   for suffix, content in (("png", picture()), ("cls", label))]  # fmt: skip
+        as_tar(root / f"{name}-000000.tar", members)
+    return f"wds:{root}"
+
+
+def from_parquet(root, names):
+    for name in names:
+        as_parquet(root / f"{name}-00000-of-00001.parquet", {"image": [picture(), picture()], "label": [0, 1]})
+    return f"hf:{root}"
+
+
+READERS = {"csv": from_csv, "folder": from_folder, "zip": from_zip, "wds": from_tars, "hf": from_parquet}
+"""The specification of a data set with an image of each class in each split, by reader; add a reader here."""
 
 
 @pytest.mark.parametrize("reader", READERS)
