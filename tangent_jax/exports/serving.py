@@ -3,7 +3,7 @@
     program(inputs "b ...") -> outputs "b c",    any b;  images are uint8, normalised inside
 
     stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
-    onnx         model.onnx, by jax2onnx (and lowering.py), in f32, with its weights; it is run once before it is written
+    onnx         model.onnx, by jax2onnx (and lowering.py), in f32, with its weights; run once before it is written
     both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: runs the program
 
 The program takes images and uses the same closed forms: blocks below the first trained one run at the cost of the plain
