@@ -804,7 +804,7 @@ MUTATIONS = [
       f"{PLANS}::test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went"),
     M(PLANNED, "plan_removal", "identifiers} - left", "identifiers}",
       f"{PLANS}::test_a_component_that_goes_by_its_name_takes_what_no_other_saw"),
-    M(REMOVE, "remove", "plan.check_possible(how)", "", f"{PLANS}::test_each_way_is_possible_or_says_why_not"),
+    M(REMOVE, "rehearse", "plan.check_possible(how)", "", f"{PLANS}::test_each_way_is_possible_or_says_why_not"),
     M(PLANNED, "rows_of_owner", "other or own.get(normal_name(name))", "own.get(normal_name(name)) or other",
       f"{PLANS}::test_a_table_of_owners_says_whose_an_image_is_where_the_components_do_not_and_comes_first"),
     M("tangent_jax/store/provenance.py", "Provenance.trained_on",

@@ -54,7 +54,6 @@ def remove(
     >>> [*store], store.verify_receipt(receipt.path)
     (['ann'], [])
     """
-    plan.check_possible(how)
     expect(plan.identifiers or plan.components, "a plan of something that the store holds", "nothing")
     with store.using():
         check_fits(store, plan)
