@@ -1,6 +1,8 @@
 """Files of weights as programs write them, each with the program's own answers: names, prefixes, shards, formats.
 
-    PYTHONPATH=.:tests python tests/models/naming_cases.py [PATTERN]          (part of `make parity`)
+    PYTHONPATH=. python tests/models/naming_cases.py [PATTERN]          (part of `make parity`; 1 minute)
+
+Without a pattern it writes its table to docs/reference/compatibility.md.
 
 Every case makes a small random model, writes its file to a folder, and returns what torch answers. `tj.load` of the
 folder must agree within 1e-4 of the largest output. torchvision and open_clip are not imported: small modules here have
@@ -28,6 +30,17 @@ MLP, LABELS = {"intermediate_size": 20}, {"num_labels": 5}
 TEXT = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 50}
 OFF_GRID = {name: value for name, value in BASE.items() if name != "image_size"}
 CASES = {}
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
+BEGIN, END = "<!-- names -->", "<!-- /names -->"
+HEADER = (
+    "### Names, prefixes and forms of files",
+    "",
+    "As above, at the file's own image size. `save_pretrained(save_original_format=False)` writes the names of",
+    "transformers 5. torchvision's and open_clip's answers are those of small modules with their names.",
+    "",
+    "| file | difference |",
+    "|---|---|",
+)
 
 
 def case(title):
@@ -482,13 +495,16 @@ def main(pattern=""):
     hugging_face_cases()
     cases = sorted(CASES, key=lambda title: "timm" in title or "npz" in title)  # timm last: its torchvision is none
     verdicts = {}
+    lines = [*HEADER]
     for title in cases:
         if re.search(pattern, title):
-            verdicts[title] = verdict(CASES[title])
-            what = verdicts[title][1]
-            print(
-                f"| {title} | {verdicts[title][0]} | {what if isinstance(what, str) else f'{what:.1e}'} |", flush=True
-            )
+            kind, what = verdicts[title] = verdict(CASES[title])
+            said = what.replace(tempfile.gettempdir(), "TMP") if isinstance(what, str) else f"{what:.0e}"
+            lines.append(f"| {title} | {said if kind != 'refused' else f'refused: {said}'} |")
+            print(lines[-1], flush=True)
+    if not pattern:
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text("\n".join([f"{before}{BEGIN}", *lines, END]) + rest.split(END)[1])
     sys.exit(any(kind != "agrees" for kind, _ in verdicts.values()))
 
 
