@@ -54,6 +54,7 @@ parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and 
 	$(BIN)/python tests/models/make_architectures.py
 	$(BIN)/python tests/models/parity.py
 	$(BIN)/python tests/models/compatibility.py
+	$(BIN)/python tests/models/naming_cases.py
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/models tests/store tests/privacy/test_clipping.py \

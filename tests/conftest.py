@@ -5,7 +5,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-NEED_PYTORCH = ("make_fixtures", "make_frozen_head", "make_architectures", "timm_models", "parity")
+NEED_PYTORCH = ("make_fixtures", "make_frozen_head", "make_architectures", "timm_models", "parity", "naming_cases")
 collect_ignore = [f"models/{name}.py" for name in NEED_PYTORCH]  # `make parity`
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

@@ -9,11 +9,11 @@ from typing import Any
 
 from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, SEARCH, TRAINING, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, MODEL, SEARCH, TRAINING, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import require, trees
 
-define("image_size", "architecture", "blocks", *CACHED, *TRAINING, "dtype", "linearization", dataset=["digits"])
+define(*MODEL[1:], "blocks", *CACHED, *TRAINING, "dtype", "linearization", dataset=["digits"])
 define(weights=["builtin", "builtin-resnet"], shards=["10"], **SEARCH, out="out/anchors")
 
 

@@ -84,7 +84,7 @@ class Job(NamedTuple):
 def jobs(names: dict[str, str]) -> list[Job]:
     """All commands, in the order of their runs; names: of the data sets, by specification."""
     budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
-    model = given("weights", "architecture", "image_size")
+    model = given("weights", "architecture", "ignore_config", "image_size")
     data, sets = (*model, *given("cache_dir")), f"--dataset={','.join(names)}"
     seeds, epochs = (f"--seed={','.join(F.seed)}",), budget["epochs"]
     settings = (*seeds, *epochs, *budget["search"])

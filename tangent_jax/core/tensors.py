@@ -25,6 +25,8 @@ from tangent_jax.core.checks import refusal, require
 from tangent_jax.core.records import as_text, convert, parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+WHOLE_NUMBERS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16}
+WHOLE_NUMBERS |= {"U32": np.uint32, "I32": np.int32, "U64": np.uint64, "I64": np.int64}
 COUNTERS = ("num_batches_tracked", "position_ids")  # torch's counters: whole numbers that no network reads
 MOST_HEADER = 100_000_000  # bytes: safetensors' own limit
 LONG = 1 << 20  # characters of a text in the header
@@ -56,10 +58,10 @@ def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
     return save({name: np.ascontiguousarray(value) for name, value in tensors.items()} | texts, short)
 
 
-def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:
+def read_header(function: str, path: Path, whole_numbers: bool = False) -> tuple[dict[str, Entry], dict[str, str], int]:
     """Returns (entries by name, metadata, offset of the tensors), every entry checked against the file's size.
 
-    Long texts are in the metadata, and not among the entries.
+    Long texts are in the metadata, and not among the entries. `whole_numbers`: other tensors may hold them, too.
 
     Raises: InputError naming the file, and the tensor that is of another dtype or lies outside it.
     """
@@ -73,12 +75,12 @@ def read_header(function: str, path: Path) -> tuple[dict[str, Entry], dict[str, 
     metadata = convert(dict[str, str], header.pop("__metadata__", {}), function, f"the metadata of {path}")
     entries = {name: convert(Entry, entry, function, f"{name} of {path}") for name, entry in header.items()}
     for name, entry in entries.items():
-        kinds: dict[str, Any] = {**DTYPES, "I64": np.int64} if name.endswith(COUNTERS) else DTYPES
+        kinds: dict[str, Any] = {**DTYPES, **WHOLE_NUMBERS} if name.endswith(COUNTERS) or whole_numbers else DTYPES
         kinds = {"U8": np.uint8} if name.startswith(TEXT) else kinds
         require(
             entry.dtype in kinds,
             function,
-            f"{name} in {', '.join(kinds)}",
+            f"{name} in {'U8' if name.startswith(TEXT) else ', '.join(DTYPES)}",
             f"{entry.dtype} in {path}",
             "Convert it first",
         )
@@ -107,19 +109,23 @@ def read_texts(function: str, path: Path, texts: Mapping[str, Entry], start: int
     return content
 
 
-def read_tensors(function: str, path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_tensors(
+    function: str, path: Path, whole_numbers: bool = False
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Returns (tensors by name, metadata); the tensors are read-only memory maps; torch's counters are left out.
 
+    `whole_numbers`: keeps tensors of whole numbers and Booleans, counters among them, which otherwise raise.
     Raises: InputError for a file that is missing, cut short, or holds other numbers than floats.
     """
     try:
-        entries, metadata, start = read_header(function, path)
+        entries, metadata, start = read_header(function, path, whole_numbers)
         has_data = path.stat().st_size > start
         data = np.asarray(np.memmap(path, np.uint8, "r", start)) if has_data else np.empty(0, np.uint8)
     except OSError as error:
         raise refusal(function, "a safetensors file", f"{path} ({error.strerror or error})") from error
+    kinds: dict[str, Any] = {**DTYPES, **WHOLE_NUMBERS}
     return {
-        name: data[slice(*entry.data_offsets)].view(DTYPES[entry.dtype]).reshape(entry.shape)
+        name: data[slice(*entry.data_offsets)].view(kinds[entry.dtype]).reshape(entry.shape)
         for name, entry in entries.items()
-        if not name.endswith(COUNTERS)
+        if whole_numbers or not name.endswith(COUNTERS)
     }, metadata

@@ -10,12 +10,13 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from tangent_jax.core import expect
+from tangent_jax.core import InputError, expect
 from tangent_jax.core.records import convert, short
+from tangent_jax.models.config_fields import is_without_effect
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
 """Tensors that do not distinguish architectures: the head, whose size is the classes, and unused parts."""
@@ -31,26 +32,12 @@ CFG = (
     "paper_ids", "notes",
 )  # fmt: skip
 """The fields of timm's pretrained_cfg."""
-COMMON = (
-    "add_cross_attention", "is_decoder", "begin_suppress_tokens", "bos_token_id", "cross_attention_hidden_size",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
-    "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length",
-    "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
-    "pad_token_id", "prefix", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate",
-    "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
-    "tie_word_embeddings", "tokenizer_class", "top_k", "top_p", "torchscript", "typical_p", "use_bfloat16",
-    "_name_or_path", "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "id2label",
-    "label2id", "problem_type", "return_dict", "chunk_size_feed_forward", "output_attentions", "output_hidden_states",
-    "is_encoder_decoder", "use_cache", "initializer_range", "initializer_factor", "hidden_dropout_prob",
-    "attention_probs_dropout_prob", "attention_dropout", "drop_path_rate", "encoder_stride", "pooler_output_size",
-    "pooler_act", "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names",
-    "num_channels", "num_labels", "qkv_bias", "mlp_ratio", "layerscale_value", "use_mask_token", "query_bias",
-    "key_bias", "value_bias", "proj_bias", "mlp_bias", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
-    "vision_use_head", "num_patches", "projection_dim", "logit_scale_init_value", "dropout", "hidden_size",
-    "num_hidden_layers", "intermediate_size", "image_size", "patch_size", "num_attention_heads", "hidden_act",
-    "layer_norm_eps", "num_register_tokens", "use_swiglu_ffn", "use_gated_mlp", "rope_theta", "rope_parameters",
+READ = (
+    "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "image_size", "patch_size",
+    "num_attention_heads", "hidden_act", "layer_norm_eps", "num_register_tokens", "use_swiglu_ffn", "use_gated_mlp",
+    "rope_theta", "rope_parameters",
 )  # fmt: skip
-"""Fields of Hugging Face's Vision Transformers that are read, shown by the tensors, or of no effect on the outputs."""
+"""The fields of Hugging Face's Vision Transformers that are read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +88,17 @@ def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
     return {name: own for name, own in architectures().items() if own.key == key}
 
 
-def check_understood(fields: Mapping[str, Any], known: Any, where: str) -> None:
-    """Raises InputError naming a field that is unknown and neither null nor empty.
+def check_understood(fields: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raises InputError naming a field that is neither known, nor without effect, nor null or empty.
 
     A value of false is refused too: it may switch off a feature that is on by default.
     """
     for name in sorted(fields.keys() - {*known}):
         value = fields[name]
         is_off = value is None or value in ({}, [], "")
-        do = "Load it where that is supported, and save what is needed here"
-        expect(is_off, f"no {name} in {where}", short(value), do)
+        if not is_off and not is_without_effect(name):
+            raise InputError(
+                f"there must be no {name} in {where}, since its effect on the outputs is not known here; got "
+                f"{short(value)}. If it has none, ignore it: --ignore_config={name}, or ignore_config=[{name!r}] of "
+                "tj.load"
+            )

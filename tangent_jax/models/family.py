@@ -20,12 +20,14 @@ class Naming(NamedTuple):
     recognises      True for tensors, by name, in this scheme
     read            the model and its weights, with the architecture inferred from the tensors
     of_timm         True if `load(path, NAME)` may name an architecture of timm
+    covers          True for the name of a tensor that this scheme has; the scheme that covers the most reads a file
     """
 
     title: str
     recognises: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Tensors], Pretrained]
     of_timm: bool = False
+    covers: Callable[[str], bool] = bool
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:

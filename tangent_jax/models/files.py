@@ -16,7 +16,7 @@ from tangent_jax.models.protocol import Model
 class Tensors(NamedTuple):
     """The content of a file: tensors by name, its metadata, and the JSON files beside it by name.
 
-    `architecture`: the name that the caller gave, or None.
+    `architecture`: the name that the caller gave, or None; `left_out`: names of tensors on which no output depends.
     """
 
     tensors: dict[str, np.ndarray]
@@ -24,6 +24,7 @@ class Tensors(NamedTuple):
     beside: Mapping[str, dict[str, Any]]
     path: str
     architecture: str | None = None
+    left_out: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Pre-trained weights by name: `load(source)`, and `save`.
 
-`load` reads .safetensors with other libraries' tensor names (a file, a folder with model.safetensors, or
+`load` reads .safetensors with other libraries' tensor names (a file, a folder with one or with an index of several, or
 hf-hub:OWNER/NAME), Google's .npz, files of `save`, the embedded weights and "random:L/16". It never loads a pickle. The
 metadata of our own files describe the model (`Description`), so that `load` restores it.
 """
@@ -8,15 +8,16 @@ metadata of our own files describe the model (`Description`), so that `load` res
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import expect, refusal, require, trees, unexpected, urls
+from tangent_jax.core import InputError, expect, refusal, require, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.records import convert, parse_json
@@ -26,27 +27,43 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.architectures import architectures
 from tangent_jax.models.family import Family
 from tangent_jax.models.files import Tensors, assemble
+from tangent_jax.models.folders import (
+    INDEX,
+    SHARDS,
+    WEIGHTS,
+    check_format,
+    check_shard_name,
+    read_shards,
+    shards_of,
+    weights_in,
+)
+from tangent_jax.models.left_out import left_out
 from tangent_jax.models.parametrize import WRAPPERS, unwrap
 from tangent_jax.models.protocol import Model, initial_weights
+from tangent_jax.models.recognise import recognise
 from tangent_jax.models.resnet import weights as resnet
 from tangent_jax.models.vit import weights as vit
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
-FILES = ("model.safetensors", "config.json", "preprocessor_config.json", "processor_config.json")
+BESIDE = ("config", "preprocessor_config", "processor_config", "open_clip_config")
+"""The JSON files beside weights."""
+FILES = (WEIGHTS, INDEX, *(f"{name}.json" for name in BESIDE))
 """The files of a folder of weights."""
 METADATA = "tangent_jax"
 """The metadata key of a Description."""
 
 
 @public
-def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrained:
+def load(source: str | os.PathLike, architecture: str | None = None, ignore_config: Sequence[str] = ()) -> Pretrained:
     """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
     Args:       source: "builtin", "builtin-resnet", "random:ARCHITECTURE" (f32, key 0), hf-hub:OWNER/NAME, a .npz or
                 .safetensors file, a folder with model.safetensors, or the URL of one of these, which is fetched once;
                 architecture: our name, such as "L/16", or timm's, such as "vit_base_patch16_224"; None if the file
-                states it. It decides what tensors do not show, such as heads and activation, if no config.json does.
+                states it. It decides what tensors do not show, such as heads and activation, if no config.json does;
+                ignore_config: fields of config.json that are read as if they were not there; an unknown field refuses
+                the file otherwise.
     Returns:    Pretrained, with weights in f32 and classes = 0 if the file has no head. A file of `save` gives the
                 saved model and weights.
     Raises:     InputError naming the file, and the tensor with its expected and actual shape.
@@ -55,10 +72,14 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
     >>> type(pretrained.model).__name__, pretrained.model.image_size
     ('VisionTransformer', 16)
     """
+    if isinstance(ignore_config, str):
+        raise InputError(f"ignore_config must be a sequence of names, such as ['{ignore_config}']; got one text")
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
         source = os.fspath(source) if urls.is_url(source) else expand_path("load", source)
     source = os.fspath(source)
-    local = urls.local_copy("load", source, FILES) if urls.is_url(source) else Path(source)
+    local = fetched(source) if urls.is_url(source) else Path(source)
+    if ignore_config and is_made(source):
+        raise InputError(f"ignore_config must be empty for {source}, which has no config.json; got {ignore_config[0]}")
     if source in EMBEDDED:
         with resources.as_file(resources.files("tangent_jax") / "assets" / EMBEDDED[source]) as path:
             pretrained = read(path)
@@ -67,11 +88,11 @@ def load(source: str | os.PathLike, architecture: str | None = None) -> Pretrain
         model = family.model(config)
         pretrained = Pretrained(model, initial_weights(model, jax.random.key(0)), source)
     elif source.startswith("hf-hub:"):
-        pretrained = read(download(source.removeprefix("hf-hub:")), architecture)
+        pretrained = read(download(source.removeprefix("hf-hub:")), architecture, ignore_config)
     else:
         kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
         expect(local.exists(), kinds, f"{source}, which does not exist")
-        pretrained = read(local, architecture)
+        pretrained = read(local, architecture, ignore_config)
     if architecture is not None and not (is_of_timm(architecture) and local.exists()):  # read has checked it
         check_architecture(architecture, pretrained.model, source)
     return dataclasses.replace(pretrained, source=source)
@@ -104,59 +125,116 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     write_whole(path, content) if url is None else urls.write("save", url, content)
 
 
-def read(path: Path, architecture: str | None = None) -> Pretrained:
-    """Reads the model in one file, or in a folder's model.safetensors."""
-    if path.is_dir():
-        path = path / "model.safetensors"
-        expect(path.exists(), f"model.safetensors in {path.parent}", "none")
-    do = "Convert it first; pickled checkpoints are never loaded"
-    expect(path.suffix in (".npz", ".safetensors"), "a .npz or .safetensors file", path.name, do)
+def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = ()) -> Pretrained:
+    """Reads the model in one file, or in a folder; `ignored`: fields of config.json, as `load` takes them."""
+    path = weights_in(path) if path.is_dir() else path
+    check_format(path)
     file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
-    file = file._replace(architecture=architecture)
+    file = without_fields(file._replace(architecture=architecture), ignored)
     do = "Leave it out: this file says what it is"
     if METADATA in file.metadata:
         expected = f"an architecture of {', '.join(known_names())}"
         expect(not is_of_timm(architecture), expected, architecture, do)
+        check_floats(file)
         return read_ours(file)
-    for naming in (naming for family in FAMILIES for naming in family.namings):
-        if naming.recognises(file.tensors):
-            expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
-            expect(naming.of_timm or not is_of_timm(architecture), expected, got)
-            return naming.read(file)
-    known = ", or ".join(f"{f.title} as {', '.join(n.title for n in f.namings)} name it" for f in FAMILIES)
-    raise unexpected(known, f"{', '.join([*file.tensors][:3]) or 'no tensor'} in {path}")
+    naming, file = recognise(file, [naming for family in FAMILIES for naming in family.namings])
+    check_floats(file)
+    expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
+    expect(naming.of_timm or not is_of_timm(architecture), expected, got)
+    return naming.read(file)
 
 
 def read_safetensors(path: Path) -> Tensors:
-    """Reads the file and the JSON beside it."""
-    tensors, metadata = read_tensors("load", path)
-    sidecars = {name: path.with_name(f"{name}.json") for name in ("config", "preprocessor_config", "processor_config")}
+    """Reads the file, or all files of an index, and the JSON beside it."""
+    whole_numbers = True  # of parts that are left out
+    tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors("load", path, whole_numbers)
+    sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
     beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
     return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
 
 
 def read_npz(path: Path) -> Tensors:
-    """Reads a file of NumPy arrays, floats only."""
+    """Reads a file of NumPy arrays; arrays on which no output depends are not read."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            tensors = {name: file[name] for name in file.files}
+            gone = left_out(file.files)
+            tensors = {name: as_bfloat16(file[name]) for name in file.files if name not in gone}
     except Exception as error:
         raise unexpected("a whole .npz file of plain arrays", f"{path} ({error})", "Fetch it again") from error
-    for name, value in tensors.items():
-        is_float = value.dtype in (np.float16, np.float32, np.float64)
-        expect(is_float, f"{name} of floats", f"{value.dtype} in {path}", "Convert it first")
     return Tensors(tensors, {}, {}, str(path))
 
 
+def as_bfloat16(value: np.ndarray) -> np.ndarray:
+    """The array; one of two raw bytes a number as bfloat16, which NumPy writes so, for it has no name for it."""
+    is_raw = value.dtype.kind == "V" and value.dtype.itemsize == 2 and value.dtype.names is None
+    return value.view(jnp.bfloat16) if is_raw else value
+
+
+def check_floats(file: Tensors) -> None:
+    """Raises InputError naming a tensor of other numbers than floats of at most 64 bits."""
+    for name, value in file.tensors.items():
+        is_float = value.dtype == jnp.bfloat16 or (value.dtype.kind == "f" and value.dtype.itemsize <= 8)
+        if not is_float:
+            raise InputError(
+                f"{name} must be in F64, F32, F16 or BF16; it is in {value.dtype} in {file.path}. Convert it first"
+            )
+
+
+def without_fields(file: Tensors, ignored: Sequence[str]) -> Tensors:
+    """The file with a config.json that lacks these fields, at any depth; InputError for one that it has not."""
+    config = file.beside.get("config", {})
+    for name in ignored:
+        if name not in fields_of(config):
+            raise InputError(f"ignore_config must name fields of config.json beside {file.path}; it has no {name}")
+    return file._replace(beside={**file.beside, "config": dropped(config, {*ignored})}) if ignored else file
+
+
+def fields_of(config: Any) -> set[str]:
+    """The names of all fields of a JSON value, at any depth of objects."""
+    if not isinstance(config, dict):
+        return set()
+    return {*config}.union(*(fields_of(value) for value in config.values()))
+
+
+def dropped(config: Any, names: set[str]) -> Any:
+    """The JSON value without the fields of these names."""
+    if not isinstance(config, dict):
+        return config
+    return {name: dropped(value, names) for name, value in config.items() if name not in names}
+
+
 def download(hub_id: str) -> Path:
-    """Downloads a hub model and returns the path of its safetensors, with its JSON files beside it."""
+    """Downloads a hub model's safetensors and JSON files, and returns their folder."""
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(hub_id, allow_patterns=["model.safetensors", "*.json"])) / "model.safetensors"
+        folder = Path(snapshot_download(hub_id, allow_patterns=[WEIGHTS, SHARDS, "*.json"]))
     except Exception as error:
         do = "Download model.safetensors where the network allows and pass its path"
         raise unexpected(f"the hub to answer for {hub_id}", type(error).__name__, do) from error
+    if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
+        raise InputError(
+            f"hf-hub:{hub_id} must have {WEIGHTS} or {INDEX}; its weights are of another format, often a pickle such "
+            "as pytorch_model.bin, which is never loaded. Download it, and pass its folder: that says how to convert it"
+        )
+    return folder
+
+
+def fetched(url: str) -> Path:
+    """The path of a local copy of weights at a URL: a file with the JSON beside it, or a folder.
+
+    The files that an index of the folder names are fetched, too.
+    """
+    is_file = url.endswith((".safetensors", ".npz", ".json"))
+    names = tuple(f"{name}.json" for name in BESIDE) if is_file else FILES
+    local = urls.local_copy("load", url, names)
+    index = local if local.name == INDEX else local / INDEX
+    if not index.is_file() or (local / WEIGHTS).exists():
+        return local
+    shards = {*shards_of(index).values()}
+    for name in shards:
+        check_shard_name(index, name)
+    return urls.local_copy("load", url, (*names, *sorted(shards)))
 
 
 # Architectures by name

@@ -262,7 +262,7 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
         origin.own(function, recipe.moves[0].file, "Repeat its rounds")
     if weights is None and not is_made(recipe.weights):
         origin.own(function, recipe.weights, "Pass weights=")
-    return load(weights or recipe.weights, recipe.architecture)
+    return load(weights or recipe.weights, recipe.architecture, recipe.ignore_config)
 
 
 def check_same(function: str, here: Provenance, new: Provenance) -> None:

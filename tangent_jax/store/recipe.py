@@ -37,7 +37,7 @@ SOLVERS = ("adam", "optimum")
 """The ways to train a component: see `Recipe`."""
 HEADS = ("drawn", "named")
 """The kinds of new heads; any other value is the file of a frozen head."""
-OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cache_dtype", "features")
+OF_FEATURES = ("weights", "architecture", "ignore_config", "dataset", "image_size", "dtype", "cache_dtype", "features")
 """The fields that a recipe of statistics uses."""
 
 
@@ -46,15 +46,15 @@ OF_FEATURES = ("weights", "architecture", "dataset", "image_size", "dtype", "cac
 class Recipe:
     """All settings that decide a component, except its examples. The defaults are the paper's.
 
-    Anchor: `weights`, `architecture`, `dataset` as `load` and `open_dataset` take them; `image_size` in pixels, a side
-    or (height, width), None for the weights' own; `reset`: re-initialise the trained leaves (the paper's PT=F);
-    `new_class_token`: the paper's CLS=T; `head_scale`: a factor on a new head, drawn N(0, 0.01^2); `moves`: of the
-    anchor, by rounds. Head: `head` is "drawn" as a whole; or "named", each class drawn by its name, so that heads of
-    other classes join and a component has only the classes of its images; or the file of a frozen head, as for
-    `read_frozen_head`. Trained leaves: `method` taft (tangent), nlft (non-linear) or fc (the head alone); `kind`,
-    `blocks` as `make_subset`; `rank` of LoRA (a tangent trains B alone) or width of adapters; `output`,
-    `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`. Objective: `penalty`, and `loss`, a name
-    in `tj.losses.LOSSES` with hyper-parameters, as in "rsl:alpha=2:kappa=5". Training: `seed` draws the head and reset
+    Anchor: `weights`, `architecture`, `ignore_config`, `dataset` as `load` and `open_dataset` take them; `image_size`
+    in pixels, a side or (height, width), None for the weights' own; `reset`: re-initialise the trained leaves (the
+    paper's PT=F); `new_class_token`: the paper's CLS=T; `head_scale`: a factor on a new head, drawn N(0, 0.01^2);
+    `moves`: of the anchor, by rounds. Head: `head` is "drawn" as a whole; or "named", each class drawn by its name, so
+    that heads of other classes join and a component has only the classes of its images; or the file of a frozen head,
+    as for `read_frozen_head`. Trained leaves: `method` taft (tangent), nlft (non-linear) or fc (the head alone);
+    `kind`, `blocks` as `make_subset`; `rank` of LoRA (a tangent trains B alone) or width of adapters; `output`,
+    `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`. Objective: `penalty`, and `loss`, a name in
+    `tj.losses.LOSSES` with hyper-parameters, as in "rsl:alpha=2:kappa=5". Training: `seed` draws the head and reset
     leaves; `order` is folded into its key for the order of examples; `solver` is "adam", with `radius` as the bound of
     projected descent (None: no bound), or "optimum", by `tj.solve` to `certificate` or in `passes`, without learning
     rate, epochs or order. Statistics: `features`, the settings of the features of the pre-trained model; nothing is
@@ -94,6 +94,7 @@ class Recipe:
     features: FeatureSettings | None = None
     head_scale: float = 1.0
     moves: tuple[Move, ...] = ()
+    ignore_config: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises InputError for invalid settings, before any long computation; spells the loss in one way."""
@@ -156,7 +157,7 @@ class Recipe:
         """The predictor at the anchor before its moves; arguments as `predictor`."""
         fits = self.head == "drawn" or not isinstance(classes, int)
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
-        pretrained = load(self.weights, self.architecture) if pretrained is None else pretrained
+        pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.with_image_size(self.image_size)
         if self.features is not None:

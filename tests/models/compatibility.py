@@ -455,6 +455,7 @@ POSITIONS = {
     "bicubic_plain": "Hugging Face's ViT, DeiT, MAE, I-JEPA, DINOv2, CLIP, SigLIP",
     "bilinear": "Hugging Face's SigLIP 2 of any shape",
     "bicubic_offset": "DINOv2's own program",
+    "bicubic_corners": "torchvision's interpolate_embeddings",
     "linear_corners": "Google's `.npz`",
 }
 """Whose each filter is."""
@@ -473,6 +474,8 @@ def by_program(name: str, grid: np.ndarray, rows: int, columns: int) -> np.ndarr
     if name == "bicubic_offset":
         factors = (float(rows + 0.1) / old[0], float(columns + 0.1) / old[1])
         found = call(planes, scale_factor=factors, mode="bicubic")
+    elif name == "bicubic_corners":
+        found = call(planes, size=(rows, columns), mode="bicubic", align_corners=True)
     else:
         mode, antialias = name.removesuffix("_plain"), not name.endswith("_plain")
         found = call(planes, size=(rows, columns), mode=mode, antialias=antialias, align_corners=False)

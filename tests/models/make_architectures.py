@@ -34,7 +34,7 @@ def facts_of_vit(model):
     """The fields that tensors do not show; an assertion says what our parts have not."""
     kind, block = type(model).__name__, model.blocks[0]
     rotary = getattr(model, "rope", None) is not None or getattr(model, "rope_mixed", False)
-    assert kind in ("VisionTransformer", "Eva"), kind
+    assert kind in ("VisionTransformer", "Eva", "VisionTransformerDistilled"), kind
     assert type(block).__name__ in ("Block", "EvaBlock"), type(block).__name__
     attention, mlp = block.attn, block.mlp
     assert type(attention).__name__ in ("Attention", "EvaAttention"), type(attention).__name__

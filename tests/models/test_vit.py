@@ -114,7 +114,7 @@ def test_a_leaf_is_drawn_by_its_path_alone():
     [
         ({"heads": 5}, "width 12 a multiple of heads"),
         ({"image_size": 3}, "image_size must be at least one patch of 4 pixels; got 3"),
-        ({"pool": "max"}, "pool in token, avg, norm_avg, token_avg, attention"),
+        ({"pool": "max"}, "pool in token, avg, norm_avg, plain_avg, token_avg, token_register, attention"),
         ({"activation": "relu"}, "activation in gelu"),
         ({"depth": 0}, r"depth in 1\.\."),
         ({"positions": "sine"}, "positions in learned, rotary, none"),

@@ -384,7 +384,7 @@ def broken(tmp_path, name):
         ("nan", "expected norm/bias finite; got NaN or infinity"),
         ("truncated", "expected a whole safetensors file"),
         ("not a ViT", "expected the tensor of patch_embedding/kernel; got none"),
-        ("pickle", "pickled checkpoints are never loaded"),
+        ("pickle", "pickle of PyTorch's; pickles are never loaded"),
     ],
 )
 def test_a_broken_file_is_one_clear_line(tmp_path, name, match):
@@ -401,7 +401,7 @@ def test_other_wrong_sources_are_one_clear_line(tmp_path):
     for source, expected, match in [
         ("nowhere.npz", None, "which does not exist"),
         (tmp_path / "object.npz", None, "plain arrays"),
-        (tmp_path / "empty", None, "model.safetensors in"),
+        (tmp_path / "empty", None, "must hold model.safetensors; it has no file"),
         (tmp_path / "m.safetensors", None, "tensors of one architecture of timm's in .*; got names and shapes of none"),
     ]:
         with pytest.raises(InputError, match=match):
@@ -482,8 +482,8 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
 @pytest.mark.parametrize(
     ("change", "beside", "match"),
     [
-        (put("norm.bias", np.ones(128, np.int8)), None, "norm.bias in F64, F32, F16, BF16; got I8"),
-        (put("norm.bias", np.ones(128, bool)), None, "got BOOL"),
+        (put("norm.bias", np.ones(128, np.int8)), None, "norm.bias must be in F64, F32, F16 or BF16; it is in int8"),
+        (put("norm.bias", np.ones(128, bool)), None, "it is in bool"),
         (put("pos_embed", np.ones((0, 128), np.float32)), None, "pos_embed of at least"),
         (put("pos_embed", np.ones((1, 128), np.float32)), None, "a position_embedding of two rows or more"),
         (put("pos_embed", np.ones(128, np.float32)), None, "position_embedding of 2 axes"),

@@ -22,7 +22,7 @@ F: Any = flags.FLAGS
 PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
 """The subsets of the paper's Table 3: full, bitfit, layernorm, fc."""
 
-MODEL = ("weights", "architecture", "image_size")
+MODEL = ("weights", "architecture", "ignore_config", "image_size")
 EVERY = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
 """The flags of every binary."""
 CACHED = ("cache_dir", "cache_dtype", "skip_unreadable", "decode_processes", "most_pixels")

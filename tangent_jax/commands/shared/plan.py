@@ -48,7 +48,9 @@ def plan_of(
 ) -> dict[str, Any]:
     """The plan of a run on this many examples: FLOPs and bytes of a step or pass, and peaks, for one device."""
     mesh = mesh_of(F.topology)
-    predict: Any = jax.eval_shape(lambda: recipe.predictor(classes, tj.load(recipe.weights, F.architecture)))
+    predict: Any = jax.eval_shape(
+        lambda: recipe.predictor(classes, tj.load(recipe.weights, F.architecture, recipe.ignore_config))
+    )
     features = features_of(recipe, predict, examples)
     batches = features.batches(recipe.key, batch_size=recipe.batch_size)
     if mechanism is not None:

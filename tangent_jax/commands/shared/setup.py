@@ -74,7 +74,7 @@ def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
 @functools.cache
 def pretrained(weights: str) -> tj.Pretrained:
     """Loads the weights, once, checked against --architecture."""
-    return tj.load(weights, F.architecture)
+    return tj.load(weights, F.architecture, F.ignore_config)
 
 
 def has_class_token() -> bool:

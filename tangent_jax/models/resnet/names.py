@@ -66,6 +66,11 @@ def path_of(name: str) -> str | None:
     return f"{leaf}/{KINDS[kind]}" if kind in KINDS else None
 
 
+def is_known(name: str) -> bool:
+    """True for a name of timm's, torchvision's or Hugging Face's."""
+    return path_of(timm_name(name)) is not None
+
+
 def name_of(path: str) -> str:
     """timm's name of a tensor by our path."""
     *module, kind = path.split("/")

@@ -9,17 +9,17 @@ import re
 from tangent_jax.core import expect
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import COMMON, LABELS, WHOLE, check_understood, find, key_of
+from tangent_jax.models.architectures import LABELS, WHOLE, check_understood, find, key_of
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.processors import Images, Published, images_of, images_or_published
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
-from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, to_ours
+from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
 
 HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
-HUGGING_FACE += ("downsample_in_bottleneck",)
-"""The fields of a ResNet's config.json in Hugging Face's format, besides common ones."""
+HUGGING_FACE += ("downsample_in_bottleneck", "hidden_act", "model_type")
+"""The fields of a ResNet's config.json in Hugging Face's format, besides those without effect."""
 
 PUBLISHED = Published("ConvNextImageProcessor", Preprocessing(*IMAGENET, crop=0.875, centre="floor"))
 
@@ -88,9 +88,9 @@ def check_said(file: Tensors) -> None:
     """Raises InputError for a network without a name, one that is not supported, or an unknown field."""
     config, where = file.beside.get("config", {}), f"config.json beside {file.path}"
     if config.get("model_type") == "resnet":
-        check_understood(config, (*COMMON, *HUGGING_FACE), where)
+        check_understood(config, HUGGING_FACE, where)
         return
-    check_understood(config, (*WHOLE, *LABELS), where)
+    check_understood(config, (*WHOLE, *LABELS, "model_type", "do_pooling"), where)
     name = file.architecture or config.get("architecture")
     do = "Say which it is: architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
     expect(isinstance(name, str), f"a ResNet of which the architecture is said, in {file.path}", "none", do)
@@ -110,7 +110,9 @@ FAMILY = Family(
     small=ResNetConfig((1, 1), False, width=2, stem="small", image_size=5, classes=7),
     model=ResNet,
     config=ResNetConfig,
-    namings=(Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch, of_timm=True),),
+    namings=(
+        Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch, of_timm=True, covers=is_known),
+    ),
     architectures={name: resnet_config(name) for name in SIZES},
     sizes=("blocks", "bottleneck", "width"),
     embedded={"builtin-resnet": "resnet_builtin.safetensors"},

@@ -12,8 +12,14 @@ from tangent_jax.rules import ACTIVATIONS
 MOST = {"width": 65536, "depth": 1024, "heads": 1024, "mlp_width": 1 << 20, "patch_size": 4096}
 MOST |= {"classes": 1 << 20, "registers": 1024}
 """The largest allowed value of each size; a larger one is a mistake that would fill the memory."""
-POOLS = ("token", "avg", "norm_avg", "token_avg", "attention")
+POOLS = ("token", "avg", "norm_avg", "plain_avg", "token_avg", "token_register", "attention")
+PAIRS = ("token_avg", "token_register")
+"""Pools of two rows side by side."""
 POSITIONS = ("learned", "rotary", "none")
+
+
+PositionFilter = Literal["bicubic", "bilinear", "bicubic_plain", "bicubic_offset", "bicubic_corners", "linear_corners"]
+"""The rows of positions.FILTERS."""
 
 
 @public_class
@@ -27,8 +33,8 @@ class ViTConfig:
     norms'; classes = 0: no head, the model gives features; `adapter_width`: the features of the adapters in blocks from
     `adapter_from` on, 0 for none (Houlsby et al. 2019).
 
-    pool        the class token, the mean of the patches (normalised after it, or before), class token and mean side by
-                side, or attention of a learned query (pools.py)
+    pool        the class token; the mean of the patches, normalised after it, before it, or not at all; class token
+                and mean, or class token and first register, side by side; attention of a learned query (pools.py)
     gated       the MLP is a product of two layers: SwiGLU if the activation is silu
     positions   learned: added to class token and patches, resampled by `position_filter` (positions.py) at another
                 image size; rotary: of queries and keys (rules/rotary.py), with the period `rope_theta`; or none
@@ -46,7 +52,7 @@ class ViTConfig:
     patch_size: int = 16
     image_size: ImageSize = 224
     classes: int = 1000
-    pool: Literal["token", "avg", "norm_avg", "token_avg", "attention"] = "token"
+    pool: Literal["token", "avg", "norm_avg", "plain_avg", "token_avg", "token_register", "attention"] = "token"
     pre_norm: bool = False
     layer_scale: bool = False
     activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"
@@ -59,7 +65,9 @@ class ViTConfig:
     gated: bool = False
     positions: Literal["learned", "rotary", "none"] = "learned"
     rope_theta: float = 100.0
-    position_filter: Literal["bicubic", "bilinear", "bicubic_plain", "bicubic_offset", "linear_corners"] = "bicubic"
+    position_filter: Literal[
+        "bicubic", "bilinear", "bicubic_plain", "bicubic_offset", "bicubic_corners", "linear_corners"
+    ] = "bicubic"
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
@@ -76,8 +84,10 @@ class ViTConfig:
         for field, known in choices.items():
             value = getattr(self, field)
             one_of(field, value, known)
-        has = self.class_token or self.pool not in ("token", "token_avg")
+        has = self.class_token or self.pool not in ("token", *PAIRS)
         expect(has, f"a class token for pool {self.pool}", "none")
+        if self.pool == "token_register" and not self.registers:
+            raise InputError("registers must be 1 or more for pool token_register; got 0")
         turns, got = self.positions != "rotary" or not self.head_width % 4, f"{self.head_width} features a head"
         expect(turns, "a multiple of 4 features a head for rotary positions", got)
         good = at is None or (0 <= at < self.depth and self.pool == "token")

@@ -18,7 +18,7 @@ from jax import Array
 from tangent_jax.core import Dual, Tangent, Tree
 from tangent_jax.data.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
-from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.config import PAIRS, ViTConfig
 from tangent_jax.models.vit.embedding import embed, turns_of
 from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
 from tangent_jax.models.vit.pools import head, pool
@@ -122,7 +122,7 @@ def input_shape(config: ViTConfig, stage: int) -> tuple[int, ...]:
     if stage == 0:
         return (*sides(config.image_size), 3)
     if stage == config.depth + 1:
-        rows = {"token_avg": (2,), "attention": (config.tokens,)}.get(config.pool, ())
+        rows = {**dict.fromkeys(PAIRS, (2,)), "attention": (config.tokens,)}.get(config.pool, ())
         return (*rows, config.width)
     return (config.tokens + reads_one_query(config, stage - 1), config.width)
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.config import PAIRS, ViTConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -26,14 +26,15 @@ def shapes(config: ViTConfig) -> Shapes:
             inner |= layer(f"{b}/attention/{name}", (d, h, e))
         return inner
 
-    leaves: Shapes = layer("patch_embedding", (p, p, 3, d), 3) | norm("norm")
+    leaves: Shapes = layer("patch_embedding", (p, p, 3, d), 3)
+    leaves |= norm("norm") if c.pool != "plain_avg" else {}
     leaves |= {"class_token": (d,)} if c.class_token else {}
     leaves |= {"registers": (c.registers, d)} if c.registers else {}
     leaves |= {"position_embedding": (c.tokens - c.registers, d)} if c.positions == "learned" else {}
     leaves |= norm("pre_norm") if c.pre_norm else {}
     if c.pool == "attention":
         leaves |= {"pool/query_token": (d,)} | norm("pool/norm") | attention_and_mlp("pool")
-    leaves |= layer("head", (d * (1 + (c.pool == "token_avg")), c.classes)) if c.classes else {}
+    leaves |= layer("head", (d * (1 + (c.pool in PAIRS)), c.classes)) if c.classes else {}
     leaves |= {} if c.class_token_at is None else {"new_class_token": (d,)}
     for i in range(c.depth):
         b = f"block_{i}"

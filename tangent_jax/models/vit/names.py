@@ -1,26 +1,36 @@
 """Translates tensors between the names of other libraries and our paths."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import expect, unexpected
-from tangent_jax.models.vit.tables import DROPPED, TIMM, UNDONE, Rule, T, conv
+from tangent_jax.core import InputError, expect
+from tangent_jax.models.vit.tables import SCANNED, TIMM, UNDONE, Rule, T, conv
 
 Flat = dict[str, np.ndarray]
+MOST_BLOCKS = 1024
 FUSED = {"qkv": ("query", "key", "value"), "kv": ("key", "value")}
 """Layers of attention that files fuse."""
 OURS = re.compile(r"block_\d+/adapter[12]/")
 """Leaves that no other library has: they keep our path."""
 
 
-def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -> Flat:
-    """The tensors under our paths; InputError for a name that no rule covers."""
+def covers(*tables: list[Rule]) -> Callable[[str], bool]:
+    """Returns a predicate of names: a rule of the tables covers it, or it is a leaf that keeps our path."""
+    patterns = [pattern for rules in tables for pattern, _, _ in rules]
+    known = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    return lambda name: bool(known.fullmatch(name) or OURS.match(name))
+
+
+def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str, title: str = "") -> Flat:
+    """The tensors under our paths; `title`: of the naming whose rules they are.
+
+    Raises: InputError for a name that no rule covers, and for two names of one leaf.
+    """
     flat: Flat = {}
+    names: dict[str, str] = {}
     for name, value in tensors.items():
-        if DROPPED.match(name):
-            continue
         if OURS.match(name):
             flat[name] = np.asarray(value)
             continue
@@ -33,16 +43,46 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str) -
                 got = f"shape {value.shape} in {path}"
                 expect(value.ndim >= axes and value.size, f"{name} of at least {axes} axes, not empty", got)
                 expect(axes < 4 or value.ndim == 4, f"{name} of 4 axes", got)
-                flat[match.expand(template)] = transform(value)
+                ours = match.expand(template)
+                if ours in flat:
+                    raise InputError(
+                        f"a tensor must be once in {path}; {names[ours]} and {name} are one under two names"
+                    )
+                flat[ours] = transform(value)
+                names[ours] = name
                 break
         else:
-            raise unexpected("a Vision Transformer's tensors", f"the extra tensor {name} {value.shape} in {path}")
-    if any(name.startswith("pre_logits") for name in tensors):
-        flat = {ours: value for ours, value in flat.items() if not ours.startswith("head/")}
+            extra = [other for other in tensors if other not in names.values() and not covers(rules)(other)]
+            rest = f", and {len(extra) - 1} more" if len(extra) > 1 else ""
+            raise InputError(
+                f"tensors must have names of {title or 'a Vision Transformer'}; got the extra tensor {name} "
+                f"{np.shape(value)}{rest} in {path}. Remove it if the network does not use it"
+            )
     for fused, parts in FUSED.items():
         for ours in [ours for ours in flat if f"/{fused}/" in ours]:
             values = equal_parts(flat.pop(ours), len(parts), f"a fused {fused}", f"{ours} in {path}")
             flat |= {ours.replace(fused, part): value for part, value in zip(parts, values, strict=True)}
+    return flat
+
+
+def unstacked(tensors: Mapping[str, np.ndarray], path: str) -> Flat:
+    """The tensors with big_vision's scanned blocks one by one: each has a first axis of the depth."""
+    flat: Flat = {}
+    depths: dict[int, str] = {}
+    for name, value in tensors.items():
+        match = SCANNED.fullmatch(name)
+        if match is None:
+            flat[name] = value
+            continue
+        depth = value.shape[0] if value.ndim else 0
+        depths[depth] = name
+        if len(depths) > 1 or not 1 <= depth <= MOST_BLOCKS:
+            raise InputError(
+                f"blocks in one must have a first axis of one depth, 1 to {MOST_BLOCKS}; got shape {value.shape} of "
+                f"{name} in {path}"
+            )
+        for block in range(depth):
+            flat[f"Transformer/encoderblock_{block}/{match[1]}"] = value[block]
     return flat
 
 

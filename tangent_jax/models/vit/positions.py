@@ -10,6 +10,7 @@ same points, at  t = i (old - 1) / (new - 1).  Its weights are k(y - t), by one 
     bilinear         SigLIP 2 of any shape                   linear                yes           no        new
     bicubic_plain    Hugging Face's other models             cubic, a = -3/4       no            no        new
     bicubic_offset   DINOv2's own program                    cubic, a = -3/4       no            no        new + 0.1
+    bicubic_corners  torchvision                             cubic, a = -3/4       no            yes       new
     linear_corners   Google's (scipy.ndimage.zoom, order 1)  linear                no            yes       new
 
 Antialiased: where the grid shrinks, k is stretched by old / new, and weights outside the grid are left out. Otherwise a
@@ -50,6 +51,7 @@ FILTERS = {
     "bilinear": Filter(linear, is_antialiased=True),
     "bicubic_plain": Filter(lambda x: cubic(x, -0.75)),
     "bicubic_offset": Filter(lambda x: cubic(x, -0.75), offset=0.1),
+    "bicubic_corners": Filter(lambda x: cubic(x, -0.75), has_corners=True),
     "linear_corners": Filter(linear, has_corners=True),
 }
 """The filters by name."""

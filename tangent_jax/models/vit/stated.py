@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tangent_jax.core import expect
+from tangent_jax.core import InputError, expect
 from tangent_jax.core.records import convert
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.models.architectures import (
     CFG,
-    COMMON,
     LABELS,
+    READ,
     WHOLE,
     alike,
     check_understood,
@@ -24,6 +24,7 @@ from tangent_jax.models.architectures import (
 from tangent_jax.models.files import Tensors
 from tangent_jax.models.processors import Published
 from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.models.vit.open_clip import timm_name
 
 SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
 SHOWN += ("init_values", "qkv_bias", "qkv_fused", "proj_bias", "pre_norm", "num_classes", "in_chans", "use_fc_norm")
@@ -36,6 +37,12 @@ TRAINING += ("weight_init", "fix_init", "dynamic_img_size", "pos_embed_interp")
 """Arguments of timm's models for training or other image sizes only."""
 
 
+WRAPPER = "timm_wrapper"
+"""The model_type of timm's models that transformers saves."""
+OF_WRAPPER = ("model_type", "do_pooling")
+"""Fields of its config.json besides timm's; pooled features are those of the network without a head."""
+
+
 def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(facts, normalisation of its images or None) of a file under timm's names.
 
@@ -45,8 +52,12 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     """
     where = f"config.json beside {file.path}"
     config = file.beside.get("config", {})
-    check_understood(config, (*WHOLE, *LABELS), where)
-    said: str | None = convert(str | None, config.get("architecture"), "load", f"architecture of {where}")
+    kind = config.get("model_type", WRAPPER)
+    if kind != WRAPPER:
+        raise InputError(f"model_type in {where} must be {WRAPPER}, for tensors under timm's names; got {kind}")
+    check_understood(config, (*WHOLE, *LABELS, *OF_WRAPPER), where)
+    named = config.get("architecture", timm_name(file))
+    said: str | None = convert(str | None, named, "load", f"architecture of {where}")
     name = said if is_ours else file.architecture or said
     expect(name == said or said is None, f"architecture {said}, as config.json says", name)
     args: dict[str, Any] = (
@@ -129,13 +140,12 @@ def pool_of(file: Tensors, pool: Any) -> str:
 
 DEFAULT_HEADS: dict[str, int] = dict.fromkeys(("siglip_vision_model", "siglip2_vision_model", "clip_vision_model"), 12)
 """Defaults of Hugging Face's towers, whose config.json, inside that of a whole model, leaves them out."""
-PLAIN = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers")
+PLAIN = ("vit", "deit", "vit_mae", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers")
 TOWERS = ("siglip_vision_model", "siglip2_vision_model", "clip_vision_model")
 WHOLES = ("siglip", "siglip2", "clip")
 """The model_type of files under each naming of Hugging Face's: ViTs, vision towers, whole models with a tower."""
-MAE = ("decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads", "decoder_num_hidden_layers")
-MAE += ("mask_ratio", "norm_pix_loss")
-"""Fields of MAE's decoder, which no classifier uses."""
+PARTS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
+"""The parts of a whole model's config.json."""
 
 
 VIT = Published("ViTImageProcessor", Preprocessing(crop=1.0, interpolation="bilinear", resize="exact"))
@@ -150,6 +160,7 @@ PUBLISHED = {
     "siglip2": VIT._replace(title="Siglip2ImageProcessor"),
     "vit": VIT,
     "vit_mae": OF_IMAGENET,
+    "vit_msn": OF_IMAGENET,
 }
 """The processors of a model_type."""
 
@@ -166,17 +177,32 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
     do = "Put its config.json beside it, or say architecture=NAME"
     expect(is_said, f"num_attention_heads in {where}", "none", do)
     expect(kind is None or kind in types, f"a model_type of {', '.join(types)} in {where}", kind)
-    check_understood(config, [*COMMON, *(MAE if kind == "vit_mae" else ())], where)
+    check_understood(config, READ, where)
     return kind or ""
 
 
 def tower_of(file: Tensors) -> Tensors:
     """The file with the config.json of its vision tower, which may be part of a whole model's."""
     where, outer = f"config.json beside {file.path}", file.beside.get("config", {})
-    if "vision_config" not in outer:
+    if "vision_config" not in outer and "vision_config_dict" not in outer:
         return file
-    inner = convert(dict[str, Any], outer["vision_config"], "load", f"vision_config of {where}")
+    given = convert(dict[str, Any] | None, outer.get("vision_config"), "load", f"vision_config of {where}")
     kind = outer.get("model_type")
     expect(kind is None or kind in WHOLES, f"a model_type of {', '.join(WHOLES)} in {where}", kind)
-    check_understood(outer, [*COMMON, "vision_config", "text_config"], where)
+    check_understood(outer, [*READ, *PARTS], where)
+    inner = with_config_dict(given or {}, outer.get("vision_config_dict"), where)
     return file._replace(beside={**file.beside, "config": inner})
+
+
+def with_config_dict(inner: dict[str, Any], given: Any, where: str) -> dict[str, Any]:
+    """The fields of a vision tower, where a file of 2021 or 2022 has them in vision_config_dict, too.
+
+    As transformers reads it, a field of the dict wins, and one that the dict lacks has its default, not the value of
+    vision_config. Fields that the tensors show are taken from either.
+    """
+    given = convert(dict[str, Any] | None, given, "load", f"vision_config_dict of {where}")
+    if given is None:
+        return inner
+    unseen = ("num_attention_heads", "hidden_act", "layer_norm_eps")
+    shown = {name: value for name, value in inner.items() if name not in unseen}
+    return {**shown, "model_type": inner.get("model_type", "clip_vision_model"), **given}

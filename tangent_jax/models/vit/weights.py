@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import expect
+from tangent_jax.core import InputError, expect
 from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert
-from tangent_jax.data.preprocessing import ImageSize, Preprocessing, check_image_size, sides
+from tangent_jax.data.preprocessing import IMAGENET, ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.processors import Images, images_of, images_or_published
+from tangent_jax.models.vit import open_clip
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.models.vit.names import Flat, translate, with_gates
+from tangent_jax.models.vit.names import Flat, covers, translate, unstacked, with_gates
 from tangent_jax.models.vit.stated import (
     DEFAULT_HEADS,
     PLAIN,
@@ -32,7 +33,17 @@ from tangent_jax.models.vit.stated import (
     pool_of,
     tower_of,
 )
-from tangent_jax.models.vit.tables import DINOV3, HUGGING_FACE, NPZ, TIMM, TIMM_EVA, TOWER
+from tangent_jax.models.vit.tables import (
+    DINOV3,
+    HUGGING_FACE,
+    NPZ,
+    OPEN_CLIP,
+    SCANNED,
+    TIMM_EVA,
+    TIMM_READ,
+    TORCHVISION,
+    TOWER,
+)
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -59,6 +70,14 @@ class Beside:
     use_gated_mlp: bool | None = None
 
 
+TORCHVISION_HEADS = {
+    (768, 12, 3072, 16): 12,
+    (768, 12, 3072, 32): 12,
+    (1024, 24, 4096, 16): 16,
+    (1024, 24, 4096, 32): 16,
+    (1280, 32, 5120, 14): 16,
+}
+"""The heads of torchvision's ViTs, by width, depth, MLP and patch size."""
 STATED = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
 STATED |= {"patch_size": "patch_size", "num_register_tokens": "registers"}
 STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
@@ -67,13 +86,18 @@ STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
 
 def from_timm(file: Tensors) -> Pretrained:
     """Reads tensors under timm's names; config.json, the caller or the shapes name the architecture."""
+    file = with_gammas(file)
     is_ours, is_bare = file.architecture in FAMILY.architectures, not file.beside.get("config")
     facts, images = of_ours(file) if is_ours and is_bare else of_timm(file, is_ours)
-    flat = translate(file.tensors, TIMM_EVA if facts.get("positions") == "rotary" else TIMM, file.path)
+    facts["pool"] = pool_of(file, facts["pool"])
+    rules = TIMM_EVA if facts.get("positions") == "rotary" else TIMM_READ
+    flat = translate(file.tensors, rules, file.path, "timm's Vision Transformers")
     inner, outer = (flat.get(f"block_0/mlp_{name}/kernel", np.zeros((0, 1))) for name in ("in", "out"))
     if inner.shape[-1:] == (2 * len(outer),):
         flat = with_gates(flat, file.path)
-    facts["pool"] = pool_of(file, facts["pool"])
+    if "distillation" in flat:
+        facts["pool"] = "token_register"
+        flat = with_one_head(with_distillation(flat, file.path), file.path)
     prepared = images_of(file)
     if prepared is None:
         if images is None:
@@ -81,10 +105,17 @@ def from_timm(file: Tensors) -> Pretrained:
             tell(f"{file.path} {line}")
         table = convert(Preprocessing, images or {}, "load", f"the images of {file.path}")
         prepared = Images(table, None)
-    if "mask_token" in file.tensors and "block_0/layer_scale1/scale" in flat:  # timm's files have none
+    if "mask_token" in file.left_out and "block_0/layer_scale1/scale" in flat:  # timm's files have none
         facts["position_filter"] = "bicubic_offset"
     is_of_any_size = facts.pop("dynamic", False) or facts.get("positions") == "rotary"
     return build(flat, file, facts, prepared, is_of_any_size)
+
+
+def with_gammas(file: Tensors) -> Tensors:
+    """The file with LayerScale under timm's name, `ls1.gamma`, where another program wrote `ls1.weight`."""
+    spelled = {name: re.sub(r"^(blocks\.\d+\.ls[12]\.)weight$", r"\1gamma", name) for name in file.tensors}
+    is_twice = len({*spelled.values()}) < len(spelled)  # translate says which
+    return file if is_twice else file._replace(tensors={spelled[n]: value for n, value in file.tensors.items()})
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -101,15 +132,18 @@ def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
 def from_hugging_face(file: Tensors) -> Pretrained:
     """Reads tensors under Hugging Face's names of ViT and DINOv2, with the fields of config.json."""
     kind = check_hugging_face(file, PLAIN)
-    flat = translate(file.tensors, HUGGING_FACE, file.path)
-    is_dino, is_gated = "block_0/layer_scale1/scale" in flat, any(".weights_in." in name for name in file.tensors)
+    flat = translate(file.tensors, HUGGING_FACE, file.path, "Hugging Face's ViT, DeiT, I-JEPA or DINOv2")
+    is_dino = "block_0/layer_scale1/scale" in flat
+    is_gated = "block_0/mlp_gate/kernel" in flat or any(".weights_in." in name for name in file.tensors)
     agrees, got = not kind or kind.startswith("dinov2") == is_dino, f"{'layer' if is_dino else 'no layer'} scales"
     expect(agrees, f"tensors of {kind}, as config.json says, in {file.path}", got)
     fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **read_fields(file)}
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
-    if "distillation" in flat:  # DeiT's token with a position, which its classifier does not read
+    if "distillation" in flat:  # DeiT's token with a position, which the head of one token does not read
         flat = with_distillation(flat, file.path)
+    if any(name.startswith("head_dist/") for name in flat):
+        flat, fields["pool"] = with_one_head(flat, file.path), "token_register"
     if is_gated:
         flat, fields["activation"] = with_gates(flat, file.path), "silu"  # config.json is ignored here
     kind = kind or ("dinov2" if is_dino else "vit")
@@ -130,10 +164,29 @@ def with_distillation(flat: Flat, path: str) -> Flat:
     return {**rest, "registers": token + rows[1:2], "position_embedding": np.delete(rows, 1, 0)}
 
 
+def with_one_head(flat: Flat, path: str) -> Flat:
+    """The leaves with DeiT's two heads as one head on class and distillation token side by side.
+
+    (x W + b + x' W' + b') / 2 = [x, x'] [W / 2; W' / 2] + (b + b') / 2
+    """
+    heads = [flat.get(f"{name}/{leaf}") for name in ("head", "head_dist") for leaf in ("kernel", "bias")]
+    if not any("head" in name.split("/")[0] for name in flat):
+        return flat
+    kernel, bias, other, other_bias = heads
+    if kernel is None or bias is None or other is None or other_bias is None or kernel.shape != other.shape:
+        raise InputError(f"{path} must have two heads of one shape, of the class and the distillation token")
+    if "registers" not in flat:
+        raise InputError(f"{path} must have a distillation token, which its second head reads; it has none")
+    rest = {name: value for name, value in flat.items() if not name.startswith("head")}
+    kernels = np.concatenate([np.asarray(part, np.float32) for part in (kernel, other)])
+    biases = np.asarray(bias, np.float32) + np.asarray(other_bias, np.float32)
+    return {**rest, "head/kernel": kernels / 2, "head/bias": biases / 2}
+
+
 def from_dinov3(file: Tensors) -> Pretrained:
     """Reads tensors under Hugging Face's names of DINOv3."""
     check_hugging_face(file, ("dinov3_vit",))
-    flat, config = translate(file.tensors, DINOV3, file.path), file.config(Beside)
+    flat, config = translate(file.tensors, DINOV3, file.path, "Hugging Face's DINOv3"), file.config(Beside)
     theta = (config.rope_parameters or {}).get("rope_theta", config.rope_theta)
     default = {"activation": "silu"} if "block_0/mlp_gate/kernel" in flat else {}
     fields = {"positions": "rotary", "eps": 1e-5, "rope_theta": theta or 100.0, **default, **read_fields(file)}
@@ -149,7 +202,7 @@ def from_tower(file: Tensors) -> Pretrained:
     kernels = {name: value for name, value in file.tensors.items() if "patch_embedding.w" in name}
     is_of_any_shape = any(kernel.ndim == 2 for kernel in kernels.values())  # SigLIP 2's "naflex" models
     tensors = {**file.tensors, **{name: as_images(kernel) for name, kernel in kernels.items()}}
-    flat = translate(tensors, TOWER, file.path)
+    flat = translate(tensors, TOWER, file.path, "Hugging Face's CLIP or SigLIP")
     if "class_token" in flat:
         kind, fields = "clip", {"eps": 1e-5, "activation": "quick_gelu"}
     else:
@@ -157,8 +210,24 @@ def from_tower(file: Tensors) -> Pretrained:
     if is_of_any_shape:
         kind = "siglip2"
     fields["position_filter"] = "bilinear" if is_of_any_shape else "bicubic_plain"
+    flat, pool = with_head_of_mean(flat) if "head/kernel" in flat else (with_projection(flat), {})
     images = images_or_published(file, kind, PUBLISHED[kind])
-    return build(flat, file, {**fields, **read_fields(file)}, images, is_of_any_size=is_of_any_shape)
+    return build(flat, file, {**fields, **read_fields(file), **pool}, images, is_of_any_size=is_of_any_shape)
+
+
+def with_projection(flat: Flat) -> Flat:
+    """The leaves with CLIP's projection as the head."""
+    return {name.replace("projection/", "head/"): value for name, value in flat.items()}
+
+
+def with_head_of_mean(flat: Flat) -> tuple[Flat, dict[str, Any]]:
+    """(the leaves, the pool) of `...ForImageClassification`, whose classifier reads the mean of the patches.
+
+    SigLIP's are normalised, and its attention pool is not read; CLIP's are not, and its last norm is not read.
+    """
+    if "class_token" in flat:
+        return {name: value for name, value in flat.items() if not name.startswith("norm/")}, {"pool": "plain_avg"}
+    return {name: value for name, value in flat.items() if not name.startswith("pool/")}, {"pool": "norm_avg"}
 
 
 def as_images(kernel: np.ndarray) -> np.ndarray:
@@ -169,10 +238,43 @@ def as_images(kernel: np.ndarray) -> np.ndarray:
 
 
 def from_google(file: Tensors) -> Pretrained:
-    """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form)."""
-    tensors = {re.sub(r"^(opt/target/|params/)", "", name): value for name, value in file.tensors.items()}
-    fields = {"activation": "gelu_tanh", "position_filter": "linear_corners"}
-    return build(translate(tensors, NPZ, file.path), file, fields, Images(Preprocessing(), None))
+    """Reads Google's vision_transformer and big_vision layouts (their GELU is the tanh form).
+
+    Both normalise all tokens, and then pool: the class token, attention, or without both the mean.
+    """
+    flat = translate(unstacked(file.tensors, file.path), NPZ, file.path, "Google's vision_transformer or big_vision")
+    fields: dict[str, Any] = {"activation": "gelu_tanh", "position_filter": "linear_corners"}
+    if "pool/query_token" in flat:  # SigLIP
+        return build(flat, file, fields, Images(Preprocessing(crop=1.0, resize="exact"), None))
+    fields |= {} if "class_token" in flat else {"pool": "norm_avg"}
+    return build(flat, file, fields, Images(Preprocessing(), None))
+
+
+def from_open_clip(file: Tensors) -> Pretrained:
+    """Reads open_clip's visual tower, with open_clip_config.json or the caller's name; its projection is the head."""
+    fields, images = open_clip.facts_of(file)
+    flat = translate(file.tensors, OPEN_CLIP, file.path, "open_clip's visual tower")
+    return build(flat, file._replace(beside={}), fields, Images(images, None))
+
+
+def from_torchvision(file: Tensors) -> Pretrained:
+    """Reads torchvision's ViT; its sizes are those of one of its builders, or the caller names an architecture."""
+    flat = translate(file.tensors, TORCHVISION, file.path, "torchvision's ViT")
+    shape = flat.get("patch_embedding/kernel", np.zeros((0, 0, 0, 0))).shape
+    depth = len({name.split("/")[0] for name in flat if name.startswith("block_")})
+    sizes = (shape[-1], depth, flat.get("block_0/mlp_in/kernel", np.zeros((0, 0))).shape[-1], shape[0])
+    heads = TORCHVISION_HEADS.get(sizes)
+    if file.architecture is not None and file.architecture in FAMILY.architectures:
+        heads = vit_config(file.architecture).heads
+    if heads is None:
+        raise InputError(
+            f"the heads of {file.path} must be known: torchvision's tensors do not show them, and none of vit_b_16, "
+            f"vit_b_32, vit_l_16, vit_l_32 and vit_h_14 has (width, depth, MLP, patch) {sizes}. Say architecture=NAME "
+            "of ours, such as S/16, if it has these sizes"
+        )
+    images = Images(Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear"), None)
+    fields = {"heads": heads, "eps": 1e-6, "position_filter": "bicubic_corners"}
+    return build(flat, file._replace(beside={}), fields, images)
 
 
 def read_fields(file: Tensors) -> dict[str, Any]:
@@ -301,6 +403,11 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     expect(good, f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
 
 
+def covers_of_google(name: str) -> bool:
+    """True for a name of Google's, of a block or of all blocks in one."""
+    return covers(NPZ)(SCANNED.sub(r"Transformer/encoderblock_0/\1", name))
+
+
 FAMILY = Family(
     name="vit",
     title="a Vision Transformer",
@@ -309,15 +416,40 @@ FAMILY = Family(
     model=VisionTransformer,
     config=ViTConfig,
     namings=(
-        Naming("timm", any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"), from_timm, of_timm=True),
-        Naming("Hugging Face (CLIP, SigLIP)", any_name(r"vision_model\.|encoder\.layers\.\d"), from_tower),
-        Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3),
+        Naming(
+            "timm",
+            any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"),
+            from_timm,
+            of_timm=True,
+            covers=covers(TIMM_EVA),
+        ),
+        Naming(
+            "Hugging Face (CLIP, SigLIP)",
+            any_name(r"vision_model\.|encoder\.layers\.\d"),
+            from_tower,
+            covers=covers(TOWER),
+        ),
+        Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3, covers=covers(DINOV3)),
         Naming(
             "Hugging Face (ViT, DeiT, I-JEPA, DINOv2)",
-            any_name(r"((vit|deit|ijepa|beit|dinov2\w*)\.)?(embeddings|encoder\.layer)\."),
+            any_name(r"((vit|deit|ijepa|beit|dinov2\w*)\.)?(embeddings\.|encoder\.layer\.|layers\.\d)"),
             from_hugging_face,
+            covers=covers(HUGGING_FACE),
         ),
-        Naming("Google", any_name(r"(opt/target/|params/)?(Transformer/|embedding/|cls$)"), from_google),
+        Naming("Google", any_name(r"Transformer/|embedding/|cls$"), from_google, covers=covers_of_google),
+        Naming(
+            "torchvision",
+            any_name(r"encoder\.layers\.encoder_layer_\d"),
+            from_torchvision,
+            covers=covers(TORCHVISION),
+        ),
+        Naming(
+            "open_clip",
+            any_name(r"transformer\.resblocks\.\d"),
+            from_open_clip,
+            of_timm=True,
+            covers=covers(OPEN_CLIP),
+        ),
     ),
     architectures={
         name: vit_config(name)

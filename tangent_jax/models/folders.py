@@ -1,0 +1,141 @@
+"""Finds the weights in a folder: one file of safetensors, or several with an index; says why others are not read."""
+
+import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+from tangent_jax.core import InputError
+from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.tensors import read_tensors
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""The index of weights in several files, as transformers and diffusers write it: {"weight_map": {tensor: file}}."""
+SHARDS = "model-*-of-*.safetensors"
+"""The files that such an index names, on the hub."""
+CONVERT = (
+    "Convert it: python -c \"import torch, safetensors.torch as s; w = torch.load('{path}', map_location='cpu', "
+    "weights_only=True); w = w.get('state_dict', w.get('model', w)); s.save_file({{k: v.contiguous().clone() for k, v "
+    "in w.items() if torch.is_tensor(v)}}, '{folder}/model.safetensors')\""
+)
+"""Makes model.safetensors of a pickle: of a state dict, or of one within a checkpoint."""
+PICKLED = "which is a pickle of PyTorch's; pickles are never loaded, for they can run any program"
+OTHERS: dict[str, tuple[str, str]] = {
+    "*.msgpack": ("which is Flax's format", "Save it as safetensors: transformers 4, from_pretrained(from_flax=True)"),
+    "*.h5": ("which is Keras's format", "Save it as safetensors: transformers 4, from_pretrained(from_tf=True)"),
+    "*.onnx": ("which is ONNX, a program without the names of weights", "Take the weights that it was made of"),
+    **dict.fromkeys(("*.bin", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.tar", "*.pkl"), (PICKLED, CONVERT)),
+}  # fmt: skip
+"""Files of other formats: what they are, and what to do."""
+ADAPTERS = "adapter_model.*"
+
+
+def weights_in(folder: Path) -> Path:
+    """The path of a folder's weights: model.safetensors, an index, or its only file of safetensors.
+
+    Raises: InputError that says which other files of weights are there, and what to do with them.
+    """
+    for name in (WEIGHTS, INDEX):
+        if (folder / name).exists():
+            return folder / name
+    names = sorted(path.name for path in folder.iterdir())
+    files = [name for name in names if name.endswith(".safetensors")]
+    adapters = fnmatch.filter(names, ADAPTERS)
+    if adapters:
+        raise of_adapter(folder / adapters[0])
+    if len(files) == 1:
+        return folder / files[0]
+    if files:
+        raise InputError(
+            f"{folder} must hold {WEIGHTS}, or {INDEX}, which says which files are parts of one model; it has "
+            f"{len(files)} files, such as {', '.join(files[:3])}. Pass the path of one, or fetch the index too"
+        )
+    for name in names:
+        cause, remedy = why_not(folder / name)
+        if cause:
+            raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, {cause}. {remedy}")
+    raise InputError(
+        f"{folder} must hold {WEIGHTS}; it has {', '.join(names[:5]) or 'no file'}. Pass the folder of the weights"
+    )
+
+
+def check_format(path: Path) -> None:
+    """Raises InputError for a file that is neither .npz nor .safetensors, nor the index of some."""
+    if fnmatch.fnmatch(path.name, ADAPTERS):
+        raise of_adapter(path)
+    if path.suffix in (".npz", ".safetensors") or path.name == INDEX:
+        return
+    cause, remedy = why_not(path)
+    raise InputError(
+        f"weights must be a .npz or .safetensors file; got {path.name}{', ' if cause else ''}{cause}. "
+        f"{remedy or 'Convert it first'}"
+    )
+
+
+def why_not(path: Path) -> tuple[str, str]:
+    """(why a file of this name is not read, what to do); ("", "") for a file that is no weights."""
+    for pattern, (cause, remedy) in OTHERS.items():
+        if fnmatch.fnmatch(path.name.lower(), pattern):
+            return cause, remedy.format(path=path, folder=path.parent) if remedy is CONVERT else remedy
+    return "", ""
+
+
+def of_adapter(path: Path) -> InputError:
+    """The error of a PEFT adapter instead of a model."""
+    return InputError(
+        f"weights must be those of a whole model; {path} is an adapter of PEFT, which changes one. Merge it by "
+        "peft: PeftModel.from_pretrained(model, folder).merge_and_unload().save_pretrained(new_folder)"
+    )
+
+
+def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Returns (tensors by name, metadata) of all files that an index names, as `read_tensors` does.
+
+    Raises: InputError for a name that is no file beside the index, a missing file, a tensor that is missing from its
+            file, and a tensor in two files.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    found_in: dict[str, str] = {}
+    places = shards_of(index)
+    for name in dict.fromkeys(places.values()):
+        inner, _ = read_tensors("load", shard_path(index, name), whole_numbers=True)
+        for tensor in inner.keys() & tensors.keys():
+            raise InputError(f"a tensor must be in one file; {tensor} is in {found_in[tensor]} and {name} of {index}")
+        tensors |= inner
+        found_in |= dict.fromkeys(inner, name)
+    for tensor, name in places.items():
+        if found_in.get(tensor) != name:
+            raise InputError(f"{name} must hold {tensor}, as {index} says; it does not. Fetch both again")
+    return tensors, {}
+
+
+def shards_of(index: Path) -> dict[str, str]:
+    """The file of each tensor, by name."""
+    where = f"weight_map of {index}"
+    given = parse_json("load", index.read_bytes(), index).get("weight_map")
+    places: dict[str, str] = convert(dict[str, str], given, "load", where)
+    if not places:
+        raise InputError(f"{where} must name tensors; it has none")
+    return places
+
+
+def shard_path(index: Path, name: str) -> Path:
+    """The path of a file that an index names: beside it, or where the hub's cache keeps the same repository's files."""
+    check_shard_name(index, name)
+    path = index.parent / name
+    if not path.exists():
+        raise InputError(f"{path} must exist, since {index.name} names it; it does not. Fetch it, too")
+    folder = index.parent.resolve()
+    kept = [folder]
+    if folder.parent.name == "snapshots":  # of the hub's cache, whose files are links
+        kept.append(folder.parent.parent / "blobs")
+    if path.resolve().parent not in kept:
+        raise InputError(f"{path} must be a file beside {index.name}; it is a link out of its folder")
+    return path
+
+
+def check_shard_name(index: Path, name: str) -> None:
+    """Raises InputError for a name in an index that is no file of safetensors beside it."""
+    if not name.endswith(".safetensors") or {"/", "\\", "\0"} & {*name}:
+        raise InputError(f"{index} must name files of safetensors beside it; got {name!r}")

@@ -1,0 +1,600 @@
+"""A file is not refused for parts that change no output: prefixes, left out tensors, fields, shards, other names."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, images, small, tree_normal
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from models.test_weights import google, hugging_face, model, said, timm
+from safetensors.numpy import save_file
+from saved import modern
+
+from tangent_jax.core import InputError, trees, urls
+from tangent_jax.linearization import linearize
+from tangent_jax.models.config_fields import WITHOUT_EFFECT
+from tangent_jax.models.left_out import KINDS, left_out
+from tangent_jax.models.load import load
+from tangent_jax.models.predict import tangent
+from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.recipe import Recipe
+
+ONES = np.ones(3, np.float32)
+
+
+def write(folder, tensors):
+    """The folder with these tensors and timm's config.json."""
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, folder / "model.safetensors")
+    return said(folder)
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["module.", "module._orig_mod.", "model.", "backbone.", "encoder.", "teacher.backbone.", "visual.", "a.b.c."],
+)
+def test_a_prefix_of_all_tensors_is_taken_off_and_said(tmp_path, capsys, prefix):
+    config, w = model()
+    found = load(write(tmp_path, {prefix + name: value for name, value in timm(config, w).items()}))
+    assert found.model.config == config
+    assert_rel_close(found.w, w)
+    rest = prefix.replace("_orig_mod.", "")
+    assert f"the prefix {rest} of its tensors is taken off" in capsys.readouterr().err
+
+
+def test_names_of_torch_s_wrappers_are_taken_out_at_any_depth(tmp_path):
+    config, w = model()
+    for wrapper in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
+        tensors = {name.replace("blocks.1.", f"blocks.1.{wrapper}."): value for name, value in timm(config, w).items()}
+        assert_rel_close(load(write(tmp_path, tensors)).w, w)
+    with pytest.raises(
+        InputError, match=r"once in .*; blocks\.0\.norm1\.bias is there with and without a wrapper's name"
+    ):
+        load(write(tmp_path, {**timm(config, w), "blocks.0._orig_mod.norm1.bias": ONES}))
+
+
+def test_a_prefix_is_that_of_the_naming_which_covers_the_most(tmp_path):
+    """DINOv3's blocks are below `model.` in transformers 5; a wrapper of that name must not hide the other tensors."""
+    modern("dinov3", tmp_path)
+    want = load(tmp_path)
+    from safetensors.numpy import load_file
+
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({f"model.{name}": value for name, value in tensors.items()}, tmp_path / "model.safetensors")
+    found = load(tmp_path)
+    assert found.model == want.model
+    assert trees.fingerprint(found.w) == trees.fingerprint(want.w)
+
+
+def test_a_network_beside_other_tensors_is_refused_by_its_prefix(tmp_path):
+    config, w = model()
+    tensors = timm(config, w)
+    body = {f"backbone.{name}": value for name, value in tensors.items() if not name.startswith("head.")}
+    with pytest.raises(InputError, match=r"below backbone\. it has one .* timm, and beside it 1 other .* top\.weight"):
+        load(write(tmp_path, {**body, "top.weight": ONES}))
+    both = {f"{who}.{name}": value for who in ("student", "teacher") for name, value in tensors.items()}
+    with pytest.raises(InputError, match=r"Save the tensors below student\. or teacher\. alone"):
+        load(write(tmp_path, both))
+
+
+def test_a_moving_average_beside_the_weights_is_left_out_and_said(tmp_path, capsys):
+    config, w = model()
+    tensors = timm(config, w)
+    average = {f"model_ema.{name}": value + 1 for name, value in tensors.items()}
+    assert_rel_close(load(write(tmp_path, {f"model.{n}": v for n, v in tensors.items()} | average)).w, w)
+    assert "the moving average of its weights is left out" in capsys.readouterr().err
+    assert_rel_close(load(write(tmp_path, {f"model_ema.{n}": v for n, v in tensors.items()})).w, w)
+
+
+def test_names_of_no_program_name_the_nearest_and_the_first_that_do_not_fit(tmp_path):
+    save_file({"embed.weight": ONES, "norm.weight": ONES}, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=r"The nearest is timm, which lacks 1 of 2: embed\.weight"):
+        load(tmp_path / "m.safetensors")
+    save_file({"text_model.a": ONES}, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match=r"all its tensors are left out, such as text_model\.a, which is a text tower"):
+        load(tmp_path / "m.safetensors")
+    save_file({"base_model.model.vit.encoder.layer.0.lora_A.weight": ONES}, tmp_path / "m.safetensors")
+    with pytest.raises(InputError, match="it has factors of an adapter of PEFT, such as base_model"):
+        load(tmp_path / "m.safetensors")
+
+
+# Tensors that are left out
+
+
+EXTRA = {
+    "num_batches_tracked": np.array(3),
+    "embeddings.position_ids": np.arange(5)[None],
+    "optimizer.state.0.step": np.array(3, np.int32),
+    "global_step": np.array(3),
+    "decoder.decoder_embed.weight": ONES,
+    "decoder_blocks.0.norm1.weight": ONES,
+    "decoder.0.weight": ONES,
+    "text_model.embeddings.token_embedding.weight": ONES,
+    "logit_scale": np.float32(3),
+    "head.mlp.0.weight": ONES,
+    "criterion.weight": ONES,
+    "pooler.dense.bias": ONES,
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_tensors_on_which_no_output_depends_are_left_out_by_what_they_are(tmp_path, prefix):
+    config, w = model()
+    tensors = {prefix + name: value for name, value in {**timm(config, w), **EXTRA}.items()}
+    assert_rel_close(load(write(tmp_path, tensors)).w, w)
+    assert {*left_out(EXTRA)} == {*EXTRA}
+    assert {*left_out(EXTRA).values()} <= {*KINDS}
+    assert not left_out(timm(config, w))
+    assert not left_out(hugging_face(config, w))
+    assert not left_out(google(config, w))
+
+
+def test_a_name_like_those_that_are_left_out_refuses_the_file(tmp_path):
+    with pytest.raises(InputError, match=r"the extra tensor decoders\.weight \(3,\)"):
+        load(write(tmp_path, {**timm(*model()), "decoders.weight": ONES}))
+
+
+def test_hugging_face_s_masked_pre_training_gives_the_encoder(tmp_path):
+    config, w = model(eps=1e-12, position_filter="bicubic_plain")
+    tensors = {name: value for name, value in hugging_face(config, w).items() if not name.startswith("classifier")}
+    more = {
+        "decoder.mask_token": ONES,
+        "decoder.decoder_layers.0.mlp.fc1.weight": ONES,
+        "vit.embeddings.mask_token": ONES,
+    }
+    save_file(tensors | more, tmp_path / "model.safetensors")
+    fields = {"model_type": "vit_mae", "num_attention_heads": 2, "decoder_hidden_size": 8, "mask_ratio": 0.75}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    found = load(tmp_path)
+    assert found.model.config == config.replace(classes=0)
+    assert_rel_close(found.w, {name: leaf for name, leaf in w.items() if name != "head"})
+
+
+# Google's npz
+
+
+@pytest.mark.parametrize("prefix", ["params/img/", "opt/target/", "params/"])
+@pytest.mark.parametrize("scanned", [False, True])
+def test_npz_of_big_vision_is_read_below_its_prefix_in_bfloat16_and_with_blocks_in_one(tmp_path, prefix, scanned):
+    config, w = model(activation="gelu_tanh", position_filter="linear_corners")
+    rounded = {name: np.asarray(jnp.bfloat16(value)) for name, value in google(config, w).items()}
+    want = {name: value.astype(np.float32) for name, value in rounded.items()}
+    tensors = {name: value.view("V2") for name, value in rounded.items()}
+    if scanned:
+        root = "Transformer/encoderblock"
+        inner = [name.removeprefix(f"{root}_0/") for name in tensors if name.startswith(f"{root}_0/")]
+        blocks = {f"{root}/{name}": np.stack([tensors[f"{root}_{i}/{name}"] for i in range(2)]) for name in inner}
+        tensors = {name: value for name, value in tensors.items() if "encoderblock_" not in name} | blocks
+    beside = {"opt/state/step": np.array(7), "opt/0/mu": ONES}
+    if "img" in prefix:
+        beside |= {"params/t": ONES, "params/txt/Embed_0/embedding": ONES}
+    np.savez(tmp_path / "m.npz", **{prefix + name: value for name, value in tensors.items()}, **beside)
+    np.savez(tmp_path / "plain.npz", **want)
+    found = load(tmp_path / "m.npz")
+    assert found.model.config == config
+    assert trees.fingerprint(found.w) == trees.fingerprint(load(tmp_path / "plain.npz").w)
+
+
+def test_npz_without_a_class_token_pools_the_mean_of_normalised_tokens(tmp_path):
+    """LN of the mean was computed, in silence."""
+    config, w = model(activation="gelu_tanh", class_token=False, pool="avg")
+    tensors = google(config, {**w, "class_token": np.zeros(128)})
+    del tensors["cls"]
+    np.savez(tmp_path / "m.npz", **tensors)
+    assert load(tmp_path / "m.npz").model.config.pool == "norm_avg"
+
+
+def test_blocks_in_one_of_two_depths_are_refused(tmp_path):
+    tensors = {f"Transformer/encoderblock/LayerNorm_0/{n}": np.ones((d, 4)) for n, d in (("scale", 2), ("bias", 3))}
+    np.savez(tmp_path / "m.npz", **tensors)
+    with pytest.raises(InputError, match=r"a first axis of one depth, .*; got shape \(3, 4\)"):
+        load(tmp_path / "m.npz")
+
+
+# Fields of config.json
+
+
+OLD_TEXT = """
+add_cross_attention architectures bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample early_stopping
+encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
+forced_eos_token_id id2label is_decoder is_encoder_decoder label2id length_penalty max_length min_length
+no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty return_dict
+return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
+tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+typical_p use_bfloat16 xla_device output_past use_return_dict gradient_checkpointing use_cache dtype _name_or_path
+_commit_hash _attn_implementation _attn_implementation_autoset _attn_implementation_internal _from_auto _class_name
+_diffusers_version transformers.js_config attention_probs_dropout_prob hidden_dropout_prob attention_dropout dropout
+classifier_dropout layerdrop drop_path_rate initializer_range initializer_factor encoder_stride pooler_act
+pooler_output_size qkv_bias mlp_ratio num_channels layerscale_value use_mask_token apply_layernorm
+reshape_hidden_states out_features out_indices stage_names num_labels vocab_size license tags language label_smoothing
+loss_type semantic_loss_ignore_index logit_scale_init_value
+"""
+OLD = OLD_TEXT.split()
+"""Fields that config.json of Vision Transformers has, of transformers 4.0 to 5.24."""
+CHANGING_TEXT = """
+quantization_config auto_map use_relative_position_bias use_absolute_position_embeddings use_mean_pooling
+attention_type window_size rms_norm_eps norm_type use_abs_pos interpolate_offset backbone_config parallel_attention
+position_embedding_type scale_attn
+"""
+CHANGING = CHANGING_TEXT.split()
+"""Fields of other networks, which may change outputs."""
+VALUES = st.sampled_from([True, False, 0, 7, 0.5, "text", [1], {"0": "a"}])
+
+
+def opened(folder, fields, ignored=()):
+    """The model of Hugging Face's names beside a config.json with more fields."""
+    config, w = model(eps=1e-12)
+    if not (folder / "model.safetensors").exists():
+        save_file(hugging_face(config, w), folder / "model.safetensors")
+    whole = {"model_type": "vit", "num_attention_heads": 2, "hidden_size": 128, **fields}
+    (folder / "config.json").write_text(json.dumps(whole))
+    return load(folder, None, ignored).model.config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("fields")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=st.dictionaries(st.sampled_from(OLD + CHANGING), VALUES, max_size=12))
+def test_a_config_with_any_real_fields_opens_or_names_one_that_may_change_an_output(folder, fields):
+    assert len({*OLD, *CHANGING}) >= 100
+    fields = {name: value if name != "pruned_heads" else {} for name, value in fields.items()}
+    changing = sorted(fields.keys() & {*CHANGING})
+    if not changing:
+        assert opened(folder, fields) == model(eps=1e-12, position_filter="bicubic_plain")[0]
+        return
+    with pytest.raises(InputError, match=f"no {changing[0]} in config.json .*--ignore_config={changing[0]}"):
+        opened(folder, fields)
+    assert opened(folder, fields, changing) == model(eps=1e-12, position_filter="bicubic_plain")[0]
+
+
+def test_each_field_without_effect_stands_under_one_reason():
+    names = [name for names in WITHOUT_EFFECT.values() for name in names]
+    assert len({*names}) == len(names)
+    assert not {*names} & {"hidden_act", "layer_norm_eps", "num_attention_heads", "image_size", "patch_size"}
+
+
+def test_heads_that_were_pruned_and_fields_that_are_not_there_are_refused(folder):
+    with pytest.raises(InputError, match=r"no pruned_heads in config.json"):
+        opened(folder, {"pruned_heads": {"0": [1]}})
+    with pytest.raises(InputError, match=r"ignore_config must name fields of config.json .*; it has no depths"):
+        opened(folder, {}, ["depths"])
+    with pytest.raises(InputError, match=r"ignore_config must be a sequence of names, such as \['depths'\]"):
+        opened(folder, {}, "depths")
+    with pytest.raises(InputError, match=r"ignore_config must be empty for builtin"):
+        load("builtin", None, ["depths"])
+
+
+def test_ignored_fields_stand_in_the_recipe_and_the_provenance(folder):
+    opened(folder, {"window_size": 7}, ["window_size"])
+    recipe = Recipe(weights=str(folder), ignore_config=("window_size",))
+    predict = recipe.predictor(3)
+    origin = make_provenance(predict, recipe)
+    assert Provenance.from_json(origin.to_json()).recipe.ignore_config == ("window_size",)
+    with pytest.raises(InputError, match=r"no window_size in config\.json"):
+        Recipe(weights=str(folder)).predictor(3)
+
+
+def test_the_fields_of_vision_config_dict_win_and_its_absent_ones_have_their_defaults(tmp_path):
+    modern("clip", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    inner = config.get("vision_config", config)
+    inner = {name: inner[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size")}
+    whole = {"model_type": "clip", "text_config_dict": {}, "vision_config": {**inner, "hidden_act": "gelu"}}
+    for of_dict, heads, activation in (
+        ({"num_attention_heads": 4}, 4, "quick_gelu"),
+        ({"hidden_act": "gelu"}, 12, "gelu"),
+        (None, inner["num_attention_heads"], "gelu"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**whole, "vision_config_dict": of_dict}))
+        found = load(tmp_path).model.config
+        assert (found.heads, found.activation) == (heads, activation)
+
+
+# Weights in several files, and other files
+
+
+def sharded(folder, change=lambda index, shards: None):
+    """The folder with timm's tensors in two files and an index, changed."""
+    tensors = {name: np.asarray(value) for name, value in timm(*model()).items()}
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    places = {name: names[i % 2] for i, name in enumerate(tensors)}
+    shards = {own: {name: tensors[name] for name in tensors if places[name] == own} for own in names}
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    change(index, shards)
+    for name, own in shards.items():
+        save_file(own, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return said(folder)
+
+
+def test_weights_in_several_files_are_one_model(tmp_path):
+    config, w = model()
+    folder = sharded(tmp_path)
+    for path in (folder, folder / "model.safetensors.index.json"):
+        found = load(path)
+        assert found.model.config == config
+        assert_rel_close(found.w, w)
+
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda index, shards: shards.pop(SECOND), f"{SECOND} must exist, .* names it"),
+        (lambda index, shards: shards[SECOND].update(cls_token=ONES), f"cls_token is in {FIRST} and {SECOND}"),
+        (lambda index, shards: shards[FIRST].pop("cls_token"), f"{FIRST} must hold cls_token, as .* says"),
+        (lambda index, shards: index["weight_map"].update(a="../x.safetensors"), "beside it; got '../x.safetensors'"),
+        (lambda index, shards: index["weight_map"].update(a=r"..\x.safetensors"), "must name files of safetensors"),
+        (lambda index, shards: index["weight_map"].update(a="x.bin"), "beside it; got 'x.bin'"),
+        (lambda index, shards: index.pop("weight_map"), "an object in weight_map of"),
+        (lambda index, shards: index["weight_map"].clear(), "must name tensors; it has none"),
+    ],
+)
+def test_an_index_that_is_wrong_is_refused_by_its_cause(tmp_path, change, match):
+    with pytest.raises(InputError, match=match):
+        load(sharded(tmp_path, change))
+
+
+def test_a_shard_is_no_link_out_of_its_folder_but_for_the_hub_s_cache(tmp_path):
+    inner, outside = tmp_path / "inner", tmp_path / "outside.safetensors"
+    inner.mkdir()
+    sharded(inner)
+    (inner / SECOND).rename(outside)
+    (inner / SECOND).symlink_to(outside)
+    with pytest.raises(InputError, match=r"it is a link out of its folder"):
+        load(inner)
+    kept = tmp_path / "models--a--b"
+    (kept / "snapshots").mkdir(parents=True)
+    (kept / "blobs").mkdir()
+    inner = inner.rename(kept / "snapshots" / "0123")
+    (inner / SECOND).unlink()
+    (inner / SECOND).symlink_to(outside.rename(kept / "blobs" / "4567"))
+    assert_rel_close(load(inner).w, model()[1])
+
+
+def test_weights_in_several_files_come_from_a_url(tmp_path, monkeypatch):
+    monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
+    (tmp_path / "local").mkdir()
+    for path in sharded(tmp_path / "local").iterdir():
+        urls.write("test", f"memory://sharded/{path.name}", path.read_bytes())
+    assert_rel_close(load("memory://sharded").w, model()[1])
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (["pytorch_model.bin", "config.json"], "it has pytorch_model.bin, which is a pickle .* Convert it: python -c"),
+        (["flax_model.msgpack"], "it has flax_model.msgpack, which is Flax's format"),
+        (["tf_model.h5"], "it has tf_model.h5, which is Keras's format"),
+        (["a.safetensors", "b.safetensors"], "it has 2 files, such as a.safetensors, b.safetensors"),
+        (["adapter_model.safetensors", "adapter_config.json"], "is an adapter of PEFT"),
+        (["README.md"], "must hold model.safetensors; it has README.md"),
+    ],
+)
+def test_a_folder_without_weights_is_refused_by_what_it_has(tmp_path, names, match):
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
+def test_the_only_file_of_safetensors_in_a_folder_is_its_weights(tmp_path):
+    config, w = model()
+    folder = write(tmp_path, timm(config, w))
+    (folder / "model.safetensors").rename(folder / "open_clip_model.safetensors")
+    assert_rel_close(load(folder).w, w)
+
+
+# Other names of one network
+
+
+def test_a_timm_model_that_transformers_saved_is_timm_s(tmp_path):
+    config, w = model()
+    write(tmp_path, {f"timm_model.{name}": value for name, value in timm(config, w).items()})
+    beside = json.loads((tmp_path / "config.json").read_text()) | {
+        "model_type": "timm_wrapper", "architectures": ["TimmWrapperForImageClassification"], "do_pooling": True,
+        "initializer_range": 0.02, "dtype": "float32", "label_names": ["a"] * 7, "problem_type": None,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(beside))
+    assert_rel_close(load(tmp_path).w, w)
+    (tmp_path / "config.json").write_text(json.dumps({**beside, "model_type": "swin"}))
+    with pytest.raises(InputError, match=r"model_type in config.json .* must be timm_wrapper, .*; got swin"):
+        load(tmp_path)
+
+
+def test_layer_scale_has_either_name_and_never_both(tmp_path):
+    config, w = model(layer_scale=True)
+    tensors = timm(config, w)
+    spelled = {name.replace(".gamma", ".weight"): value for name, value in tensors.items()}
+    assert_rel_close(load(write(tmp_path, spelled)).w, w)
+    with pytest.raises(InputError, match=r"blocks.*ls1\.\w+ and blocks.*ls1\.\w+ are one under two names"):
+        load(write(tmp_path, {**tensors, **spelled}))
+
+
+def transformers_5(tensors):
+    """Hugging Face's names as `save_pretrained(save_original_format=False)` writes them."""
+    pairs = {"encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj"}
+    pairs |= {"attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj"}
+    pairs |= {"attention.output.dense": "attention.o_proj", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
+    spelled = {}
+    for name, value in tensors.items():
+        for old, new in pairs.items():
+            name = name.replace(old, new)
+        spelled[name] = value
+    return spelled
+
+
+def test_the_names_of_transformers_5_give_our_tree(tmp_path):
+    config, w = model(eps=1e-12)
+    tensors = transformers_5(hugging_face(config, w))
+    assert "vit.layers.1.attention.o_proj.weight" in tensors
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit", "num_attention_heads": 2}))
+    assert_rel_close(load(tmp_path).w, w)
+
+
+@pytest.mark.parametrize("names", ["timm", "Hugging Face"])
+def test_deit_s_two_heads_are_one_head_on_both_tokens(tmp_path, names):
+    """Its logits are the mean of both heads', as a second model with the other head on the other token has them."""
+    config, w = model(eps=1e-12 if names == "Hugging Face" else 1e-6)
+    rng = np.random.default_rng(0)
+    token, position, other = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((1, 1, 128), (1, 1, 128), (7, 128))
+    )
+    if names == "timm":
+        tensors = timm(config, w)
+        more = {"dist_token": token, "head_dist.weight": other, "head_dist.bias": np.ones(7, np.float32)}
+        name = "pos_embed"
+        write(tmp_path, tensors)
+    else:
+        tensors = {n.replace("vit.", "deit.").replace("classifier", "cls_classifier"): v
+                   for n, v in hugging_face(config, w).items()}  # fmt: skip
+        more = {"deit.embeddings.distillation_token": token, "distillation_classifier.weight": other}
+        more["distillation_classifier.bias"] = np.ones(7, np.float32)
+        name = "deit.embeddings.position_embeddings"
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "deit", "num_attention_heads": 2}))
+    rows = np.concatenate([tensors[name][:, :1], position, tensors[name][:, 1:]], 1)
+    save_file({**tensors, **more, name: rows}, tmp_path / "model.safetensors")
+    found = load(tmp_path)
+    assert (found.model.config.pool, found.model.config.registers) == ("token_register", 1)
+    x = images(dtype=np.float32)
+    tokens = found.model.replace(classes=0).apply({n: leaf for n, leaf in found.w.items() if n != "head"}, x)
+    first, second = np.split(np.asarray(tokens), 2, -1)
+    want = (first @ w["head"]["kernel"] + w["head"]["bias"] + second @ other.T + 1) / 2
+    assert_rel_close(found.model.apply(found.w, x), want)
+    broken = {**tensors, **more, name: rows}
+    del broken["head_dist.weight" if names == "timm" else "distillation_classifier.weight"]
+    save_file(broken, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="two heads of one shape"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("pool", ["plain_avg", "token_register"])
+def test_the_tangents_of_both_new_pools_are_jvp_s(x64, pool):
+    network, w = small(registers=1, pool=pool)
+    assert ("norm" in w) == (pool == "token_register")
+    dw, x = tree_normal(5, w), images()
+    assert_rel_close(network.dual(trees.pair(w, dw), x), linearize(lambda w, x: network.apply(w, x), w)(dw, x))
+
+
+def test_a_classifier_of_clip_or_siglip_reads_the_mean_of_the_patches(tmp_path):
+    """SigLIP's are normalised and its attention pool is not read; CLIP's are not."""
+    from safetensors.numpy import load_file
+
+    for name, pool in (("siglip", "norm_avg"), ("clip", "plain_avg")):
+        width = modern(name, tmp_path).model.config.width
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors = {name: value for name, value in tensors.items() if "projection" not in name}
+        more = {"classifier.weight": np.ones((5, width), np.float32), "classifier.bias": np.ones(5, np.float32)}
+        save_file(tensors | more, tmp_path / "model.safetensors")
+        found = load(tmp_path).model.config
+        assert (found.pool, found.classes) == (pool, 5)
+
+
+def fused(tensors):
+    """torch's nn.MultiheadAttention names of timm's attention."""
+    pairs = {
+        "attn.qkv.weight": "attn.in_proj_weight",
+        "attn.qkv.bias": "attn.in_proj_bias",
+        "attn.proj": "attn.out_proj",
+    }
+    for old, new in pairs.items():
+        tensors = {name.replace(old, new): value for name, value in tensors.items()}
+    return tensors
+
+
+def renamed(tensors, pairs):
+    spelled = {}
+    for name, value in tensors.items():
+        for old, new in pairs.items():
+            name = name.replace(old, new)
+        spelled[name] = value
+    return spelled
+
+
+def test_torchvision_s_names_give_our_tree_where_the_heads_are_said(tmp_path):
+    config, w = model(position_filter="bicubic_corners")
+    pairs = {"blocks.": "encoder.layers.encoder_layer_", "norm1": "ln_1", "norm2": "ln_2", "attn": "self_attention"}
+    pairs |= {"mlp.fc1": "mlp.0", "mlp.fc2": "mlp.3", "cls_token": "class_token", "pos_embed": "encoder.pos_embedding"}
+    pairs |= {"patch_embed.proj": "conv_proj", "norm.": "encoder.ln.", "head.": "heads.head."}
+    save_file(renamed(fused(timm(config, w)), pairs), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"heads of .* must be known: .*\(128, 2, 24, 4\).* architecture=NAME"):
+        load(tmp_path)
+    from tangent_jax.models.vit import weights
+
+    weights.TORCHVISION_HEADS[(128, 2, 24, 4)] = 2
+    try:
+        found = load(tmp_path)
+    finally:
+        del weights.TORCHVISION_HEADS[(128, 2, 24, 4)]
+    assert found.model.config == config
+    assert_rel_close(found.w, w)
+
+
+def open_clip(tmp_path, model_cfg=None, prefix="", **vision):
+    config, w = model(pre_norm=True, eps=1e-5)
+    pairs = {"blocks.": "transformer.resblocks.", "norm1": "ln_1", "norm2": "ln_2", "mlp.fc1": "mlp.c_fc"}
+    pairs |= {"mlp.fc2": "mlp.c_proj", "cls_token": "class_embedding", "pos_embed": "positional_embedding"}
+    pairs |= {"patch_embed.proj": "conv1", "norm_pre": "ln_pre", "norm.": "ln_post."}
+    tensors = renamed(fused(timm(config, w)), pairs)
+    kernel = tensors.pop("head.weight")
+    tensors |= {"proj": np.ascontiguousarray(kernel.T), "class_embedding": tensors["class_embedding"].reshape(-1)}
+    del tensors["head.bias"], tensors["conv1.bias"]
+    text = {} if not prefix else {"transformer.resblocks.0.ln_1.bias": ONES, "positional_embedding": ONES}
+    save_file({prefix + name: value for name, value in tensors.items()} | text, tmp_path / "model.safetensors")
+    said = {"layers": 2, "width": 128, "patch_size": 4, "image_size": 8, **vision}
+    if model_cfg is not None:
+        whole = {"model_cfg": {"embed_dim": 7, "vision_cfg": said, "text_cfg": {}, **model_cfg}}
+        (tmp_path / "open_clip_config.json").write_text(json.dumps(whole))
+    w = jax.tree.map(lambda leaf: leaf, w)
+    for path in ("head", "patch_embedding"):
+        w[path] = {**w[path], "bias": jnp.zeros_like(w[path]["bias"])}
+    return config, w
+
+
+@pytest.mark.parametrize("prefix", ["", "visual."])
+def test_open_clip_s_visual_tower_is_read_with_its_json(tmp_path, prefix):
+    config, w = open_clip(tmp_path, {"quick_gelu": True}, prefix)
+    found = load(tmp_path)
+    assert found.model.config == config.replace(activation="quick_gelu")
+    assert_rel_close(found.w, w)
+
+
+@pytest.mark.parametrize(
+    ("model_cfg", "vision", "match"),
+    [
+        (None, {}, "the activation and heads of .* must be said"),
+        ({"qk_norm": True}, {}, "no qk_norm in model_cfg of open_clip_config.json"),
+        ({}, {"attentional_pool": True}, "no attentional_pool in vision_cfg"),
+        ({}, {"pool_type": "avg"}, "pool_type of .* must be tok"),
+        ({}, {"layers": 3}, "must be those of 3 layers of 128 features, .*; got 2 layers"),
+    ],
+)
+def test_what_open_clip_s_json_says_is_built_or_refused(tmp_path, model_cfg, vision, match):
+    open_clip(tmp_path, model_cfg, **vision)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
+def test_a_model_with_a_classifier_of_clip_s_trains_and_is_saved(tmp_path):
+    """Without a last norm the last block's stage and the head are all that is trained."""
+    from tangent_jax.models.anchor import Pretrained
+    from tangent_jax.models.load import save
+
+    network, w = small(pool="plain_avg")
+    made = Pretrained(network, trees.cast(w, jnp.float32), "here")
+    assert not [path for path in tangent(made, 1).subset.paths if path.startswith("norm/")]
+    save(tmp_path / "m.safetensors", made)
+    assert load(tmp_path / "m.safetensors").model == network
