@@ -244,7 +244,7 @@ def classes_in(tree: Tree, root: str) -> dict[str, str]:
 def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """Returns the splits without those that hold one folder that is no class of train, such as val/images.
 
-    Raises: InputError for a split of several folders, none of which train has.
+    Raises: InputError for a split of several folders without any class of train.
     """
     train = {same_name(name) for name in class_folders.get("train", {}).values()}
     kept: dict[str, dict[str, str]] = {}

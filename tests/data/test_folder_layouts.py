@@ -8,7 +8,6 @@ from data.folder_layouts import FOLDER_LAYOUTS, both
 from hypothesis import given
 from hypothesis import strategies as st
 from photos import as_zip, picture, write
-from run_binary import ROOT
 
 from tangent_jax.core import InputError
 from tangent_jax.data.folders import by_content
@@ -203,22 +202,3 @@ def test_class_names_that_differ_in_case_are_said_or_refused(tmp_path):
     write(tmp_path, "test/CAT/1.png")
     with pytest.raises(InputError, match="one has no training image: write them alike"):
         open_dataset(f"folder:{tmp_path}")
-
-
-def page_rows():
-    """The rows of the page's table of folders: the layout, its files, and the result or words of the refusal."""
-    for name, files, outcome in FOLDER_LAYOUTS:
-        result = outcome
-        if isinstance(outcome, dict):
-            result = "read: " + ", ".join(outcome)
-        elif isinstance(outcome, int):
-            result = "read: split by content"
-        shown = dict.fromkeys(re.sub(r"\b(cat|dog|cats|dogs)/(?=.*png)", "CLASS/", file) for file in files)
-        words = re.sub(r"\\([.()?])", r"\1", str(result).removesuffix("$").replace(".*", " ... "))
-        yield f"| {name} | {', '.join(f'`{file}`' for file in [*shown][:5])} | {' '.join(words.split())} |"
-
-
-def test_the_page_says_what_each_layout_is():
-    page = (ROOT / "docs/reference/compatibility.md").read_text()
-    section = page.partition("<!-- folders -->")[2].partition("<!-- /folders -->")[0]
-    assert [line for line in section.splitlines() if line[:2] == "| "][1:] == [*page_rows()]
