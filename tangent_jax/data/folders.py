@@ -141,7 +141,7 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
         real = os.path.realpath(where)
         if real in seen:
             why = "a link that leads in a circle, or to a folder that is read already"
-            leave_out(LeftOut("folder", why, 1, str(here)))
+            leave_out(LeftOut("folders", why, 1, str(here)))
             inner.clear()
             continue
         seen.add(real)
@@ -149,7 +149,7 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
         names += [str(here / name) for name in own if (root / here / name).is_file()]
         dangling = [str(here / name) for name in own if not (root / here / name).exists()]
         for name in sorted(dangling):
-            leave_out(LeftOut("file", "a link to nothing", 1, name))
+            leave_out(LeftOut("files", "a link to nothing", 1, name))
     return sorted(names), sorted(folders)
 
 

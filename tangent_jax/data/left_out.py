@@ -32,8 +32,9 @@ class LeftOut:
     def __str__(self) -> str:
         """Returns the line, such as: left out 2 of 2 files of hat: HEIC, such as hat/1.heic."""
         count = f"{self.count}" if self.total is None else f"{self.count} of {self.total}"
+        things = self.things.removesuffix("s") if (self.total or self.count) == 1 else self.things
         owner = self.of or self.class_name
-        line = f"left out {count} {self.things}" + (f" of {owner}" if owner else "") + f": {self.why}"
+        line = f"left out {count} {things}" + (f" of {owner}" if owner else "") + f": {self.why}"
         return f"{line}, such as {self.first}" if self.first else line
 
 

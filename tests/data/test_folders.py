@@ -46,10 +46,10 @@ def test_what_is_left_out_is_said(tmp_path):
     said = "\n".join(dataset.remarks)
     for words in (
         "left out 1 file: a link to nothing, such as train/b/gone.png",
-        "left out 1 files: hidden, such as train/.hidden/1.png",
-        "left out 1 files: added by macOS, such as train/a/._0.png",
-        "left out 1 files: added by Windows, such as train/a/Thumbs.db",
-        "left out 1 images of train: in no class folder of a split, such as train/stray.png",
+        "left out 1 file: hidden, such as train/.hidden/1.png",
+        "left out 1 file: added by macOS, such as train/a/._0.png",
+        "left out 1 file: added by Windows, such as train/a/Thumbs.db",
+        "left out 1 image of train: in no class folder of a split, such as train/stray.png",
     ):
         assert words in said, said
 

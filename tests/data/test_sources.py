@@ -94,7 +94,7 @@ def test_a_class_without_images_is_named(tmp_path):
     (tmp_path / "train/empty").mkdir()
     (tmp_path / "train/empty/1.raw").write_bytes(b"x")
     with pytest.raises(
-        InputError, match=r"a training image of every class of .*; got none of empty.*left out 1 of 1 files of empty"
+        InputError, match=r"a training image of every class of .*; got none of empty.*left out 1 of 1 file of empty"
     ):
         open_dataset(f"folder:{tmp_path}")
 

@@ -58,7 +58,7 @@ def test_samples_without_a_member_are_left_out_and_said(tmp_path):
     dataset = open_dataset(f"wds:{tmp_path}")
     assert [name.partition("/")[2] for name in dataset.train.names] == ["a", "b", "e/f", "/abs/../h"]
     assert dataset.remarks == (
-        "left out 1 members of .png (links): neither an image nor a label",
+        "left out 1 member of .png (links): neither an image nor a label",
         "left out 3 of 9 samples: without an image, such as d",
         "left out 1 of 5 rows of train: without a label (1 null), such as train-0.tar/c",
     )
@@ -87,7 +87,7 @@ def test_tars_that_are_not_whole_are_refused(tmp_path):
     as_tar(whole, [*sample("a", b"{}}", "json")])
     refused(spec, "JSON in a.json in")
     as_tar(whole, [("a.bin", b"")])
-    refused(spec, "a column of images, .*; its columns are none; left out 1 members of .bin: neither")
+    refused(spec, "a column of images, .*; its columns are none; left out 1 member of .bin: neither")
 
 
 @pytest.mark.parametrize(

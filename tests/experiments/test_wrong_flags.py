@@ -254,7 +254,7 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
         "--subset=head",
     ]
     line, err = run("private", *flags, "--epochs=2", "--noise_seed=1")
-    for words in ("left out 1 hidden files", "1 images of test are in train too", "an example is there 2 times"):
+    for words in ("left out 1 file: added by macOS", "1 images of test are in train too", "an example is there 2 times"):
         assert err.count(words) == 1, err
     result = json.loads(line)
     assert (result["private"], result["examples"]) == (False, 9)
