@@ -103,7 +103,7 @@ def attempt(function, given):
             function(*args, **given)
     except InputError as error:
         text = str(error)
-        return None if "\n" not in text and ": expected " in text else f"a message {text!r}"
+        return None if "\n" not in text and "; got " in text else f"a message {text!r}"
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[:1]}"
     return None
