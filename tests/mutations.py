@@ -692,7 +692,7 @@ MUTATIONS = [
       f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
     M(SERVING, "serve", "return own(", 'return dataclasses.replace(own, output="tangent")(',
       f"{SERVED}::test_a_program_gives_the_predictors_outputs_for_any_batch_size"),
-    M("tangent_jax/exports/folder.py", "export", 'check_format("export", format)', "",
+    M("tangent_jax/exports/folder.py", "export", 'check_format("export", format, opset)', "",
       f"{SERVED}::test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written"),
     M(SCRIPT, "load", "!= fingerprint", '== ""',
       f"{SERVED}::test_the_script_runs_on_a_photo_where_the_library_is_not_installed"),

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +104,7 @@ def attempt(function, given):
             function(*args, **given)
     except InputError as error:
         text = str(error)
-        return None if text and "\n" not in text else f"a message {text!r}"
+        return None if "\n" not in text and re.search("; (got|it (has|is|holds)) ", text) else f"a message {text!r}"
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[:1]}"
     return None

@@ -216,7 +216,10 @@ def test_what_a_flag_cannot_do_is_said_before_any_image_is_read(tmp_path, binary
 
 @pytest.mark.slow
 def test_a_data_set_without_test_images_is_refused_before_any_image_is_read(tmp_path):
-    write(tmp_path, *(f"photos/train/{c}/{i}.png" for c in "ab" for i in range(5)))
+    names = [f"{c}/{i}.png" for c in "ab" for i in range(5)]
+    write(tmp_path, *(f"photos/{name}" for name in names))
+    manifest = {"classes": ["a", "b"], "items": [[name, "train", "ab".index(name[0])] for name in names]}
+    (tmp_path / "photos/manifest.json").write_text(json.dumps(manifest))
     for binary in ("paper table1", "compose", "private", "privacy owners"):
         err = refused(binary, f"--dataset=folder:{tmp_path / 'photos'}", f"--out={tmp_path}/out")
         assert "Dataset: expected a test or validation split in photos; got" in err
@@ -254,7 +257,11 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
         "--subset=head",
     ]
     line, err = run("private", *flags, "--epochs=2", "--noise_seed=1")
-    for words in ("left out 1 file: added by macOS", "1 images of test are in train too", "an example is there 2 times"):
+    for words in (
+        "left out 1 file: added by macOS",
+        "1 images of test are in train too",
+        "an example is there 2 times",
+    ):
         assert err.count(words) == 1, err
     result = json.loads(line)
     assert (result["private"], result["examples"]) == (False, 9)

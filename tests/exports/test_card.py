@@ -174,6 +174,7 @@ NEEDS = {"stablehlo": "flatbuffers", "onnx": "jax2onnx", "torch": "torch"}
 @pytest.mark.parametrize(
     ("format", "output"), [("safetensors", "tangent"), *((name, "total") for name in FORMATS if name != "peft")]
 )
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own
 def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, output):
     if format in NEEDS:
         pytest.importorskip(NEEDS[format], reason=f"{NEEDS[format]} is of the extra {format}, or make parity")

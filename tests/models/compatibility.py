@@ -364,7 +364,7 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
                                         "size": SQUARE}),
     "BeitFeatureExtractor": ("beit", {**HALF, "feature_extractor_type": "BeitFeatureExtractor", "crop_size": 224,
                                       "do_center_crop": False, "size": 224}),
-    "ConvNextFeatureExtractor of ResNet, size 224, crop_pct 0.875": (
+    "ConvNextFeatureExtractor of ResNet, size 224, crop_pct 7/8": (
         "resnet", {**WHOLE, **COLOURS, "feature_extractor_type": "ConvNextFeatureExtractor", "crop_pct": 0.875,
                    "resample": 3, "size": 224}),
     "ConvNextImageProcessor, shortest_edge 224": (
