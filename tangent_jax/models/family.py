@@ -48,6 +48,7 @@ class Family:
     sizes           the fields of a configuration that an architecture decides
     embedded        weights in the package: the file in assets, by name
     small           a configuration of two blocks, with which the tests go through all families
+    fields          of config.json that are read, at any depth
     is_in_torch     True if assets/tangent_torch.py computes it, for exports to PyTorch
     """
 
@@ -60,4 +61,5 @@ class Family:
     sizes: tuple[str, ...]
     embedded: Mapping[str, str]
     small: Any
+    fields: tuple[str, ...] = ()
     is_in_torch: bool = False

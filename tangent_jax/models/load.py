@@ -24,7 +24,7 @@ from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import architectures
+from tangent_jax.models.architectures import architectures, with_pretrained_cfg
 from tangent_jax.models.family import Family
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.folders import (
@@ -50,6 +50,8 @@ BESIDE = ("config", "preprocessor_config", "processor_config", "open_clip_config
 """The JSON files beside weights."""
 FILES = (WEIGHTS, INDEX, *(f"{name}.json" for name in BESIDE))
 """The files of a folder of weights."""
+READ_FIELDS = frozenset(name for family in FAMILIES for name in family.fields)
+"""Fields of config.json that a family reads: they are never ignored."""
 METADATA = "tangent_jax"
 """The metadata key of a Description."""
 
@@ -150,6 +152,8 @@ def read_safetensors(path: Path) -> Tensors:
     tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors("load", path, whole_numbers)
     sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
     beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
+    if "config" in beside:
+        beside["config"] = with_pretrained_cfg(beside["config"])
     return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
 
 
@@ -181,11 +185,19 @@ def check_floats(file: Tensors) -> None:
 
 
 def without_fields(file: Tensors, ignored: Sequence[str]) -> Tensors:
-    """The file with a config.json that lacks these fields, at any depth; InputError for one that it has not."""
+    """The file with a config.json that lacks these fields, at any depth.
+
+    Raises: InputError for a field that it has not, and for one that is read: without it, a default would be taken.
+    """
     config = file.beside.get("config", {})
     for name in ignored:
         if name not in fields_of(config):
             raise InputError(f"ignore_config must name fields of config.json beside {file.path}; it has no {name}")
+        if name in READ_FIELDS:
+            raise InputError(
+                f"ignore_config must name fields that are not read; {name} of config.json beside {file.path} is read, "
+                "and may change the outputs. Correct it there"
+            )
     return file._replace(beside={**file.beside, "config": dropped(config, {*ignored})}) if ignored else file
 
 

@@ -598,3 +598,30 @@ def test_a_model_with_a_classifier_of_clip_s_trains_and_is_saved(tmp_path):
     assert not [path for path in tangent(made, 1).subset.paths if path.startswith("norm/")]
     save(tmp_path / "m.safetensors", made)
     assert load(tmp_path / "m.safetensors").model == network
+
+
+# timm's config.json
+
+
+def test_the_flat_config_of_timm_05_and_06_is_its_pretrained_cfg(tmp_path):
+    config, w = model()
+    images = {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "crop_pct": 0.8, "interpolation": "bilinear"}
+    names = {"first_conv": "patch_embed.proj", "classifier": "head", "url": "u", "labels": ["a"] * 7}
+    write(tmp_path, timm(config, w))
+    found = load(said(tmp_path, config={**images, **names, "num_features": 128})).model
+    assert found == load(said(tmp_path, config={"pretrained_cfg": images})).model
+    assert (found.preprocessing.mean, found.preprocessing.crop) == ((0.1, 0.2, 0.3), 0.8)
+    with pytest.raises(InputError, match=r"no head_scale in config\.json"):
+        load(said(tmp_path, config={**images, "head_scale": 2}))
+
+
+@pytest.mark.parametrize("name", ["mean", "std", "crop_pct", "input_size", "pretrained_cfg", "num_heads", "model_args"])
+def test_a_field_that_is_read_is_never_ignored(tmp_path, name):
+    config, w = model()
+    write(tmp_path, timm(config, w))
+    said(
+        tmp_path,
+        config={"num_classes": 7, "mean": [0.1] * 3, "std": [0.5] * 3, "crop_pct": 0.8, "input_size": [3, 32, 32]},
+    )
+    with pytest.raises(InputError, match=rf"ignore_config must name fields that are not read; {name} of config\.json"):
+        load(tmp_path, ignore_config=[name])

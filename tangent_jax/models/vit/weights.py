@@ -15,6 +15,7 @@ from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert
 from tangent_jax.data.preprocessing import IMAGENET, ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.processors import Images, images_of, images_or_published
@@ -24,8 +25,10 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, covers, translate, unstacked, with_gates
 from tangent_jax.models.vit.stated import (
     DEFAULT_HEADS,
+    PARTS,
     PLAIN,
     PUBLISHED,
+    SAME,
     TOWERS,
     check_hugging_face,
     check_timm,
@@ -412,6 +415,7 @@ FAMILY = Family(
     name="vit",
     title="a Vision Transformer",
     small=ViTConfig(width=12, depth=2, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7),
+    fields=(*READ, *OF_IMAGES, *ARGUMENTS, *WHOLE, *PARTS, *SAME, "no_embed_class", "dynamic_img_size"),
     is_in_torch=True,
     model=VisionTransformer,
     config=ViTConfig,
