@@ -20,6 +20,7 @@ import numpy as np
 from tangent_jax.core import InputError, expect, refusal, require, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
+from tangent_jax.core.git_lfs import check_no_pointer
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
@@ -149,9 +150,13 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
 def read_safetensors(path: Path) -> Tensors:
     """Reads the file, or all files of an index, and the JSON beside it."""
     whole_numbers = True  # of parts that are left out
+    check_no_pointer(path)
     tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors("load", path, whole_numbers)
     sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
-    beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
+    sidecars = {name: side for name, side in sidecars.items() if side.exists()}
+    for side in sidecars.values():
+        check_no_pointer(side)
+    beside = {name: parse_json("load", side.read_bytes(), side) for name, side in sidecars.items()}
     if "config" in beside:
         beside["config"] = with_pretrained_cfg(beside["config"])
     return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
@@ -159,6 +164,7 @@ def read_safetensors(path: Path) -> Tensors:
 
 def read_npz(path: Path) -> Tensors:
     """Reads a file of NumPy arrays; arrays on which no output depends are not read."""
+    check_no_pointer(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             gone = left_out(file.files)

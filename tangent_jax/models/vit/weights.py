@@ -5,7 +5,6 @@ tensor. To add a naming scheme, add a table in tables.py, a function here that r
 """
 
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from tangent_jax.models.vit.tables import (
     TORCHVISION,
     TOWER,
 )
+from tangent_jax.models.vit.timm_names import timm_name_of, with_timm_names
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -89,7 +89,8 @@ STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
 
 def from_timm(file: Tensors) -> Pretrained:
     """Reads tensors under timm's names; config.json, the caller or the shapes name the architecture."""
-    file = with_gammas(file)
+    has_registers = "register_tokens" in file.tensors
+    file = with_timm_names(file)
     is_ours, is_bare = file.architecture in FAMILY.architectures, not file.beside.get("config")
     facts, images = of_ours(file) if is_ours and is_bare else of_timm(file, is_ours)
     facts["pool"] = pool_of(file, facts["pool"])
@@ -108,17 +109,11 @@ def from_timm(file: Tensors) -> Pretrained:
             tell(f"{file.path} {line}")
         table = convert(Preprocessing, images or {}, "load", f"the images of {file.path}")
         prepared = Images(table, None)
-    if "mask_token" in file.left_out and "block_0/layer_scale1/scale" in flat:  # timm's files have none
+    is_of_dinov2 = "mask_token" in file.left_out and "block_0/layer_scale1/scale" in flat  # timm's files have none
+    if is_of_dinov2 and not has_registers:
         facts["position_filter"] = "bicubic_offset"
     is_of_any_size = facts.pop("dynamic", False) or facts.get("positions") == "rotary"
     return build(flat, file, facts, prepared, is_of_any_size)
-
-
-def with_gammas(file: Tensors) -> Tensors:
-    """The file with LayerScale under timm's name, `ls1.gamma`, where another program wrote `ls1.weight`."""
-    spelled = {name: re.sub(r"^(blocks\.\d+\.ls[12]\.)weight$", r"\1gamma", name) for name in file.tensors}
-    is_twice = len({*spelled.values()}) < len(spelled)  # translate says which
-    return file if is_twice else file._replace(tensors={spelled[n]: value for n, value in file.tensors.items()})
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -406,6 +401,11 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     expect(good, f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
 
 
+def covers_of_timm(name: str) -> bool:
+    """True for a name of timm's, or of a program whose names are read as timm's."""
+    return covers(TIMM_EVA)(name) or covers(TIMM_EVA)(timm_name_of(name))
+
+
 def covers_of_google(name: str) -> bool:
     """True for a name of Google's, of a block or of all blocks in one."""
     return covers(NPZ)(SCANNED.sub(r"Transformer/encoderblock_0/\1", name))
@@ -425,7 +425,7 @@ FAMILY = Family(
             any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"),
             from_timm,
             of_timm=True,
-            covers=covers(TIMM_EVA),
+            covers=covers_of_timm,
         ),
         Naming(
             "Hugging Face (CLIP, SigLIP)",
