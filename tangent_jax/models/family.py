@@ -21,6 +21,7 @@ class Naming(NamedTuple):
     read            the model and its weights, with the architecture inferred from the tensors
     of_timm         True if `load(path, NAME)` may name an architecture of timm
     covers          True for the name of a tensor that this scheme has; the scheme that covers the most reads a file
+    model_types     of Hugging Face's config.json that it reads; () if it reads no config.json
     """
 
     title: str
@@ -28,6 +29,7 @@ class Naming(NamedTuple):
     read: Callable[[Tensors], Pretrained]
     of_timm: bool = False
     covers: Callable[[str], bool] = bool
+    model_types: tuple[str, ...] = ()
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:

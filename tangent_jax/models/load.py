@@ -21,6 +21,7 @@ from tangent_jax.core import InputError, expect, refusal, require, trees, unexpe
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
 from tangent_jax.core.git_lfs import check_no_pointer
+from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
@@ -140,11 +141,14 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
         expect(not is_of_timm(architecture), expected, architecture, do)
         check_floats(file)
         return read_ours(file)
-    naming, file = recognise(file, [naming for family in FAMILIES for naming in family.namings])
+    naming, file, lines = recognise(file, [naming for family in FAMILIES for naming in family.namings])
     check_floats(file)
     expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
     expect(naming.of_timm or not is_of_timm(architecture), expected, got)
-    return naming.read(file)
+    pretrained = naming.read(file)
+    for line in lines:
+        tell(line)
+    return pretrained
 
 
 def read_safetensors(path: Path) -> Tensors:

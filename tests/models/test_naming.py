@@ -433,8 +433,22 @@ def test_a_timm_model_that_transformers_saved_is_timm_s(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(beside))
     assert_rel_close(load(tmp_path).w, w)
     (tmp_path / "config.json").write_text(json.dumps({**beside, "model_type": "swin"}))
-    with pytest.raises(InputError, match=r"model_type in config.json .* must be timm_wrapper, .*; got swin"):
+    with pytest.raises(InputError, match=r"model_type in config.json .* must be one of timm_wrapper, .*; got 'swin'"):
         load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**beside, "model_type": "vit"}))
+    with pytest.raises(InputError, match=r"model_type in config.json .* must be timm_wrapper, .*; got vit"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["swin", "beit", "convnext", "clip_text_model", ["vit"]])
+@pytest.mark.parametrize("prefix", ["", "swin.", "text_model."])
+def test_a_model_type_that_is_not_here_is_the_cause_and_no_prefix_is_said(tmp_path, capsys, kind, prefix):
+    tensors = {f"{prefix}embeddings.norm.weight": ONES, f"{prefix}encoder.layers.0.blocks.0.norm1.weight": ONES}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "quantization_config": {"bits": 4}}))
+    with pytest.raises(InputError, match=r"model_type in config\.json .* must be one of .*vit.*; got .*no network of"):
+        load(tmp_path)
+    assert "taken off" not in capsys.readouterr().err
 
 
 def test_layer_scale_has_either_name_and_never_both(tmp_path):

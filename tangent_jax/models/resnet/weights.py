@@ -112,7 +112,14 @@ FAMILY = Family(
     fields=("model_type", *(field.name for field in dataclasses.fields(Beside)), *OF_IMAGES, *WHOLE),
     config=ResNetConfig,
     namings=(
-        Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch, of_timm=True, covers=is_known),
+        Naming(
+            "timm, torchvision, Hugging Face",
+            any_name(FIRST_BLOCK),
+            from_torch,
+            of_timm=True,
+            covers=is_known,
+            model_types=("resnet", "timm_wrapper"),
+        ),
     ),
     architectures={name: resnet_config(name) for name in SIZES},
     sizes=("blocks", "bottleneck", "width"),

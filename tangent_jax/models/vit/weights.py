@@ -29,11 +29,15 @@ from tangent_jax.models.vit.stated import (
     PUBLISHED,
     SAME,
     TOWERS,
+    WHOLES,
     check_hugging_face,
     check_timm,
     of_timm,
     pool_of,
     tower_of,
+)
+from tangent_jax.models.vit.stated import (
+    WRAPPER as TIMM_WRAPPER,
 )
 from tangent_jax.models.vit.tables import (
     DINOV3,
@@ -426,19 +430,28 @@ FAMILY = Family(
             from_timm,
             of_timm=True,
             covers=covers_of_timm,
+            model_types=(TIMM_WRAPPER,),
         ),
         Naming(
             "Hugging Face (CLIP, SigLIP)",
             any_name(r"vision_model\.|encoder\.layers\.\d"),
             from_tower,
             covers=covers(TOWER),
+            model_types=(*TOWERS, *WHOLES),
         ),
-        Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3, covers=covers(DINOV3)),
+        Naming(
+            "Hugging Face (DINOv3)",
+            any_name(r"(model\.)?layer\.\d"),
+            from_dinov3,
+            covers=covers(DINOV3),
+            model_types=("dinov3_vit",),
+        ),
         Naming(
             "Hugging Face (ViT, DeiT, I-JEPA, DINOv2)",
             any_name(r"((vit|deit|ijepa|beit|dinov2\w*)\.)?(embeddings\.|encoder\.layer\.|layers\.\d)"),
             from_hugging_face,
             covers=covers(HUGGING_FACE),
+            model_types=PLAIN,
         ),
         Naming("Google", any_name(r"Transformer/|embedding/|cls$"), from_google, covers=covers_of_google),
         Naming(
