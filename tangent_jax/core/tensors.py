@@ -22,6 +22,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.git_lfs import check_no_pointer
 from tangent_jax.core.records import as_text, convert, parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
@@ -66,6 +67,8 @@ def read_header(function: str, path: Path, whole_numbers: bool = False) -> tuple
     Raises: InputError naming the file, and the tensor that is of another dtype or lies outside it.
     """
     require(path.is_file() or not path.exists(), function, "a safetensors file", f"{path}, a folder, pipe or device")
+    if path.is_file():
+        check_no_pointer(path)
     with path.open("rb") as file:
         size = path.stat().st_size
         length = int.from_bytes(file.read(8), "little")

@@ -32,6 +32,12 @@ CFG = (
     "paper_ids", "notes",
 )  # fmt: skip
 """The fields of timm's pretrained_cfg."""
+OF_IMAGES = (
+    "mean", "std", "crop_pct", "crop_mode", "interpolation", "input_size", "fixed_input_size"
+)  # fmt: skip
+"""The fields of timm's pretrained_cfg that are read."""
+ARGUMENTS = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
+"""Arguments of timm's models that are read, and our names."""
 READ = (
     "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "image_size", "patch_size",
     "num_attention_heads", "hidden_act", "layer_norm_eps", "num_register_tokens", "use_swiglu_ffn", "use_gated_mlp",
@@ -86,6 +92,23 @@ def alike(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Architecture]:
     """The architectures whose tensors have these names and shapes, by name, including unsupported ones."""
     key = key_of(shapes)
     return {name: own for name, own in architectures().items() if own.key == key}
+
+
+def with_pretrained_cfg(config: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of timm with its pretrained_cfg in a field, where timm 0.5 and 0.6 wrote its fields at the top.
+
+    timm tells the old form by the field that it lacks. A field that neither form has stays at the top. Labels say
+    nothing about images; without other fields there is no pretrained_cfg.
+    """
+    if "architecture" not in config or "model_type" in config or "pretrained_cfg" in config:
+        return config
+    inner = {name: value for name, value in config.items() if name in CFG and name not in (*WHOLE, *LABELS)}
+    if not inner:
+        return config
+    outer = {name: value for name, value in config.items() if name not in inner}
+    if "labels" in outer:
+        outer["label_names"] = outer.pop("labels")
+    return {**outer, "pretrained_cfg": inner}
 
 
 def check_understood(fields: Mapping[str, Any], known: Iterable[str], where: str) -> None:

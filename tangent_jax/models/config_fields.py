@@ -6,8 +6,11 @@ transformers 4.0 to 5.24, and the configurations of the Vision Transformers that
 
 WITHOUT_EFFECT: dict[str, tuple[str, ...]] = {
     "for the generation of text; transformers 4 wrote them into the file of every model": (
-        "add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size",
+        "add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "constraints", "cross_attention_hidden_size",
         "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+        "epsilon_cutoff", "eta_cutoff", "force_words_ids", "generation_config", "guidance_scale", "low_memory",
+        "max_new_tokens", "max_time", "min_new_tokens", "min_p", "output_logits", "penalty_alpha",
+        "renormalize_logits", "sequence_bias",
         "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "is_decoder",
         "is_encoder_decoder", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
         "num_beams", "num_return_sequences", "output_past", "output_scores", "prefix", "remove_invalid_values",
@@ -15,14 +18,20 @@ WITHOUT_EFFECT: dict[str, tuple[str, ...]] = {
         "tie_word_embeddings", "top_k", "top_p", "typical_p", "use_cache",
     ),
     "names of classes, tokens, tasks, versions and files": (
-        "architectures", "bos_token_id", "eos_token_id", "finetuning_task", "id2label", "label2id", "language",
-        "license", "mask_token_id", "model_name", "name_or_path", "num_labels", "pad_token_id", "sep_token_id",
+        "architectures", "bos_token_id", "cls_token_id", "custom_pipelines", "eos_token_id", "eos_token_ids",
+        "finetuning_task", "framework", "id2label", "label2id", "language", "license", "model_input_names",
+        "revision", "transformers_weights", "unk_token_id",
+        "mask_token_id", "model_name", "name_or_path", "num_labels", "pad_token_id", "sep_token_id",
         "tags", "task_specific_params", "tokenizer_class", "torch_version", "transformers_version", "vocab_size",
     ),
     "how transformers runs the model and returns its outputs; weights are read in float32": (
         "attn_implementation", "chunk_size_feed_forward", "dtype", "output_attentions", "output_hidden_states",
         "return_dict", "tf_legacy_loss", "torch_dtype", "torchscript", "use_bfloat16", "use_return_dict",
         "xla_device",
+    ),
+    "of transformers' class of configurations, not of the network": (
+        "attribute_map", "base_config_key", "base_model_ep_plan", "base_model_pp_plan", "base_model_tp_plan",
+        "has_no_defaults_at_init", "is_composition", "keys_to_ignore_at_inference", "pp_plan", "sub_configs", "tp_plan",
     ),
     "for training alone: first weights, dropout, losses, memory": (
         "attention_dropout", "attention_probs_dropout_prob", "attn_dropout", "classifier_dropout",

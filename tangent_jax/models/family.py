@@ -21,6 +21,7 @@ class Naming(NamedTuple):
     read            the model and its weights, with the architecture inferred from the tensors
     of_timm         True if `load(path, NAME)` may name an architecture of timm
     covers          True for the name of a tensor that this scheme has; the scheme that covers the most reads a file
+    model_types     of Hugging Face's config.json that it reads; () if it reads no config.json
     """
 
     title: str
@@ -28,6 +29,7 @@ class Naming(NamedTuple):
     read: Callable[[Tensors], Pretrained]
     of_timm: bool = False
     covers: Callable[[str], bool] = bool
+    model_types: tuple[str, ...] = ()
 
 
 def any_name(pattern: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -48,6 +50,7 @@ class Family:
     sizes           the fields of a configuration that an architecture decides
     embedded        weights in the package: the file in assets, by name
     small           a configuration of two blocks, with which the tests go through all families
+    fields          of config.json that are read, at any depth
     is_in_torch     True if assets/tangent_torch.py computes it, for exports to PyTorch
     """
 
@@ -60,4 +63,5 @@ class Family:
     sizes: tuple[str, ...]
     embedded: Mapping[str, str]
     small: Any
+    fields: tuple[str, ...] = ()
     is_in_torch: bool = False

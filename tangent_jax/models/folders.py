@@ -29,6 +29,8 @@ OTHERS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 """Files of other formats: what they are, and what to do."""
 ADAPTERS = "adapter_model.*"
+OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*", "random_states_*")
+"""Files that a training of transformers or accelerate leaves beside weights."""
 
 
 def weights_in(folder: Path) -> Path:
@@ -51,10 +53,12 @@ def weights_in(folder: Path) -> Path:
             f"{folder} must hold {WEIGHTS}, or {INDEX}, which says which files are parts of one model; it has "
             f"{len(files)} files, such as {', '.join(files[:3])}. Pass the path of one, or fetch the index too"
         )
-    for name in names:
-        cause, remedy = why_not(folder / name)
-        if cause:
-            raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, {cause}. {remedy}")
+    reasons = {name: why_not(folder / name) for name in names if not is_of_training(name)}
+    found = [name for name, (cause, _) in reasons.items() if cause]
+    if found:
+        name = min(found, key=lambda name: reasons[name][0] != PICKLED)  # the pickle has a remedy that is one line
+        cause, remedy = reasons[name]
+        raise InputError(f"{folder} must hold {WEIGHTS}; it has {name}, {cause}. {remedy}")
     raise InputError(
         f"{folder} must hold {WEIGHTS}; it has {', '.join(names[:5]) or 'no file'}. Pass the folder of the weights"
     )
@@ -79,6 +83,11 @@ def why_not(path: Path) -> tuple[str, str]:
         if fnmatch.fnmatch(path.name.lower(), pattern):
             return cause, remedy.format(path=path, folder=path.parent) if remedy is CONVERT else remedy
     return "", ""
+
+
+def is_of_training(name: str) -> bool:
+    """True for a file of a training's state, which holds no weights."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in OF_TRAINING)
 
 
 def of_adapter(path: Path) -> InputError:

@@ -20,11 +20,13 @@ import numpy as np
 from tangent_jax.core import InputError, expect, refusal, require, trees, unexpected, urls
 from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, write_whole
+from tangent_jax.core.git_lfs import check_no_pointer
+from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import architectures
+from tangent_jax.models.architectures import architectures, with_pretrained_cfg
 from tangent_jax.models.family import Family
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.folders import (
@@ -50,6 +52,8 @@ BESIDE = ("config", "preprocessor_config", "processor_config", "open_clip_config
 """The JSON files beside weights."""
 FILES = (WEIGHTS, INDEX, *(f"{name}.json" for name in BESIDE))
 """The files of a folder of weights."""
+READ_FIELDS = frozenset(name for family in FAMILIES for name in family.fields)
+"""Fields of config.json that a family reads: they are never ignored."""
 METADATA = "tangent_jax"
 """The metadata key of a Description."""
 
@@ -137,24 +141,34 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
         expect(not is_of_timm(architecture), expected, architecture, do)
         check_floats(file)
         return read_ours(file)
-    naming, file = recognise(file, [naming for family in FAMILIES for naming in family.namings])
+    naming, file, lines = recognise(file, [naming for family in FAMILIES for naming in family.namings])
     check_floats(file)
     expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
     expect(naming.of_timm or not is_of_timm(architecture), expected, got)
-    return naming.read(file)
+    pretrained = naming.read(file)
+    for line in lines:
+        tell(line)
+    return pretrained
 
 
 def read_safetensors(path: Path) -> Tensors:
     """Reads the file, or all files of an index, and the JSON beside it."""
     whole_numbers = True  # of parts that are left out
+    check_no_pointer(path)
     tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors("load", path, whole_numbers)
     sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
-    beside = {n: parse_json("load", side.read_bytes(), side) for n, side in sidecars.items() if side.exists()}
+    sidecars = {name: side for name, side in sidecars.items() if side.exists()}
+    for side in sidecars.values():
+        check_no_pointer(side)
+    beside = {name: parse_json("load", side.read_bytes(), side) for name, side in sidecars.items()}
+    if "config" in beside:
+        beside["config"] = with_pretrained_cfg(beside["config"])
     return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
 
 
 def read_npz(path: Path) -> Tensors:
     """Reads a file of NumPy arrays; arrays on which no output depends are not read."""
+    check_no_pointer(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             gone = left_out(file.files)
@@ -181,11 +195,19 @@ def check_floats(file: Tensors) -> None:
 
 
 def without_fields(file: Tensors, ignored: Sequence[str]) -> Tensors:
-    """The file with a config.json that lacks these fields, at any depth; InputError for one that it has not."""
+    """The file with a config.json that lacks these fields, at any depth.
+
+    Raises: InputError for a field that it has not, and for one that is read: without it, a default would be taken.
+    """
     config = file.beside.get("config", {})
     for name in ignored:
         if name not in fields_of(config):
             raise InputError(f"ignore_config must name fields of config.json beside {file.path}; it has no {name}")
+        if name in READ_FIELDS:
+            raise InputError(
+                f"ignore_config must name fields that are not read; {name} of config.json beside {file.path} is read, "
+                "and may change the outputs. Correct it there"
+            )
     return file._replace(beside={**file.beside, "config": dropped(config, {*ignored})}) if ignored else file
 
 

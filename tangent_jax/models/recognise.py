@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core import InputError
-from tangent_jax.core.progress import tell
+from tangent_jax.core.records import short
 from tangent_jax.models.family import Naming
 from tangent_jax.models.files import Tensors
 from tangent_jax.models.left_out import AVERAGES, left_out, without
@@ -33,10 +33,12 @@ class Fit(NamedTuple):
     extra: list[str]
 
 
-def recognise(file: Tensors, namings: Iterable[Naming]) -> tuple[Naming, Tensors]:
-    """The naming of a file, and the file with the names that it knows.
+def recognise(file: Tensors, namings: Iterable[Naming]) -> tuple[Naming, Tensors, list[str]]:
+    """The naming of a file, the file with the names that it knows, and lines on what was taken off or left out.
 
-    Raises: InputError for a file of no known naming; it names the nearest one, and the first tensors that it lacks.
+    The lines are for a file that is then read.
+    Raises: InputError for a model_type in config.json that no naming reads, and for a file of no known naming; it names
+            the nearest one, and the first tensors that it lacks.
     """
     namings = [*namings]
     tensors = unwrapped(file)
@@ -44,17 +46,31 @@ def recognise(file: Tensors, namings: Iterable[Naming]) -> tuple[Naming, Tensors
         fit(naming, prefix, view) for prefix, view in views(tensors) for naming in namings if naming.recognises(view)
     ]
     best = min(fits, key=lambda own: len(own.extra), default=None)  # the first of equals: the shortest prefix
+    if best is None or best.naming.model_types:
+        check_model_type(file, namings)
     if best is None or best.extra:
         check_no_adapter(file.path, tensors)
         check_one_network(file.path, tensors, namings)
     if best is None:
         raise unknown(file.path, tensors, namings)
+    lines = []
     if best.prefix:
-        tell(f"{file.path}: the prefix {best.prefix} of its tensors is taken off")
+        lines.append(f"{file.path}: the prefix {best.prefix} of its tensors is taken off")
     if AVERAGES in left_out(tensors).values():
-        tell(f"{file.path}: the moving average of its weights is left out, and the weights themselves are read")
+        lines.append(f"{file.path}: the moving average of its weights is left out, and the weights themselves are read")
     names = {name.removeprefix(best.prefix) for name in tensors if name.startswith(best.prefix)}
-    return best.naming, file._replace(tensors=best.tensors, left_out=frozenset(names - best.tensors.keys()))
+    return best.naming, file._replace(tensors=best.tensors, left_out=frozenset(names - best.tensors.keys())), lines
+
+
+def check_model_type(file: Tensors, namings: Iterable[Naming]) -> None:
+    """Raises InputError for a model_type of Hugging Face's that no naming reads: the cause of all that differs."""
+    kind = file.beside.get("config", {}).get("model_type")
+    known = [*dict.fromkeys(name for naming in namings for name in naming.model_types)]
+    if kind is not None and kind not in known:
+        raise InputError(
+            f"model_type in config.json beside {file.path} must be one of {', '.join(known)}; got {short(kind)}, which "
+            "is no network of this library. Pass a model of your own: docs/tutorials/your_model.ipynb"
+        )
 
 
 def fit(naming: Naming, prefix: str, tensors: dict[str, Any]) -> Fit:

@@ -1,6 +1,7 @@
 """A file is not refused for parts that change no output: prefixes, left out tensors, fields, shards, other names."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -214,7 +215,9 @@ _diffusers_version transformers.js_config attention_probs_dropout_prob hidden_dr
 classifier_dropout layerdrop drop_path_rate initializer_range initializer_factor encoder_stride pooler_act
 pooler_output_size qkv_bias mlp_ratio num_channels layerscale_value use_mask_token apply_layernorm
 reshape_hidden_states out_features out_indices stage_names num_labels vocab_size license tags language label_smoothing
-loss_type semantic_loss_ignore_index logit_scale_init_value
+loss_type semantic_loss_ignore_index logit_scale_init_value is_composition sub_configs base_config_key attribute_map
+has_no_defaults_at_init _auto_class transformers_weights custom_pipelines keys_to_ignore_at_inference
+base_model_tp_plan eos_token_ids
 """
 OLD = OLD_TEXT.split()
 """Fields that config.json of Vision Transformers has, of transformers 4.0 to 5.24."""
@@ -376,6 +379,11 @@ def test_weights_in_several_files_come_from_a_url(tmp_path, monkeypatch):
     ("names", "match"),
     [
         (["pytorch_model.bin", "config.json"], "it has pytorch_model.bin, which is a pickle .* Convert it: python -c"),
+        (
+            ["flax_model.msgpack", "optimizer.pt", "pytorch_model.bin", "tf_model.h5"],
+            r"it has pytorch_model\.bin, .*Convert",
+        ),
+        (["optimizer.pt", "training_args.bin", "tf_model.h5"], r"it has tf_model\.h5"),
         (["flax_model.msgpack"], "it has flax_model.msgpack, which is Flax's format"),
         (["tf_model.h5"], "it has tf_model.h5, which is Keras's format"),
         (["a.safetensors", "b.safetensors"], "it has 2 files, such as a.safetensors, b.safetensors"),
@@ -397,6 +405,21 @@ def test_the_only_file_of_safetensors_in_a_folder_is_its_weights(tmp_path):
     assert_rel_close(load(folder).w, w)
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "part.safetensors", "model.npz", "config.json"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
+    config, w = model()
+    folder = write(tmp_path, timm(config, w))
+    (folder / name).write_bytes(POINTER)
+    if name == "part.safetensors":
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"head.bias": name}}))
+    with pytest.raises(InputError, match=rf"{name} must be the file itself; it is a pointer of Git LFS .*git lfs pull"):
+        load(folder / name if name.endswith("npz") else folder)
+
+
 # Other names of one network
 
 
@@ -410,8 +433,22 @@ def test_a_timm_model_that_transformers_saved_is_timm_s(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(beside))
     assert_rel_close(load(tmp_path).w, w)
     (tmp_path / "config.json").write_text(json.dumps({**beside, "model_type": "swin"}))
-    with pytest.raises(InputError, match=r"model_type in config.json .* must be timm_wrapper, .*; got swin"):
+    with pytest.raises(InputError, match=r"model_type in config.json .* must be one of timm_wrapper, .*; got 'swin'"):
         load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**beside, "model_type": "vit"}))
+    with pytest.raises(InputError, match=r"model_type in config.json .* must be timm_wrapper, .*; got vit"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["swin", "beit", "convnext", "clip_text_model", ["vit"]])
+@pytest.mark.parametrize("prefix", ["", "swin.", "text_model."])
+def test_a_model_type_that_is_not_here_is_the_cause_and_no_prefix_is_said(tmp_path, capsys, kind, prefix):
+    tensors = {f"{prefix}embeddings.norm.weight": ONES, f"{prefix}encoder.layers.0.blocks.0.norm1.weight": ONES}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "quantization_config": {"bits": 4}}))
+    with pytest.raises(InputError, match=r"model_type in config\.json .* must be one of .*vit.*; got .*no network of"):
+        load(tmp_path)
+    assert "taken off" not in capsys.readouterr().err
 
 
 def test_layer_scale_has_either_name_and_never_both(tmp_path):
@@ -598,3 +635,67 @@ def test_a_model_with_a_classifier_of_clip_s_trains_and_is_saved(tmp_path):
     assert not [path for path in tangent(made, 1).subset.paths if path.startswith("norm/")]
     save(tmp_path / "m.safetensors", made)
     assert load(tmp_path / "m.safetensors").model == network
+
+
+# timm's config.json
+
+
+def test_the_flat_config_of_timm_05_and_06_is_its_pretrained_cfg(tmp_path):
+    config, w = model()
+    images = {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "crop_pct": 0.8, "interpolation": "bilinear"}
+    names = {"first_conv": "patch_embed.proj", "classifier": "head", "url": "u", "labels": ["a"] * 7}
+    write(tmp_path, timm(config, w))
+    found = load(said(tmp_path, config={**images, **names, "num_features": 128})).model
+    assert found == load(said(tmp_path, config={"pretrained_cfg": images})).model
+    assert (found.preprocessing.mean, found.preprocessing.crop) == ((0.1, 0.2, 0.3), 0.8)
+    with pytest.raises(InputError, match=r"no head_scale in config\.json"):
+        load(said(tmp_path, config={**images, "head_scale": 2}))
+
+
+@pytest.mark.parametrize("name", ["mean", "std", "crop_pct", "input_size", "pretrained_cfg", "num_heads", "model_args"])
+def test_a_field_that_is_read_is_never_ignored(tmp_path, name):
+    config, w = model()
+    write(tmp_path, timm(config, w))
+    said(
+        tmp_path,
+        config={"num_classes": 7, "mean": [0.1] * 3, "std": [0.5] * 3, "crop_pct": 0.8, "input_size": [3, 32, 32]},
+    )
+    with pytest.raises(InputError, match=rf"ignore_config must name fields that are not read; {name} of config\.json"):
+        load(tmp_path, ignore_config=[name])
+
+
+# Original programs of timm's networks
+
+
+def test_deit_iii_s_own_gammas_are_layer_scale(tmp_path):
+    config, w = model(layer_scale=True)
+    tensors = {
+        name.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): value
+        for name, value in timm(config, w).items()
+    }
+    assert_rel_close(load(write(tmp_path, tensors)).w, w)
+
+
+def test_dinov2_s_own_registers_and_chunks_give_timm_s_network(tmp_path):
+    config, w = model(layer_scale=True)
+    plain = timm(config, w)
+    registers = np.ones((1, 4, 128), np.float32)
+    token = plain["cls_token"] + plain["pos_embed"][:, :1]
+    of_timm = {**plain, "cls_token": token, "pos_embed": plain["pos_embed"][:, 1:], "reg_token": registers}
+    own = {re.sub(r"^blocks\.", "blocks.0.", name): value for name, value in plain.items()}
+    own |= {"register_tokens": registers, "mask_token": np.zeros((1, 128), np.float32)}
+    found = []
+    for name, tensors in (("timm", of_timm), ("own", own)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, tensors)
+        found.append(load(said(tmp_path / name, "vit_small_patch14_reg4_dinov2")))
+    assert found[0].model == found[1].model
+    assert found[0].model.config.registers == 4
+    assert_rel_close(found[1].w, found[0].w)
+
+
+def test_an_extra_tensor_is_never_advised_to_be_removed(tmp_path):
+    config, w = model()
+    with pytest.raises(InputError, match=r"the extra tensor blocks\.0\.attn\.rel_pos .*outputs may be others") as error:
+        load(write(tmp_path, {**timm(config, w), "blocks.0.attn.rel_pos": ONES}))
+    assert "emove" not in str(error.value)

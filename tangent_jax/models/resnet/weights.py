@@ -9,7 +9,7 @@ import re
 from tangent_jax.core import expect
 from tangent_jax.data.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import LABELS, WHOLE, check_understood, find, key_of
+from tangent_jax.models.architectures import LABELS, OF_IMAGES, WHOLE, check_understood, find, key_of
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.processors import Images, Published, images_of, images_or_published
@@ -109,9 +109,17 @@ FAMILY = Family(
     title="a ResNet",
     small=ResNetConfig((1, 1), False, width=2, stem="small", image_size=5, classes=7),
     model=ResNet,
+    fields=("model_type", *(field.name for field in dataclasses.fields(Beside)), *OF_IMAGES, *WHOLE),
     config=ResNetConfig,
     namings=(
-        Naming("timm, torchvision, Hugging Face", any_name(FIRST_BLOCK), from_torch, of_timm=True, covers=is_known),
+        Naming(
+            "timm, torchvision, Hugging Face",
+            any_name(FIRST_BLOCK),
+            from_torch,
+            of_timm=True,
+            covers=is_known,
+            model_types=("resnet", "timm_wrapper"),
+        ),
     ),
     architectures={name: resnet_config(name) for name in SIZES},
     sizes=("blocks", "bottleneck", "width"),

@@ -56,7 +56,8 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str, t
             rest = f", and {len(extra) - 1} more" if len(extra) > 1 else ""
             raise InputError(
                 f"tensors must have names of {title or 'a Vision Transformer'}; got the extra tensor {name} "
-                f"{np.shape(value)}{rest} in {path}. Remove it if the network does not use it"
+                f"{np.shape(value)}{rest} in {path}. Without it the network's outputs may be others: "
+                "pass a file of one of the programs that docs/reference/models.md names, or a model of your own"
             )
     for fused, parts in FUSED.items():
         for ours in [ours for ours in flat if f"/{fused}/" in ours]:

@@ -12,6 +12,7 @@ from tangent_jax.core import InputError, expect
 from tangent_jax.core.records import convert
 from tangent_jax.data.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.models.architectures import (
+    ARGUMENTS,
     CFG,
     LABELS,
     READ,
@@ -85,10 +86,9 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
 
 def overridden(args: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The facts that model_args change; InputError for an unknown argument."""
-    known = {"img_size": "image_size", "num_heads": "heads", "act_layer": "activation", "global_pool": "pool"}
-    understood = (*known, "no_embed_class", *SHOWN, *TRAINING)
+    understood = (*ARGUMENTS, "no_embed_class", *SHOWN, *TRAINING)
     check_understood(args, understood, f"model_args of {where}")
-    changed = {ours: args[theirs] for theirs, ours in known.items() if args.get(theirs) is not None}
+    changed = {ours: args[theirs] for theirs, ours in ARGUMENTS.items() if args.get(theirs) is not None}
     if args.get("dynamic_img_size"):
         changed["dynamic"] = True
     return changed | ({"class_position": not args["no_embed_class"]} if "no_embed_class" in args else {})

@@ -5,7 +5,6 @@ tensor. To add a naming scheme, add a table in tables.py, a function here that r
 """
 
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert
 from tangent_jax.data.preprocessing import IMAGENET, ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
 from tangent_jax.models.processors import Images, images_of, images_or_published
@@ -24,14 +24,20 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, covers, translate, unstacked, with_gates
 from tangent_jax.models.vit.stated import (
     DEFAULT_HEADS,
+    PARTS,
     PLAIN,
     PUBLISHED,
+    SAME,
     TOWERS,
+    WHOLES,
     check_hugging_face,
     check_timm,
     of_timm,
     pool_of,
     tower_of,
+)
+from tangent_jax.models.vit.stated import (
+    WRAPPER as TIMM_WRAPPER,
 )
 from tangent_jax.models.vit.tables import (
     DINOV3,
@@ -44,6 +50,7 @@ from tangent_jax.models.vit.tables import (
     TORCHVISION,
     TOWER,
 )
+from tangent_jax.models.vit.timm_names import timm_name_of, with_timm_names
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -86,7 +93,8 @@ STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
 
 def from_timm(file: Tensors) -> Pretrained:
     """Reads tensors under timm's names; config.json, the caller or the shapes name the architecture."""
-    file = with_gammas(file)
+    has_registers = "register_tokens" in file.tensors
+    file = with_timm_names(file)
     is_ours, is_bare = file.architecture in FAMILY.architectures, not file.beside.get("config")
     facts, images = of_ours(file) if is_ours and is_bare else of_timm(file, is_ours)
     facts["pool"] = pool_of(file, facts["pool"])
@@ -105,17 +113,11 @@ def from_timm(file: Tensors) -> Pretrained:
             tell(f"{file.path} {line}")
         table = convert(Preprocessing, images or {}, "load", f"the images of {file.path}")
         prepared = Images(table, None)
-    if "mask_token" in file.left_out and "block_0/layer_scale1/scale" in flat:  # timm's files have none
+    is_of_dinov2 = "mask_token" in file.left_out and "block_0/layer_scale1/scale" in flat  # timm's files have none
+    if is_of_dinov2 and not has_registers:
         facts["position_filter"] = "bicubic_offset"
     is_of_any_size = facts.pop("dynamic", False) or facts.get("positions") == "rotary"
     return build(flat, file, facts, prepared, is_of_any_size)
-
-
-def with_gammas(file: Tensors) -> Tensors:
-    """The file with LayerScale under timm's name, `ls1.gamma`, where another program wrote `ls1.weight`."""
-    spelled = {name: re.sub(r"^(blocks\.\d+\.ls[12]\.)weight$", r"\1gamma", name) for name in file.tensors}
-    is_twice = len({*spelled.values()}) < len(spelled)  # translate says which
-    return file if is_twice else file._replace(tensors={spelled[n]: value for n, value in file.tensors.items()})
 
 
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
@@ -403,6 +405,11 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     expect(good, f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
 
 
+def covers_of_timm(name: str) -> bool:
+    """True for a name of timm's, or of a program whose names are read as timm's."""
+    return covers(TIMM_EVA)(name) or covers(TIMM_EVA)(timm_name_of(name))
+
+
 def covers_of_google(name: str) -> bool:
     """True for a name of Google's, of a block or of all blocks in one."""
     return covers(NPZ)(SCANNED.sub(r"Transformer/encoderblock_0/\1", name))
@@ -412,6 +419,7 @@ FAMILY = Family(
     name="vit",
     title="a Vision Transformer",
     small=ViTConfig(width=12, depth=2, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7),
+    fields=(*READ, *OF_IMAGES, *ARGUMENTS, *WHOLE, *PARTS, *SAME, "no_embed_class", "dynamic_img_size"),
     is_in_torch=True,
     model=VisionTransformer,
     config=ViTConfig,
@@ -421,20 +429,29 @@ FAMILY = Family(
             any_name(r"(cls_token|pos_embed)$|patch_embed\.|blocks\.\d"),
             from_timm,
             of_timm=True,
-            covers=covers(TIMM_EVA),
+            covers=covers_of_timm,
+            model_types=(TIMM_WRAPPER,),
         ),
         Naming(
             "Hugging Face (CLIP, SigLIP)",
             any_name(r"vision_model\.|encoder\.layers\.\d"),
             from_tower,
             covers=covers(TOWER),
+            model_types=(*TOWERS, *WHOLES),
         ),
-        Naming("Hugging Face (DINOv3)", any_name(r"(model\.)?layer\.\d"), from_dinov3, covers=covers(DINOV3)),
+        Naming(
+            "Hugging Face (DINOv3)",
+            any_name(r"(model\.)?layer\.\d"),
+            from_dinov3,
+            covers=covers(DINOV3),
+            model_types=("dinov3_vit",),
+        ),
         Naming(
             "Hugging Face (ViT, DeiT, I-JEPA, DINOv2)",
             any_name(r"((vit|deit|ijepa|beit|dinov2\w*)\.)?(embeddings\.|encoder\.layer\.|layers\.\d)"),
             from_hugging_face,
             covers=covers(HUGGING_FACE),
+            model_types=PLAIN,
         ),
         Naming("Google", any_name(r"Transformer/|embedding/|cls$"), from_google, covers=covers_of_google),
         Naming(
