@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tangent_jax.core import InputError
+from tangent_jax.core.git_lfs import is_pointer, pointer_error
 from tangent_jax.core.records import MARKS, short
 from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.columns import Part, assemble, classes_beside, options
@@ -132,6 +133,8 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
 def read_csv_text(path: Place) -> str:
     """The text of a CSV; InputError saying how to save a file of another encoding."""
     content = path.read_bytes()
+    if is_pointer(content):
+        raise pointer_error(path)
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
     do = "Save it as UTF-8 (in Excel: CSV UTF-8)"
     try:

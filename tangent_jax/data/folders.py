@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tangent_jax.core import InputError, refusal, require
+from tangent_jax.core.git_lfs import check_no_pointer
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.layouts import Asked, Layout, layout
@@ -252,6 +253,7 @@ def open_zip(path: Place) -> Archive:
     except InputError:
         raise
     except Exception as error:
+        check_no_pointer(path)
         got = f"{path} ({type(error).__name__})"
         raise refusal("open_dataset", "a folder or a zip", got, "Unpack it, or fetch it again") from error
 

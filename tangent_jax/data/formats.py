@@ -24,6 +24,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from tangent_jax.core import InputError
+from tangent_jax.core.git_lfs import BEGINNING as LFS_POINTER
 
 DO = "Mend or remove it, or set skip_unreadable=True"
 CONVERT = "Save it as JPEG or PNG, remove it, or set skip_unreadable=True"
@@ -86,7 +87,7 @@ STARTS = (
     (0, b"\x1aE\xdf\xa3", "a film (Matroska, WebM)"),
     (8, b"AVI ", "a film (AVI)"),
     (0, b"\0\x05\x16\x07", "notes of macOS about another file (AppleDouble)"),
-    (0, b"version https://git-lfs.github.com/", "a pointer of Git LFS to the picture (git lfs pull fetches it)"),
+    (0, LFS_POINTER, "a pointer of Git LFS to the picture (git lfs pull fetches it)"),
 )
 """(place, bytes there, format), the first that fits; a format without a decoder is named as a refusal names it."""
 

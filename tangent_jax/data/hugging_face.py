@@ -24,6 +24,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from tangent_jax.core import InputError, refusal, require
+from tangent_jax.core.git_lfs import check_no_pointer
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.url_paths import Place, UrlPath, name_below
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
@@ -184,6 +185,7 @@ def read_whole(file: Place, read: Any) -> Any:
     except InputError:
         raise
     except Exception as error:  # pyarrow raises many kinds of errors
+        check_no_pointer(file)
         got = f"{type(error).__name__}: {error}"
         raise refusal("open_dataset", f"a whole {file}", got, "Fetch it again") from error
 

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 
 from tangent_jax.core import InputError
+from tangent_jax.core.git_lfs import check_no_pointer
 from tangent_jax.core.url_paths import Place, UrlPath, read_range
 
 STEP = 1 << 22  # unpacked bytes between two kept states of a decompression, of 40 kB each
@@ -30,6 +31,7 @@ ZIP = b"PK\x03\x04"
 
 def is_gzip(file: Place) -> bool:
     """True for a gzipped file, False for a tar; InputError with the remedy for a tar packed in another way."""
+    check_no_pointer(file)
     first = read_range(file, 0, 6)
     for mark, (name, program) in OTHERS.items():
         if first.startswith(mark):
