@@ -102,7 +102,7 @@ def test_a_class_without_images_is_named(tmp_path):
 def test_a_class_of_other_splits_alone_is_named_with_its_splits(tmp_path):
     write(tmp_path, *(f"{split}/{name}/1.png" for split in ("train", "test") for name in "ab"))
     write(tmp_path, "test/c/1.png", "test/c/2.png", "val/c/1.png", "val/a/1.png")
-    with pytest.raises(InputError, match="none of c. It has 2 in test and 1 in validation alone.*Move some to train"):
+    with pytest.raises(InputError, match=r"none of c\. It has 2 in test and 1 in validation alone.*Move some to train"):
         open_dataset(f"folder:{tmp_path}")
 
 

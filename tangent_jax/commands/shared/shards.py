@@ -223,7 +223,9 @@ def tell_of_lost_owners(train: tj.Features) -> None:
     for owner, count in sorted(owners_of_train().items()):
         if owner not in readable:
             images = "the only image" if count == 1 else f"all {count} images"
-            print(f"train inputs: {images} of owner {owner} cannot be read: no component is of {owner}", file=sys.stderr)
+            print(
+                f"train inputs: {images} of owner {owner} cannot be read: no component is of {owner}", file=sys.stderr
+            )
 
 
 def steady(fitted: tj.Fitted) -> float:
