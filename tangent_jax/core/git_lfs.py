@@ -1,4 +1,4 @@
-"""Pointers of Git LFS: the small texts that a clone without `git lfs` holds in the place of large files."""
+"""Pointers of Git LFS: the small texts that stand for large files in a clone without it."""
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.url_paths import Place, read_range

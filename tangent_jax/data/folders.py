@@ -280,7 +280,7 @@ def open_zip(path: Place) -> Archive:
 
 
 def other_file(path: Place) -> str:
-    """What a file is that is no readable zip, by its first bytes, and the remedy; an error says it after "is"."""
+    """The kind of a file that is no readable zip, by its first bytes, and the remedy, as an error says them."""
     start = read_range(path, 0, HEAD)
     unpack = "Unpack it, and name the folder"
     kind = next((words for mark, words in PACKED.items() if start.startswith(mark)), None)

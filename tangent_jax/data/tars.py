@@ -139,11 +139,11 @@ def without_labels(keys: Sequence[str], root: Place, files: Sequence[Place]) -> 
     classes = sorted({os.path.basename(os.path.dirname(key)) for key in keys} - {""})
     if classes:
         return InputError(
-            f"{need}; it holds images in the folders {listed(classes)}, and none. If these are classes, unpack it"
+            f"{need}; it holds images without labels, in the folders {listed(classes)}. If these are classes, unpack it"
             " (tar -xf) and open the folder as folder:"
         )
     return InputError(
-        f"{need}; it holds images alone, such as {keys[0]}. Unpack it (tar -xf) into a folder named"
+        f"{need}; it holds images without labels, such as {keys[0]}. Unpack it (tar -xf) into a folder named"
         " for its class, beside those of the other classes, and open the folder around them as folder:"
     )
 

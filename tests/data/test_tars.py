@@ -51,10 +51,11 @@ def test_a_tar_of_folders_of_classes_is_refused_with_its_remedy(tmp_path):
         tmp_path / "train.tar", [(name, picture()) for name in [*names, "set/README.txt", "set/cat/Thumbs.db"]]
     )
     refused(
-        f"wds:{tar}", r"holds images in the folders cat, dog, and none\. If these are classes, unpack it .* as folder:"
+        f"wds:{tar}",
+        r"holds images without labels, in the folders cat, dog\. If these are classes, unpack it .* as folder:",
     )
     flat = as_tar(tmp_path / "n01440764.tar", [(f"n01440764_{i}.JPEG", picture()) for i in range(3)])
-    refused(f"wds:{flat}", "images alone, such as n01440764_0. Unpack it .* named for its class")
+    refused(f"wds:{flat}", "images without labels, such as n01440764_0. Unpack it .* named for its class")
 
 
 def test_a_pointer_of_git_lfs_is_named(tmp_path):

@@ -218,7 +218,7 @@ def owners_of_train() -> Counter[str]:
 
 
 def tell_of_lost_owners(train: tj.Features) -> None:
-    """Prints a line for each owner of whom no training image could be read: such an owner has no component."""
+    """Prints a line for each owner without a training image that could be read: such an owner has no component."""
     readable = {*tj.shards.every_owner([name for _, name in train.examples], F.owners)}
     for owner, count in sorted(owners_of_train().items()):
         if owner not in readable:
