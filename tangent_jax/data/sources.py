@@ -192,7 +192,7 @@ def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoIma
     do = "Add images or remove the class"
     if filled:
         images = " and ".join(f"{count} in {split}" for split, count in filled.items())
-        do = f"It has {images} alone, of which no model learns. Move some to train, or take them out of the data set"
+        do = f"It has {images} alone. Move some to train, where a model learns, or take them out of the data set"
     return NoImagesOfClass(
         f"open_dataset: expected a training image of every class of {dataset}; got none of {class_name}. {do}",
         class_name,

@@ -58,6 +58,12 @@ def test_a_tar_of_folders_of_classes_is_refused_with_its_remedy(tmp_path):
     refused(f"wds:{flat}", "images without labels, such as n01440764_0. Unpack it .* named for its class")
 
 
+@pytest.mark.parametrize(("start", "name"), [(b"Rar!\x1a\x07\1\0", "RAR"), (b"7z\xbc\xaf\x27\x1c", "7z")])
+def test_another_archive_is_named(tmp_path, start, name):
+    (tmp_path / "train.tar").write_bytes(start)
+    refused(f"wds:{tmp_path}/train.tar", f"is a {name} archive. Unpack it")
+
+
 def test_a_pointer_of_git_lfs_is_named(tmp_path):
     (tmp_path / "train.tar").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     refused(f"wds:{tmp_path}/train.tar", "a pointer of Git LFS .* git lfs pull")
