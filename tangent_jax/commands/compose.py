@@ -89,15 +89,15 @@ def main() -> None:
 
 def compose_once() -> None:
     """Composes the components of one anchor."""
-    counts = shard_counts()
+    most = max(shard_counts())
     runs = Runs(command.out_folder() / "runs.jsonl")
-    settings = {name: searched(name, max(counts), runs) for name in F.method if name in TRAINED}
+    settings = {name: searched(name, most, runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
     known: dict[tuple, MappedOnce] = {}
     sums = {name: Additive(name, known) for name in F.method if name in ADDITIVE}
     every: dict[str, Method] = {**methods, **sums}
     first = next(iter(every.values()))
-    shards = {count: first.divide(count) for count in counts}
+    shards = {count: first.divide(count) for count in first.counts()}
     if farm.is_worker():
         return farm.train_own(work(every, shards))
     if F.farm:

@@ -30,21 +30,23 @@ from tangent_jax.core.url_paths import Place, UrlPath
 from tangent_jax.data.columns import Part, assemble, classes_beside, options
 from tangent_jax.data.labels import composed, listed
 from tangent_jax.data.left_out import LeftOut, leave_out, note
-from tangent_jax.data.sources import Dataset, existing_path, path_of, read_file
+from tangent_jax.data.sources import SUFFIXES, Dataset, existing_path, path_of, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, same_name, split_of_flag
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|data:")  # two letters or more: C: is a drive of Windows
 DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A CSV: the names of its columns, its rows, and the line of each row in the file."""
+    """A CSV: the names of its columns, its rows, the line of each row in the file, and what divides columns."""
 
     path: Place
     header: list[str]
     rows: list[list[str]]
     lines: list[int]
+    mark: str = ","
 
     def column(self, name: str) -> list[str]:
         """The entries of a column, without surrounding spaces."""
@@ -127,7 +129,7 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     rows = [row + [""] * (len(header) - len(row)) for _, row in found[1:]]
     if separator != "," and sep is None:
         note(f"the columns of {path.name} are divided by {SEPARATORS.get(separator, repr(separator))}")
-    return Table(path, header, rows, [line for line, _ in found[1:]])
+    return Table(path, header, rows, [line for line, _ in found[1:]], separator)
 
 
 def read_csv_text(path: Place) -> str:
@@ -181,6 +183,8 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
     absent = {kind: name for kind, name in wanted.items() if name not in table.header}
     if not absent:
         return
+    if any(names_image(cell) for cell in table.header):
+        raise without_header(table, wanted)
     one_hot = one_hot_columns(table)
     if "label" in absent and one_hot:
         places = [table.header.index(name) for name in one_hot]
@@ -193,6 +197,26 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
     choices = "&".join(f"{kind}=COLUMN" for kind in absent)
     names = " and ".join(absent.values())
     raise InputError(f"{table.path} must have a column {names}; its columns are {table.columns()}. Write ?{choices}")
+
+
+def without_header(table: Table, wanted: Mapping[str, str]) -> InputError:
+    """Returns the InputError for a file whose first line is a row, as it names an image, with the header to add."""
+    place = next(i for i, cell in enumerate(table.header) if names_image(cell))
+    names = [f"column{i + 1}" for i in range(len(table.header))]
+    names[place] = wanted["image"]
+    others = [i for i in range(len(names)) if i != place]
+    if others:
+        names[others[0]] = wanted["label"]
+    row = short(table.mark.join(table.header))
+    return InputError(
+        f"the first line of {table.path} must be its header, the names of its columns; it is a row, {row}. Write a line"
+        f" before it, such as {table.mark.join(names)}"
+    )
+
+
+def names_image(cell: str) -> bool:
+    """Returns True for a cell that ends as the name of an image does."""
+    return cell.lower().endswith(SUFFIXES)
 
 
 def one_hot_columns(table: Table) -> list[str]:
@@ -304,6 +328,12 @@ class Folders:
 
 def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: int) -> str:
     """The sentence of a refusal: which images are missing, why, and how to write their paths."""
+    urls = [text for text in missing if ADDRESS.match(text)]
+    if urls:
+        return (
+            f"the column {column} of {table.path} must hold paths of files beside it; {len(urls)} of {count} are URLs,"
+            f" such as {short(urls[0])}. Download the images first, and write their paths"
+        )
     parent, text = table.path.parent, missing[0]
     is_windows = bool(DRIVE.match(text))
     whole = PureWindowsPath(text) if is_windows or "\\" in text else PurePosixPath(text)

@@ -27,12 +27,32 @@ import numpy as np
 from tangent_jax.core import InputError, refusal, require
 from tangent_jax.core.git_lfs import check_no_pointer
 from tangent_jax.core.records import convert, parse_json
-from tangent_jax.core.url_paths import Place, UrlPath
+from tangent_jax.core.url_paths import Place, UrlPath, read_range
+from tangent_jax.data.formats import format_of
 from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
 from tangent_jax.data.splits import one_name_each
 
+HEAD = 512  # the first bytes of a file, which tell its kind
+PACKED = {
+    b"\x1f\x8b": "compressed by gzip (.tar.gz)",
+    b"BZh": "compressed by bzip2 (.tar.bz2)",
+    b"\xfd7zXZ": "compressed by xz (.tar.xz)",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd (.tar.zst)",
+    b"Rar!": "a RAR archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+}
+"""First bytes of packed files that are no zips."""
+METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 93: "zstd", 95: "xz", 96: "JPEG", 98: "PPMd"}
+"""Names of the compression methods of zips."""
+READABLE = {
+    zipfile.ZIP_STORED,
+    zipfile.ZIP_DEFLATED,
+    zipfile.ZIP_BZIP2,
+    zipfile.ZIP_LZMA,
+    getattr(zipfile, "ZIP_ZSTANDARD", 0),
+}
 HELD_OUT = 5  # without a test split, every fifth image is test, by content hash
 Make = Callable[[Iterable[str], Iterable[int]], Examples]
 
@@ -79,6 +99,8 @@ def open_source(where: str) -> Source:
     members = [info for info in archive.infolist() if not info.is_dir()]
     if members and all(info.flag_bits & 1 for info in members):
         raise InputError(f"{path} is encrypted by a password: unpack it with the password, and name the folder")
+    if members and not any(info.compress_type in READABLE for info in members):
+        check_method(path, members[0])
     member_of = member_names(archive)
     names = sorted(name for name in member_of if not name.endswith("/"))
     folders = sorted({name.rpartition("/")[0] for name in member_of} - {""})
@@ -254,8 +276,37 @@ def open_zip(path: Place) -> Archive:
         raise
     except Exception as error:
         check_no_pointer(path)
-        got = f"{path} ({type(error).__name__})"
-        raise refusal("open_dataset", "a folder or a zip", got, "Unpack it, or fetch it again") from error
+        raise InputError(f"folder: must name a folder or a zip; {path} is {other_file(path)}") from error
+
+
+def other_file(path: Place) -> str:
+    """The kind of a file that is no readable zip, by its first bytes, and the remedy, as an error says them."""
+    start = read_range(path, 0, HEAD)
+    unpack = "Unpack it, and name the folder"
+    kind = next((words for mark, words in PACKED.items() if start.startswith(mark)), None)
+    if kind is None and start[257:262] == b"ustar":
+        kind = "a tar"
+    if kind is None and start.startswith((b"PK\x03\x04", b"PK\x07\x08")):
+        return "a zip without its end, as a copy that broke off or one part of several leaves it. Fetch it whole again"
+    if kind is None:
+        kind = format_of(start)
+        form = f", {kind if ' ' in kind else f'{kind} by its content'}" if kind else ""
+        return f"another file{form}. Name the folder that holds the images"
+    if "tar" in kind or "compressed" in kind:
+        return f"{kind}. {unpack} (wds:{path} reads a tar of webdataset's format)"
+    return f"{kind}. {unpack}"
+
+
+def check_method(place: Place, info: zipfile.ZipInfo) -> None:
+    """Raises InputError with the remedy for a member of a compression that this Python does not read."""
+    if info.compress_type in READABLE:
+        return
+    name = METHODS.get(info.compress_type)
+    method = f"{info.compress_type} ({name})" if name else f"{info.compress_type}"
+    raise InputError(
+        f"a zip must be stored or deflated; {info.filename} of {place} is compressed by method {method}. Unpack it,"
+        " such as by 7z x, and name the folder, or zip it again"
+    )
 
 
 def member_names(archive: Archive) -> dict[str, str]:
@@ -286,6 +337,7 @@ def read_member(archive: Archive, name: str) -> bytes:
     """Reads one member of a zip, up to the size limit of images; thread-safe, as ZipFile locks its file."""
     expected = f"a readable {name} in {archive.place}"
     try:
+        check_method(archive.place, archive.getinfo(name))
         size = archive.getinfo(name).file_size
         check_size(size, name)
         with archive.open(name) as member:

@@ -30,7 +30,7 @@ from tangent_jax.core.url_paths import Place, UrlPath, name_below
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.labels import listed
 from tangent_jax.data.layouts import is_hidden
-from tangent_jax.data.sources import Dataset, check_size, existing_path
+from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_path
 from tangent_jax.data.splits import one_name_each
 
 T = TypeVar("T")
@@ -38,6 +38,10 @@ MOST_GROUP = 1 << 30  # the most bytes of images in a row group
 GROUPS = 4  # row groups kept in memory
 SHARD = re.compile(r"(?P<before>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>(-[0-9a-zA-Z]+)*)\.(parquet|arrow)")
 NUMBERED = re.compile(r"(?P<before>)(?P<count>)(?P<number>\d{4})\.parquet")
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Files in which the datasets library finds the labels of an imagefolder."""
+PATHS = frozenset(("image", "images", "img", "picture", "photo", "path", "file", "url", "filename", "filepath"))
+"""Words in the name of a column that say that its texts are paths of images."""
 READING = threading.Lock()  # threads must not read one row group several times
 
 
@@ -87,6 +91,9 @@ def data_files(path: Any) -> list[Any]:
     if missing:
         raise InputError(f"{path} must hold all its files; {missing[0]} is missing. Fetch it again")
     check_series(files)
+    images = [file for file in below if file.suffix.lower() in SUFFIXES]
+    if not files and images:
+        raise image_folder(path, below, images[0])
     if not files:
         others = sorted({file.suffix for file in below if file.suffix})
         got = f"only files of {listed(others)}" if others else "no file"
@@ -95,6 +102,19 @@ def data_files(path: Any) -> list[Any]:
     if len(kinds) > 1:
         raise InputError(f"{path} must hold one kind of files; it holds {' and '.join(sorted(kinds))}. Name one folder")
     return files
+
+
+def image_folder(path: Any, below: Sequence[Any], first: Any) -> InputError:
+    """Returns the InputError for a folder of image files, which the datasets library reads as its imagefolder."""
+    tables = [file for file in below if file.name in METADATA]
+    found = f"hf: must name parquet or arrow files; {path} holds image files, such as {name_below(first, path)}"
+    if not tables:
+        return InputError(f"{found}. Open it as folder:{path} if its folders are the classes")
+    return InputError(
+        f"{found}, with labels in {name_below(tables[0], path)} (an imagefolder of datasets). Write it as parquet, in"
+        f" Python: for name, part in datasets.load_dataset('imagefolder', data_dir='{path}').items():"
+        " part.to_parquet(f'NEW/{name}.parquet'), and open hf:NEW"
+    )
 
 
 def saved_files(state: Any) -> list[Any]:
@@ -214,6 +234,7 @@ def map_file(file: Place, stamp: tuple[int, int]) -> Any:
     package, do = arrow(), "Write it as parquet, or copy it to this machine: arrow files are mapped"
     require(isinstance(file, Path), "open_dataset", "parquet files at a URL", file, do)
     content = package.memory_map(str(file))
+    check_no_pointer(file)
     if content.read(6) == b"ARROW1":
         content.seek(0)
         return package.ipc.open_file(content).read_all()
@@ -291,6 +312,7 @@ def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str]
     features = features_of(schema, file)
     if len({*schema.names}) < len(schema.names):
         raise InputError(f"the columns of {file} must have different names; they are {', '.join(schema.names)}")
+    check_bytes(schema, chosen, file)
     images: list[Column] = []
     labels: list[Column] = []
     for field in schema:
@@ -300,6 +322,24 @@ def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str]
         images.append(Column(field.name, words, use == "images", stated == "Image"))
         labels.append(Column(field.name, words, use in ("numbers", "Booleans", "texts"), stated == "ClassLabel"))
     return choose("image", chosen, images, file), choose("label", chosen, labels, file)
+
+
+def check_bytes(schema: Any, chosen: dict[str, str], file: Place) -> None:
+    """Raises InputError with the remedy for a file that has the paths of its images, and no images."""
+    if any(holds_of(field.type) == "images" for field in schema):
+        return
+    texts = [field.name for field in schema if holds_of(field.type) == "texts"]
+    if "image" in chosen:
+        named = [name for name in texts if name == chosen["image"]]
+    else:
+        named = [name for name in texts if {*re.split(r"[\W_]+", name.lower())} & PATHS]
+    if named:
+        column = named[0]
+        raise InputError(
+            f"the images of {file} must be bytes; its column {column} holds texts, as paths are. In pandas, where the"
+            f" paths lead to the images: table['{column}'] = [open(path, 'rb').read() for path in table['{column}']],"
+            " then table.to_parquet"
+        )
 
 
 # Rows

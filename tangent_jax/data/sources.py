@@ -9,7 +9,7 @@ tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set (tfds.py)
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
@@ -176,16 +176,27 @@ class Dataset:
         for split, examples in self.splits.items():
             expected = f"images in every split of {self.name}"
             require(len(examples), "open_dataset", expected, f"none in {split}", "Add some")
-        counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
-        for class_name, count in zip(self.classes, counts, strict=True):
-            if count == 0 and class_name not in self.empty:
-                raise NoImagesOfClass(
-                    f"open_dataset: expected a training image of every class of {self.name}; got none of {class_name}. "
-                    "Add images or remove the class",
-                    class_name,
-                )
+        counts = {
+            split: np.bincount(part.labels, minlength=len(self.classes)).tolist() for split, part in self.splits.items()
+        }
+        for label, class_name in enumerate(self.classes):
+            if counts["train"][label] == 0 and class_name not in self.empty:
+                raise untrained(self.name, class_name, {split: own[label] for split, own in counts.items()})
         splits = {split: part.of_classes(self.classes, split == "train") for split, part in self.splits.items()}
         object.__setattr__(self, "splits", splits)
+
+
+def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoImagesOfClass:
+    """The refusal of a class without a training image; counts: the number of its images in each split."""
+    filled = {split: count for split, count in sorted(counts.items()) if count}
+    do = "Add images or remove the class"
+    if filled:
+        images = " and ".join(f"{count} in {split}" for split, count in filled.items())
+        do = f"It has {images} alone. Move some to train, where a model learns, or take them out of the data set"
+    return NoImagesOfClass(
+        f"open_dataset: expected a training image of every class of {dataset}; got none of {class_name}. {do}",
+        class_name,
+    )
 
 
 def existing_path(where: str) -> Place:

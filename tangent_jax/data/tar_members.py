@@ -25,6 +25,7 @@ TAIL = 1024  # bytes to which a stream can return
 MOST_OPEN = 16  # gzipped tars whose states are kept
 GZIP = b"\x1f\x8b"
 OTHERS = {b"BZh": ("bzip2", "bunzip2"), b"\xfd7zXZ": ("xz", "unxz"), b"\x28\xb5\x2f\xfd": ("zstd", "unzstd")}
+PACKED = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 ZIP = b"PK\x03\x04"
 """First bytes of files that are no tars."""
 
@@ -40,6 +41,11 @@ def is_gzip(file: Place) -> bool:
         raise InputError(
             f"a tar must be plain or gzipped; {file} is a zip. Open it as folder:{file}, or write it as a tar"
         )
+    for mark, name in PACKED.items():
+        if first.startswith(mark):
+            raise InputError(
+                f"a tar must be plain or gzipped; {file} is {name}. Unpack it, and open its folder as folder:"
+            )
     return first.startswith(GZIP)
 
 

@@ -94,6 +94,10 @@ def tars(where: str) -> Dataset:
             note(f"{file.name} holds {own.joined} joined tars, and all are read")
     samples = [(place, sample) for place, own in enumerate(lists) for sample in own.samples]
     leave_out_others(lists)
+    keys = [sample.key for _, sample in samples if sample.images]
+    fields = {field for _, sample in samples for field in sample.labels if sample.images or field not in TEXTS}
+    if keys and not fields and ("/" in keys[0] or not any(own.others for own in lists)):  # a README.txt is no label
+        raise without_labels(keys, root, files)
 
     extension = choose_image([s for _, s in samples], chosen, root)
     spans, bare = {}, []
@@ -126,6 +130,22 @@ def leave_out_others(lists: Sequence[Listing]) -> None:
         others.update(own.others)
     for ending, count in others.most_common():
         leave_out(LeftOut("members", "neither an image nor a label", count, of=ending))
+
+
+def without_labels(keys: Sequence[str], root: Place, files: Sequence[Place]) -> InputError:
+    """Returns the InputError for tars of images alone, as packed folders of classes are, with the remedy."""
+    where = files[0] if len(files) == 1 else root
+    need = f"the images of {where} must have labels, members such as KEY.cls beside KEY.jpg"
+    classes = sorted({os.path.basename(os.path.dirname(key)) for key in keys} - {""})
+    if classes:
+        return InputError(
+            f"{need}; it holds images without labels, in the folders {listed(classes)}. If these are classes, unpack it"
+            " (tar -xf) and open the folder as folder:"
+        )
+    return InputError(
+        f"{need}; it holds images without labels, such as {keys[0]}. Unpack it (tar -xf) into a folder named"
+        " for its class, beside those of the other classes, and open the folder around them as folder:"
+    )
 
 
 def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place) -> str:

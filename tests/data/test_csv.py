@@ -167,6 +167,30 @@ def test_class_indices_with_decimal_commas_are_class_indices(tmp_path):
     assert open_dataset(listing(tmp_path, table(header="path;label;split", rows=rows))).classes == ("0", "10")
 
 
+@pytest.mark.parametrize(
+    ("row", "header"),
+    [("a/{}.png,{}", "path,label"), ("{1};a/{0}.png;0.5", "label;path;column3"), ("{1}\ta/{0}.PNG", "label\tpath")],
+)
+def test_a_csv_without_a_header_is_read_with_the_line_that_its_refusal_writes(tmp_path, row, header):
+    text = "\n".join(row.format(i, "xy"[i % 2]) for i in range(6))
+    spec = listing(tmp_path, text)
+    shown = header.replace("\t", r"\\t")
+    refused(spec, rf"must be its header, .*; it is a row, '.*'. Write a line before it, such as {shown}$")
+    assert open_dataset(listing(tmp_path, f"{header}\n{text}")).classes == ("x", "y")
+
+
+@pytest.mark.parametrize("start", ["https://example.org/", "s3://bucket/", "data:image/png;base64,"])
+def test_urls_in_the_place_of_paths_are_named(tmp_path, start):
+    rows = [f'"{start}{i}",{"xy"[i % 2]},train' for i in range(6)]
+    refused(
+        listing(tmp_path, table(rows=rows)), "the column path of .* 6 of 6 are URLs, such as .* Download the images"
+    )
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path):
+    refused(listing(tmp_path, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"), "git lfs pull")
+
+
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
 def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray, row):
     """The classes were 1, 10, 2 in that order (FOUND, 81)."""

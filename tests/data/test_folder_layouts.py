@@ -138,7 +138,8 @@ def test_files_that_programs_add_are_left_out_and_the_program_is_said(tmp_path, 
     assert sum(map(len, dataset.splits.values())) == len(both("")) + len(tests)
     for why in {*FOREIGN.values()}:
         count = sum(reason == why for reason in FOREIGN.values())
-        assert f"left out {count} files: {why}, such as" in "\n".join(dataset.remarks)
+        files = "file" if count == 1 else "files"
+        assert f"left out {count} {files}: {why}, such as" in "\n".join(dataset.remarks)
 
 
 def test_a_class_of_placeholders_is_refused_with_the_cause(tmp_path):

@@ -114,7 +114,7 @@ def damaged(path, how):
 def test_a_member_that_cannot_be_read_is_one_line_when_it_is_read(tmp_path, how):
     dataset = opened(damaged(tmp_path / "d.zip", how))
     assert len(dataset.train.identifiers()) == 4  # told apart from readable ones, by its name
-    with pytest.raises(InputError, match=r"expected a readable train/a/0\.png in") as error:
+    with pytest.raises(InputError, match=r"expected a readable train/a/0\.png in|0\.png of .* method 9") as error:
         dataset.train.read(0)
     assert "\n" not in str(error.value)
     assert dataset.train.read(1)
@@ -173,3 +173,32 @@ def test_another_programs_manifest_in_a_folder_is_not_read_as_ours(tmp_path, con
 def test_a_specification_that_is_no_path_is_one_line(spec):
     with pytest.raises(InputError, match="open_dataset: expected"):
         open_dataset(spec)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"\x1f\x8b\x08", r"compressed by gzip \(.tar.gz\). Unpack it, and name the folder \(wds:"),
+        (bytes(257) + b"ustar", "is a tar. Unpack it"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"),
+        (b"Rar!\x1a\x07", "a RAR archive. Unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive. Unpack it"),
+        (b"PK\x03\x04 and no end", "a zip without its end"), (b"%PDF-1.4", "a PDF document. Name the folder"),
+        (b"\xff\xd8\xff", "JPEG by its content"), (b"", "another file. Name the folder"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_zip_is_named_by_its_content(tmp_path, content, match):
+    (tmp_path / "data").write_bytes(content)
+    with pytest.raises(InputError, match=match):
+        open_dataset(f"folder:{tmp_path / 'data'}")
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [(9, r"method 9 \(deflate64\)"), (96, r"method 96 \(JPEG\)"), (77, "method 77")]
+)
+def test_a_zip_of_another_compression_is_named_with_its_method(tmp_path, method, words):
+    path = as_zip(tmp_path / "set.zip", {"cat/1.png": picture(), "dog/1.png": picture()})
+    content = path.read_bytes()
+    entry = b"PK\x01\x02" + content[content.index(b"PK\x01\x02") + 4 :][:6]  # the method follows in the list
+    path.write_bytes(content.replace(entry + bytes(2), entry + method.to_bytes(2, "little")))
+    with pytest.raises(InputError, match=rf"cat/1.png of .* is compressed by {words}. Unpack it, such as by 7z x"):
+        open_dataset(f"folder:{path}")

@@ -1,13 +1,14 @@
 """The labels column of any mixture opens, or the refusal names the row and the value."""
 
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from data.layouts import IMAGE, as_parquet, as_saved, refused
 from hypothesis import given
 from hypothesis import strategies as st
-from photos import picture
+from photos import picture, write
 
 from tangent_jax.core import InputError
 from tangent_jax.data.labels import NO_LABEL, read_labels
@@ -208,6 +209,33 @@ def test_shards_are_read_by_every_name_that_the_hub_has_given_them(tmp_path, nam
 )  # fmt: skip
 def test_files_that_are_no_whole_splits_are_named(tmp_path, names, match):
     refused(shards(tmp_path, *names), match)
+
+
+@pytest.mark.parametrize("column", ["image", "image_path", "file_name"])
+def test_a_column_of_paths_in_the_place_of_images_is_named_with_its_remedy(tmp_path, column):
+    paths = [f"{tmp_path}/{i}.png" for i in range(4)]
+    for path in paths:
+        Path(path).write_bytes(picture())
+    table = {column: paths, "label": [0, 1, 0, 1]}
+    spec = f"hf:{as_parquet(tmp_path / 'train.parquet', table, None)}"
+    refused(spec, f"its column {column} holds texts, as paths are. In pandas, .*open")
+    refused(f"{spec}?image={column}", f"its column {column} holds texts")
+    table[column] = [Path(path).read_bytes() for path in table[column]]  # as the remedy says
+    as_parquet(tmp_path / "train.parquet", table, None)
+    assert open_dataset(spec).classes == ("0", "1")
+
+
+def test_an_image_folder_opened_as_parquet_is_named_with_its_remedy(tmp_path):
+    write(tmp_path, "train/cat/1.jpg", "train/dog/1.jpg")
+    refused(f"hf:{tmp_path}", f"holds image files, such as train/cat/1.jpg. Open it as folder:{tmp_path} if")
+    (tmp_path / "train/metadata.jsonl").write_text("{}")
+    refused(f"hf:{tmp_path}", r"labels in train/metadata.jsonl \(an imagefolder of datasets\). Write it as parquet")
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path):
+    for name in ("train.parquet", "train.arrow"):
+        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        refused(f"hf:{tmp_path / name}", "a pointer of Git LFS .* git lfs pull")
 
 
 def test_a_class_of_no_image_keeps_its_place_and_is_said(tmp_path):

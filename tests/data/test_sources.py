@@ -99,6 +99,13 @@ def test_a_class_without_images_is_named(tmp_path):
         open_dataset(f"folder:{tmp_path}")
 
 
+def test_a_class_of_other_splits_alone_is_named_with_its_splits(tmp_path):
+    write(tmp_path, *(f"{split}/{name}/1.png" for split in ("train", "test") for name in "ab"))
+    write(tmp_path, "test/c/1.png", "test/c/2.png", "val/c/1.png", "val/a/1.png")
+    with pytest.raises(InputError, match=r"none of c\. It has 2 in test and 1 in validation alone.*Move some to train"):
+        open_dataset(f"folder:{tmp_path}")
+
+
 def test_an_empty_class_folder_keeps_its_place_and_is_said(tmp_path):
     write(tmp_path, "train/a/1.png", "train/c/1.png", "test/a/1.png")
     (tmp_path / "train/b").mkdir()

@@ -45,6 +45,30 @@ def test_class_0_of_a_json_is_a_class_and_two_labels_of_a_sample_are_refused(tmp
     refused(f"wds:{tmp_path}", "a in .* must have one cls; it has two, the second in a.json")
 
 
+def test_a_tar_of_folders_of_classes_is_refused_with_its_remedy(tmp_path):
+    names = [f"set/{name}/{i}{dot}.png" for name in ("cat", "dog") for i in range(2) for dot in ("", ".b")]
+    tar = as_tar(
+        tmp_path / "train.tar", [(name, picture()) for name in [*names, "set/README.txt", "set/cat/Thumbs.db"]]
+    )
+    refused(
+        f"wds:{tar}",
+        r"holds images without labels, in the folders cat, dog\. If these are classes, unpack it .* as folder:",
+    )
+    flat = as_tar(tmp_path / "n01440764.tar", [(f"n01440764_{i}.JPEG", picture()) for i in range(3)])
+    refused(f"wds:{flat}", "images without labels, such as n01440764_0. Unpack it .* named for its class")
+
+
+@pytest.mark.parametrize(("start", "name"), [(b"Rar!\x1a\x07\1\0", "RAR"), (b"7z\xbc\xaf\x27\x1c", "7z")])
+def test_another_archive_is_named(tmp_path, start, name):
+    (tmp_path / "train.tar").write_bytes(start)
+    refused(f"wds:{tmp_path}/train.tar", f"is a {name} archive. Unpack it")
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path):
+    (tmp_path / "train.tar").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    refused(f"wds:{tmp_path}/train.tar", "a pointer of Git LFS .* git lfs pull")
+
+
 def test_samples_without_a_member_are_left_out_and_said(tmp_path):
     members = [*sample("a", b"0"), *sample("b", b"1"), ("c.png", picture()), ("d.cls", b"1"), *sample("e/f", b"0")]
     members += [

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from photos import photographs
 from run_binary import run
 
 from tangent_jax.commands.shared import additive
@@ -50,6 +51,21 @@ def test_settings_of_owners_are_chosen_without_another_store_and_without_removed
     for how, own in chosen.items():
         said = json.loads(run("compose", *flags, "--shards=1", f"--settings={how}")[0])
         assert said["methods"]["ridge"] == own
+
+
+def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path, tiny):
+    photographs(tmp_path / "photos", count=4)
+    names = [str(path.relative_to(tmp_path / "photos")) for path in (tmp_path / "photos/train").rglob("*.png")]
+    whose = dict.fromkeys(names, "ann")
+    for name in ("cat", "dog"):
+        (tmp_path / f"photos/train/{name}/broken.png").write_bytes(b"no picture")
+        whose[f"train/{name}/broken.png"] = "bob"
+    (tmp_path / "who.csv").write_text("".join(f"{name},{owner}\n" for name, owner in whose.items()))
+    data = [f"--dataset=folder:{tmp_path}/photos", "--sharding=owner", f"--owners={tmp_path}/who.csv"]
+    flags = ["--method=lda", "--settings=leave_one_out", "--skip_unreadable", *places(tmp_path)]
+    line, stderr = run("compose", tiny, *data, *flags)
+    assert "all 2 images of owner bob cannot be read: no component is of bob" in stderr
+    assert [*json.loads(line)["shards"]] == ["1"]
 
 
 @pytest.mark.slow

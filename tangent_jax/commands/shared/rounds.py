@@ -10,7 +10,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.removing import read_asked
-from tangent_jax.commands.shared.shards import Method, is_by_owner, shard_counts
+from tangent_jax.commands.shared.shards import Method, is_by_owner
 from tangent_jax.core import require
 
 ROUNDS = {"solver": "optimum", "penalty": 0.1, "passes": 12}
@@ -45,7 +45,7 @@ def compose(methods: Mapping[str, Method]) -> None:
     """Runs --rounds for each number of shards and each method, and shows the network's accuracy after each."""
     table: dict[str, dict[str, list[float]]] = {}
     facts: dict[str, dict[str, Any]] = {}
-    for count in shard_counts():
+    for count in next(iter(methods.values())).counts():
         table[f"{count}"], facts[f"{count}"] = {}, {}
         for name, method in methods.items():
             first = method.recipe.first_predictor(method.dataset.classes, setup.pretrained(method.recipe.weights))

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import sys
+from collections import Counter
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -27,10 +28,12 @@ class Method:
         self.name, self.recipe = name or method, recipe or setup.recipe(method=method, **rate | changes)
         self.dataset = setup.open_tested(F.dataset)
         if is_by_owner():
-            owners_of_train()
+            owners_of_train()  # refuses an image without an owner before any long work
         self.predict = setup.predictor(self.recipe, self.dataset.classes)
         self.train = setup.features(self.predict, self.dataset.train, "train inputs")
         self.test = setup.features(self.predict, self.dataset.test, "test inputs")
+        if is_by_owner():
+            tell_of_lost_owners(self.train)
         self.listed = self.list_all()
         self.is_held_out = False
         if F.held_out:
@@ -109,6 +112,10 @@ class Method:
         if len(nonempty) < len(divided):
             print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
         return nonempty
+
+    def counts(self) -> list[int]:
+        """The numbers of shards to compose: of --shards, or the number of owners with an image that can be read."""
+        return [len(self.divide(0))] if is_by_owner() else shard_counts()
 
     def store(
         self, rows: dict[str, np.ndarray], title: str, factors: bool = False, only: Container[int] | None = None
@@ -197,14 +204,28 @@ def is_by_owner() -> bool:
 
 
 def shard_counts() -> list[int]:
-    """The numbers of shards to compose: of --shards, or the number of owners."""
+    """The numbers of shards to compose: of --shards, or the number of owners, readable images or not."""
     return [len(owners_of_train())] if is_by_owner() else numbers("shards", int)
 
 
-def owners_of_train() -> set[str]:
-    """The owners of --dataset's remaining training images, from --owners; InputError for an image without one."""
+def owners_of_train() -> Counter[str]:
+    """The number of --dataset's remaining training images of each owner in --owners.
+
+    Raises: InputError for an image without an owner.
+    """
     require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
-    return {*tj.shards.every_owner(setup.left(setup.open_dataset(F.dataset).train).names, F.owners)}
+    return Counter(tj.shards.every_owner(setup.left(setup.open_dataset(F.dataset).train).names, F.owners))
+
+
+def tell_of_lost_owners(train: tj.Features) -> None:
+    """Prints a line for each owner without a training image that could be read: such an owner has no component."""
+    readable = {*tj.shards.every_owner([name for _, name in train.examples], F.owners)}
+    for owner, count in sorted(owners_of_train().items()):
+        if owner not in readable:
+            images = "the only image" if count == 1 else f"all {count} images"
+            print(
+                f"train inputs: {images} of owner {owner} cannot be read: no component is of {owner}", file=sys.stderr
+            )
 
 
 def steady(fitted: tj.Fitted) -> float:
