@@ -553,7 +553,7 @@ MUTATIONS = [
       "import Tree, expand_path, require",
       "import Tree, expand_path, require\nfrom tangent_jax.commands.shared.flags import define; define('shards')",
       "tests/test_imports.py::test_no_flag_appears_by_importing_what_the_binaries_share"),
-    M("tangent_jax/data/formats.py", "DO", "set skip_unreadable=True", "pass --skip_unreadable",
+    M("tangent_jax/data/formats.py", "DO", "by skip_unreadable", "by --skip_unreadable",
       "tests/test_imports.py::test_no_message_of_the_library_names_a_flag"),
     M("tangent_jax/commands/shared/dispatch.py", "dispatch", "end_at_a_signal()", "",
       "tests/test_commands.py::test_a_signal_while_a_command_is_imported_is_one_line"),

@@ -61,7 +61,7 @@ def decode(
         pixels = max(width * height, *(wide * high for wide, high in either))
         if pixels > most_pixels:
             most = f"at most {most_pixels:,} pixels, also when it is resized for {size}"
-            how = "Set most_pixels to more, make it smaller, or set skip_unreadable=True"
+            how = "Raise most_pixels or make it smaller, or skip it by skip_unreadable"
             raise InputError(f"{name} must have {most}; it has {width} x {height}. {how}")
         try:
             picture = as_rgb(picture, kind, image, name)

@@ -26,8 +26,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 from tangent_jax.core import InputError
 from tangent_jax.core.git_lfs import BEGINNING as LFS_POINTER
 
-DO = "Mend or remove it, or set skip_unreadable=True"
-CONVERT = "Save it as JPEG or PNG, remove it, or set skip_unreadable=True"
+DO = "Mend or remove it, or skip it by skip_unreadable"
+CONVERT = "Save it as JPEG or PNG or remove it, or skip it by skip_unreadable"
 
 # A JPEG is opened by its own class: what follows its first picture (a preview, a depth map, a film) is not looked at.
 DECODERS: dict[str, Callable[[io.BytesIO], Image]] = {

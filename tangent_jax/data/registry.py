@@ -44,6 +44,9 @@ def read_dataset(spec: str) -> Dataset:
     kind, _, where = spec.partition(":")
     if kind == "digits":
         return digits()
+    if os.path.exists(spec):
+        reader = "csv" if spec.lower().endswith(".csv") else "folder"
+        raise InputError(f"a data set must name its reader; got {spec}. Write {reader}:{spec}, or another of {KNOWN}")
     openers = {"folder": folder, "hf": hugging_face, "wds": tars, "csv": csv_file, "tfds": tfds}
     require((kind in openers or kind in ARCHIVES) and where, "open_dataset", f"one of {KNOWN}", spec)
     if kind in openers:

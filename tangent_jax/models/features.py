@@ -41,7 +41,7 @@ from tangent_jax.models.shared_rows import fetch_rows, share_rows
 from tangent_jax.train.batches import Batches, OnDevice
 
 FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
-OR_SKIP = ", or set skip_unreadable=True"
+OR_SKIP = ", or skip it by skip_unreadable"
 """The end of what the decoders advise for an unreadable image."""
 FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import InputError
+from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import read_tensors
 
@@ -29,6 +30,7 @@ OTHERS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 """Files of other formats: what they are, and what to do."""
 ADAPTERS = "adapter_model.*"
+ADAPTER_CONFIG = "adapter_config.json"
 OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*", "random_states_*")
 """Files that a training of transformers or accelerate leaves beside weights."""
 
@@ -40,6 +42,8 @@ def weights_in(folder: Path) -> Path:
     """
     for name in (WEIGHTS, INDEX):
         if (folder / name).exists():
+            if (folder / ADAPTER_CONFIG).exists():
+                tell(f"{folder} also holds an adapter of PEFT, which is not read: merge it first if the model needs it")
             return folder / name
     names = sorted(path.name for path in folder.iterdir())
     files = [name for name in names if name.endswith(".safetensors")]

@@ -251,3 +251,11 @@ def test_a_data_set_needs_a_train_split():
 def test_the_page_on_data_names_every_archive():
     page = (Path(__file__).parents[2] / "docs/reference/data.md").read_text()
     assert not [name for name in ARCHIVES if f"`{name}:" not in page]
+
+
+def test_a_path_without_its_reader_is_answered_with_the_reader(tmp_path):
+    (tmp_path / "set.csv").write_text("path,label\n")
+    with pytest.raises(InputError, match=rf"got {tmp_path}. Write folder:{tmp_path}, or"):
+        open_dataset(str(tmp_path))
+    with pytest.raises(InputError, match=r"Write csv:.*set.csv, or"):
+        open_dataset(str(tmp_path / "set.csv"))

@@ -83,7 +83,10 @@ def alike(store: tj.Store, example: str) -> str:
     written = (normal_name(example), *other_spellings(example))
     lasts = {form.rpartition("/")[2].casefold() for form in written}
     others = sorted(name for name in names if normal_name(name).rpartition("/")[2].casefold() in lasts)
-    return f" under this name; the store holds {', '.join(others[:3])}" if others else ""
+    ending = [name for name in others if any(normal_name(name).endswith(f"/{form}") for form in written)]
+    nearest = ending or others
+    more = f" and {len(nearest) - 3} more" if len(nearest) > 3 else ""
+    return f" under this name; the store holds {', '.join(nearest[:3])}{more}" if nearest else ""
 
 
 def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
