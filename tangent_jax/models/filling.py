@@ -124,7 +124,7 @@ def from_images(trunk: Callable[[Any], np.ndarray] | None, decoded: Iterator[Dec
         for x, errors in group:
             if errors and not skip:
                 first = errors[min(errors)]
-                count = f" ({len(errors)} of the {len(x)} images looked at cannot be read)" if len(errors) > 1 else ""
+                count = f" ({len(errors)} of the {len(x)} images looked at cannot be read)." if len(errors) > 1 else ""
                 raise InputError(f"{first}{count}") from first
         yield from in_chunks(trunk, group)
 

@@ -114,6 +114,7 @@ class Request:
         fields = json.loads(text)
         recipe = fields.pop("recipe")
         recipe["moves"] = ()
+        recipe["ignore_config"] = tuple(recipe["ignore_config"])
         if recipe["features"] is not None:
             recipe["features"]["parts"] = tuple(recipe["features"]["parts"])
             recipe["features"] = FeatureSettings(**recipe["features"])
