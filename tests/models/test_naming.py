@@ -465,12 +465,7 @@ def transformers_5(tensors):
     pairs = {"encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj"}
     pairs |= {"attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj"}
     pairs |= {"attention.output.dense": "attention.o_proj", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
-    spelled = {}
-    for name, value in tensors.items():
-        for old, new in pairs.items():
-            name = name.replace(old, new)
-        spelled[name] = value
-    return spelled
+    return renamed(tensors, pairs)
 
 
 def test_the_names_of_transformers_5_give_our_tree(tmp_path):
