@@ -1,11 +1,14 @@
-"""Exact composition for each choice of features (parts, width, blocks, directions): held-out training accuracy.
+"""Exact composition for each choice of features (parts, blocks, directions, width): held-out accuracy, and time.
 
 Five folds of the training images, every fifth of each class; no test image is read. Each setting takes the shrinkage
 and balance with the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in its dual form, by
-the Gram matrices of the parts, so the cost depends on the number of images, not of features.
+the Gram matrices of the parts, so the cost depends on the number of images, not of features. One pass over the images
+gives all --feature_blocks.
 
 The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "balance"}}}, "mean":
-{SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many}; a setting is named "h+ntk 1x4 4096": parts,
+{SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many, "pass": {SETTING: {"milliseconds": of an
+image, from the cached inputs of its first block; "forward_passes": in units of a plain pass of all blocks; "mebibytes":
+of the program for 32 images}}}; times are medians of alternating runs. A setting is named "h+ntk 8x1 4096": parts,
 blocks x directions, width.
 """
 
@@ -13,35 +16,49 @@ import itertools
 import sys
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
 from experiments.shared.folds import FOLDS, dual_lda, folds_of
+from experiments.shared.timing import Operation, compiled, rounds
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
 from tangent_jax.core import check_stop
 from tangent_jax.data import Dataset
-from tangent_jax.models import feature_map, rows_of
+from tangent_jax.models import FeatureMap, feature_map, rows_by_depth
 from tangent_jax.solver import BALANCES, SHRINKAGES, fitted_beta
 
 define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], only=["h+ntk"], out="out/bench_features")
-define(blocks=["1"], directions=["4"], width=["512", "1024", "2048", "4096", "8192"])
+define(feature_blocks=["1"], directions=["1"], width=["4096"], repeats=5, seconds=120.0)
 
+BATCH = 32
 Setting = tuple[str, int, int, int]  # parts, blocks, directions, width
 
 
 def main() -> None:
-    grid = [*itertools.product(F.only, *(numbers(name, int) for name in ("blocks", "directions", "width")))]
+    depths = tuple(numbers("feature_blocks", int))
+    shapes = [*itertools.product(F.only, numbers("directions", int), numbers("width", int))]
     sets = [*setup.open_datasets().values()]
-    tried = {dataset.name: {name(setting): measured(dataset, setting) for setting in grid} for dataset in sets}
-    mean = {name(s): float(np.mean([tried[d][name(s)]["accuracy"] for d in tried])) for s in grid}
+    tried: dict[str, dict[str, dict[str, float]]] = {}
+    for dataset in sets:
+        tried[dataset.name] = {}
+        for shape in shapes:
+            tried[dataset.name] |= measured(dataset, shape, depths)
+    mean = {key: float(np.mean([row[key]["accuracy"] for row in tried.values()])) for key in tried[sets[0].name]}
     best = max(mean, key=mean.__getitem__)
-    rows = [[key, *(f"{tried[d][key]['accuracy']:.3f}" for d in tried), f"{mean[key]:.4f}"] for key in mean]
-    text = command.markdown(["features", *tried, "mean"], rows)
+    times = time_passes([(parts, blocks, *shape) for parts, *shape in shapes for blocks in depths])
+    rows = [
+        [key, *(f"{row[key]['accuracy']:.3f}" for row in tried.values()), f"{mean[key]:.4f}", *spoken_time(times[key])]
+        for key in mean
+    ]
+    columns = ["features", *tried, "mean", "ms an image", "forward passes"]
+    text = command.markdown(columns, rows)
     (command.out_folder() / "features.md").write_text(text)
     draw({d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
     print(text)
-    command.finish({"settings": tried, "mean": mean, "best": best, "tried": len(grid)})
+    command.finish({"settings": tried, "mean": mean, "best": best, "tried": len(mean), "pass": times})
 
 
 def name(setting: Setting) -> str:
@@ -59,20 +76,41 @@ def spoken(key: str) -> str:
     return ", ".join(said)
 
 
-def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
-    """The accuracy of a setting on held-out training images, and its likeliest shrinkage and balance."""
+def spoken_time(row: dict[str, float]) -> list[str]:
+    """The time of a pass in the table."""
+    return [f"{row['milliseconds']:.1f}", f"{row['forward_passes']:.2f}"]
+
+
+def map_of(setting: Setting) -> FeatureMap:
+    """The feature map of a setting."""
     parts, blocks, directions, width = setting
     options: Any = {"blocks": blocks, "directions": directions, "width": width, "seed": F.seed}
-    map_ = feature_map(setup.pretrained(F.weights), tuple(parts.split("+")), **options)
+    return feature_map(setup.pretrained(F.weights), tuple(parts.split("+")), **options)
+
+
+def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """For each depth by its setting's name: accuracy on held-out training images, likeliest shrinkage and balance."""
+    parts, directions, width = shape
+    map_ = map_of((parts, max(depths), directions, width))
     train = setup.features(map_.predict, dataset.train, f"{dataset.name}: train inputs")
     if F.images:
         train = train.take(np.sort(np.random.default_rng(F.seed).permutation(len(train))[: F.images]))
-    with tj.show_progress(f"{dataset.name}: {name(setting)}"):
-        rows = np.split(rows_of(map_, train).astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
-    labels, folds = train.targets, folds_of(train.targets)
-    balances, held = BALANCES if len(rows) > 1 else (1.0,), {}
+    with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}"):
+        every = rows_by_depth(map_, train, depths)
+    return {
+        name((parts, blocks, directions, width)): cross_validated(map_, rows, train.targets, dataset.name)
+        for blocks, rows in zip(depths, every, strict=True)
+    }
+
+
+def cross_validated(map_: FeatureMap, rows: np.ndarray, labels: np.ndarray, title: str) -> dict[str, float]:
+    """The accuracy of LDA over the folds, by the shrinkage and balance of the greatest likelihood."""
+    parts = np.split(rows.astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
+    grams = [part @ part.T for part in parts]
+    balances = BALANCES if len(parts) > 1 else (1.0,)
+    held: dict[tuple[float, float], list[np.ndarray]] = {}
+    folds = folds_of(labels)
     for fold in range(FOLDS):
-        grams = [part @ part.T for part in rows]
         for balance in balances:
             scores = dual_lda(grams, sum(map_.sizes), labels, folds == fold, balance, SHRINKAGES)
             for shrinkage, own in zip(SHRINKAGES, scores, strict=True):
@@ -82,8 +120,32 @@ def measured(dataset: Dataset, setting: Setting) -> dict[str, float]:
     likelihood = {key: fitted_beta(np.concatenate(own), None, targets)[1] for key, own in held.items()}
     best = min(likelihood, key=likelihood.__getitem__)
     accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
-    print(f"{dataset.name}, {name(setting)}: {accuracy:.4f}", file=sys.stderr)
+    print(f"{title}, {map_.blocks} blocks at most: {accuracy:.4f}", file=sys.stderr)
     return {"accuracy": accuracy, "nll": likelihood[best], "shrinkage": best[0], "balance": best[1]}
+
+
+def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
+    """The time and memory of each setting's pass over 32 images, beside a plain pass of all blocks."""
+    pretrained, rng = setup.pretrained(F.weights), np.random.default_rng(0)
+
+    def inputs(stage: int) -> jax.Array:
+        return jnp.asarray(rng.standard_normal((BATCH, *pretrained.model.input_shape(stage))), jnp.float32)
+
+    def operations() -> list[Operation]:
+        plain = compiled("plain", lambda w, x: pretrained.model.apply(w, x, 0), pretrained.w, inputs(0))
+        maps = {name(setting): map_of(setting) for setting in settings}
+        passes = [compiled(key, FeatureMap.rows, own, inputs(own.predict.subset.stage)) for key, own in maps.items()]
+        return [plain, *passes]
+
+    plain, *rows = rounds(operations(), "passes", F.repeats, F.seconds)
+    return {
+        row["operation"]: {
+            "milliseconds": 1e3 * row["seconds"] / BATCH,
+            "forward_passes": row["seconds"] / plain["seconds"],
+            "mebibytes": row["memory_mib"],
+        }
+        for row in rows
+    }
 
 
 def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ from tangent_jax.data.preprocessing import Preprocessing
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
-from tangent_jax.models.mapped import MappedOnce, map_once, rows_of
+from tangent_jax.models.mapped import MappedOnce, map_once, rows_by_depth, rows_of
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.protocol import Arrays, initial_weights
@@ -42,6 +42,7 @@ __all__ = [
     "of_classes",
     "read_frozen_head",
     "restrict",
+    "rows_by_depth",
     "rows_of",
     "vit_config",
     "widen",

@@ -89,15 +89,25 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
 
 def compute_rows(map_: FeatureMap, data: Features, batch: int) -> np.ndarray:
     """The features of all examples, computed now."""
-    n, parts = len(data), [np.zeros((0, sum(map_.sizes)), np.float32)]
+    return rows_by_depth(map_, data, (map_.blocks,), batch)[0]
+
+
+@public
+def rows_by_depth(map_: FeatureMap, data: Features, depths: tuple[int, ...], batch: int = 32) -> np.ndarray:
+    """The features of all examples by the last 0, 1, ... blocks, for each of `depths`, "l n k", f32, in one pass.
+
+    >>> tj.models.rows_by_depth(demo.map, demo.test, (0, 0)).shape
+    (2, 12, 6)
+    """
+    n, parts = len(data), [np.zeros((len(depths), 0, sum(map_.sizes)), np.float32)]
     with progress_bar(n, "example") as bar:
         for start in range(0, n, batch):
             x = np.asarray(data.inputs[start : start + batch])
             padded = np.concatenate([x, np.zeros((batch - len(x), *x.shape[1:]), x.dtype)])
-            parts.append(np.asarray(_rows(map_, padded))[: len(x)])
+            parts.append(np.asarray(_rows(map_, padded, depths))[:, : len(x)])
             bar.update(len(x))
             check_stop()
-    return np.concatenate(parts)
+    return np.concatenate(parts, 1)
 
 
-_rows = jax.jit(FeatureMap.rows)
+_rows = jax.jit(FeatureMap.rows_by_depth, static_argnums=2)

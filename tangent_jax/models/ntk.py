@@ -5,8 +5,8 @@
     psi(x)   = sum_v S_v phi_v(x)           "m",    E <psi(x), psi(x')> = sum_v <phi_v(x), phi_v(x')>
 
 Source: NTK features by few random outputs (pseudo-NTK; Mohamadi, Bae and Sutherland 2023, "A Fast, Well-Founded
-Approximation to the Empirical Neural Tangent Kernel"). S sketches a kernel's gradient X^T S = sum_t x_t s_t^T, of inputs
-X "t i" and signals S "t o" (linear/signals.py), from both sides, without forming it:
+Approximation to the Empirical Neural Tangent Kernel"). A kernel's gradient is X^T S, of inputs X "t i" and signals S
+"t o" (linear/signals.py). It is sketched from both sides, without forming it:
 
     (X R)^T (S Q)        "r r", r^2 = m;   R "i r", Q "o r": one random sign in each row, as many in each column
 
@@ -84,8 +84,8 @@ class FeatureSettings:
 class FeatureMap:
     """x -> rows "b k" of features of a pre-trained model: the `parts`, side by side.
 
-    `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width"; each part
-    has length 1.
+    `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width". Each
+    part has length 1.
     `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
     `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
     (privacy/statistics.py). A map is called like a predictor: map(head, x) = rows(x) kernel + bias. So `evaluate`,
@@ -287,8 +287,8 @@ def feature_map(
     """The feature map of a pre-trained model; its head has no influence.
 
     Args:       parts: of h, relu, ntk; blocks: ntk takes gradients of the last blocks and the final norm, None for two
-                thirds of the blocks (for none without ntk); directions: the number of random v; width: m, a square with ntk;
-                seed: of all that is random.
+                thirds of the blocks (none, if ntk is not among the parts); directions: the number of random v; width:
+                m, a square with ntk; seed: of all that is random.
     Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
 
     >>> map_ = tj.models.feature_map(demo.model, ("h", "ntk"), width=16)
