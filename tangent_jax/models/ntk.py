@@ -82,7 +82,7 @@ class FeatureMap:
     `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width".
     `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
     `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
-    (privacy/statistics.py). A map is called like a predictor: map(head, x) = rows(x) kernel + bias. So `evaluate`,
+    (privacy/statistics.py). A map is called like a predictor: map(head, x) = score_rows(head, rows(x)). So `evaluate`,
     `outputs` and `export` take it, and recipes and stores handle it like a predictor, with statistics as components.
 
     >>> head = demo.statistics.solve()
@@ -156,14 +156,15 @@ class FeatureMap:
         return dataclasses.replace(self, predict=self.predict.in_dtype(dtype))
 
     def bind(self, function: str, head: Tree) -> "FeatureMap":
-        """The map with the number of outputs of a head {"kernel": "k c", "bias": "c"}; InputError for another tree."""
+        """The map with the number of outputs of a head of `Statistics.solve`; InputError for another tree."""
         got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
         c, k = (*got.get("bias", ()), 0)[0], sum(self.sizes)
-        require(got == {"bias": (c,), "kernel": (k, c)}, function, f"a kernel ({k}, c) and a bias (c,)", got)
+        expected = f"a center ({k},), a kernel ({k}, c) and a bias (c,)"
+        require(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, function, expected, got)
         return dataclasses.replace(self, outputs=c)
 
     def __call__(self, head: Tree, x: Array) -> Array:
-        return self.rows(x) @ head["kernel"] + head["bias"]
+        return score_rows(head, self.rows(x))
 
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
@@ -269,3 +270,16 @@ def feature_map(
     predict = Predictor({**pretrained.w, "head": head}, model, subset)
     projection = jnp.asarray(rng.standard_normal((d, width)) / d**0.5, dtype)
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
+
+
+@public
+def score_rows(head: Tree, rows: Any) -> Any:
+    """The scores "n c" of rows of features "n k" by a head of `Statistics.solve`: (rows - center) kernel + bias.
+
+    >>> rows = tj.models.rows_of(demo.map, demo.test)
+    >>> tj.models.score_rows(demo.statistics.solve(), rows).shape
+    (12, 3)
+    """
+    if isinstance(rows, np.ndarray):  # on the host, in the dtype of the rows
+        head = jax.tree.map(np.asarray, head)
+    return (rows - head["center"]) @ head["kernel"] + head["bias"]

@@ -107,7 +107,7 @@ class Store(Disk, Mapping[str, Tree]):
             check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
-            kind.check(dw, provenance)
+            kind.check_new(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
@@ -249,10 +249,10 @@ class Store(Disk, Mapping[str, Tree]):
     def statistics(self) -> Statistics:
         """The sum of components of statistics over all their classes; neither written nor journaled.
 
-        Raises: InputError for a store of tangent weights, or an empty one.
+        Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
         expect(len(self), "at least one component", f"none in {self.root}")
-        return statistics_of(self.sum(), self.origins)
+        return statistics_of(self, self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
         """Journals an export of tangent weights of all components to `path`, before the export is made.
