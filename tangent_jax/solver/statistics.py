@@ -173,11 +173,12 @@ class Statistics:
         kernel, bias = np.zeros((len(mean), c)), np.full(c, NEVER)
         kernel[:, present] = solved
         bias[present] = at_mean + (center - mean) @ solved  # of the center in f32
-        head = {"center": center, "kernel": kernel, "bias": bias}
+        with np.errstate(over="ignore"):
+            head = {"center": center, "kernel": kernel.astype(np.float32), "bias": bias.astype(np.float32)}
         expect(
-            all(np.isfinite(leaf).all() for leaf in head.values()), "numbers of a head that are finite", "others", MADE
+            all(np.isfinite(leaf).all() for leaf in head.values()), "a head that float32 holds", "larger numbers", MADE
         )
-        return {name: jnp.asarray(leaf, jnp.float32) for name, leaf in head.items()}
+        return {name: jnp.asarray(leaf) for name, leaf in head.items()}
 
     def system(self, settings: Settings) -> System:
         """The system that `solve` solves, for valid settings."""
@@ -376,7 +377,7 @@ def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
     """Raises InputError unless the spread within classes of leaves is positive semi-definite, to rounding.
 
     Args:       tree: that `check_lengths` let pass.
-    Edge cases: one Cholesky factorisation, half a second for 4,288 features.
+    Edge cases: one Cholesky factorisation, about a second for 4,288 features.
     """
     cholesky(from_tree(tree, (), sizes, "").within())
 

@@ -8,6 +8,7 @@ Both are trees of leaves. A store keeps, adds, removes and exports them in the s
 component is of statistics if its provenance has the settings of features (solver/statistics.py).
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.solver.statistics import (
+    Settings,
     Statistics,
+    System,
     check_leaves,
     check_lengths,
     check_spread,
-    cholesky,
     from_tree,
 )
 from tangent_jax.store.files import read_component
@@ -151,26 +153,33 @@ def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
     return kind.sum(kind.summands(components, origins))
 
 
-def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistics:
-    """The sum of components of statistics.
+@dataclasses.dataclass(frozen=True, eq=False)
+class SumOfComponents(Statistics):
+    """The sum of components; where no head can be solved from it, the error names a component that no images give."""
 
-    Raises: InputError for tangent weights, and where a head cannot be solved from the sum: it names a component that
-            no images give.
-    """
+    components: Mapping[str, Tree]
+    origins: Origins
+
+    def system(self, settings: Settings) -> System:
+        settings.check()
+        try:
+            return super().system(settings)
+        except InputError:
+            for name, own in self.components.items():
+                with speaking(f"Store, component {name}"):
+                    kind_of([self.origins[name]]).check_new(own, self.origins[name])
+            raise
+
+
+def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistics:
+    """The sum of components of statistics; InputError for tangent weights."""
     do = "Compose them"
     expect(all(origin.features for origin in origins.values()), "statistics", "tangent weights", do)
     total, first = composition(components, origins), next(iter(origins.values()))
     settings = settings_of(first)
     sizes, source = settings.sizes(total["sums"].shape[1]), settings.identity(first.anchor)
-    whole = from_tree(total, classes_of(origins), sizes, source)
-    try:
-        cholesky(whole.within())
-    except InputError:
-        for name, own in components.items():
-            with speaking(f"Store, component {name}"):
-                kind_of([origins[name]]).check_new(own, origins[name])
-        raise
-    return whole
+    own = from_tree(total, classes_of(origins), sizes, source)
+    return SumOfComponents(**vars(own), components=components, origins=origins)
 
 
 def check_file(path: Path, name: str) -> None:

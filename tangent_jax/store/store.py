@@ -102,12 +102,19 @@ class Store(Disk, Mapping[str, Tree]):
                 image is private in one account and public in another.
         """
         check_spelling(name)
+        kind_of([provenance]).check_new(dw, provenance)
+        self.put(name, dw, provenance, factors, shown)
+
+    def put(
+        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
+    ) -> None:
+        """`add`, for a component that was just made here of images: what takes long to check needs no check."""
         with self.using(change=True):
             expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
-            kind.check_new(dw, provenance)
+            kind.check(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]

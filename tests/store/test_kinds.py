@@ -115,9 +115,9 @@ def in_gram(tree, i, j, more):
 
 
 def lone(tree):
-    """The leaves of a class of one image whose G is not the square of its features."""
-    sums = np.array([[0.0, 0, 0], [1, 0, 0]])
-    return {"counts": np.array([0.0, 1.0]), "gram": np.array([0.5, 0, 0, 0.5, 0, 0]), "sums": sums}
+    """The leaves of a class of equal images whose G is not that of their features."""
+    sums = np.array([[0.0, 0, 0], [50, 0, 0]])
+    return {"counts": np.array([0.0, 50.0]), "gram": np.array([25.0, 0, 0, 25, 0, 0]), "sums": sums}
 
 
 WRONG = {
@@ -152,11 +152,11 @@ def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_w
     with pytest.raises(InputError, match=match):
         store.add("wrong", wrong, origin_of_sums(1))
     with monkeypatch.context() as patch:  # a store that another program wrote
-        patch.setattr(SumsOfFeatures, "check_new", lambda *_: None)
-        patch.setattr(SumsOfFeatures, "check_beside", lambda *_: None)
+        for check in ("check", "check_new", "check_beside"):
+            patch.setattr(SumsOfFeatures, check, lambda *_: None)
         store.add("wrong", wrong, origin_of_sums(1))
     with pytest.raises(InputError, match=f"Store, component wrong: expected .*{match}"):
-        store.statistics()
+        store.statistics().solve()
     tj.store.push(store, f"memory://{tmp_path}")
     with pytest.raises(InputError, match=f"Store, components/.*: expected .*{match}"):
         tj.store.pull(tmp_path / "copy", f"memory://{tmp_path}")

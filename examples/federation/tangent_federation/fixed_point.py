@@ -35,12 +35,12 @@ def encode(x: np.ndarray, limit: float, limbs: int) -> np.ndarray:
     for _ in range(limbs - 1):
         parts.append(left % scale)
         left = left // scale
-    return np.array([*parts, np.minimum(left, scale - 1)], np.float64)
+    return np.array([*parts, left], np.float64)
 
 
 def power_of_two(limit: float) -> float:
-    """The least power of two that is not less: by it numbers are divided and multiplied without rounding."""
-    return 2.0 ** math.ceil(math.log2(limit))
+    """The least power of two that is more: by it numbers are divided and multiplied without rounding, to less than 1."""
+    return math.ldexp(1.0, math.frexp(limit)[1])
 
 
 def to_integers(x: np.ndarray, limit: float, limbs: int) -> np.ndarray:
