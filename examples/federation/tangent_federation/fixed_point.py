@@ -1,6 +1,6 @@
 """Statistics as whole numbers, which a secure sum adds without an error.
 
-    v = floor((x + R) 2^(24 limbs) / 2 R),    v = sum_j l_j 2^(24 j),    0 <= l_j < 2^24         |x| <= R = 2^p
+    v = floor((x + R) 2^(24 limbs) / 2 R),    v = sum_j l_j 2^(24 j),    0 <= l_j < 2^24         |x| < R = 2^p
 
 SecAgg+ of Flower clips to a range, rounds at random to whole numbers and adds modulo 2^32. Limbs are whole numbers in
 its range already, so it rounds nothing; up to 255 of them add below 2^32. One limb alone is left to SecAgg+'s own
@@ -39,7 +39,7 @@ def encode(x: np.ndarray, limit: float, limbs: int) -> np.ndarray:
 
 
 def power_of_two(limit: float) -> float:
-    """The least power of two that is more: by it numbers are divided and multiplied without rounding, to less than 1."""
+    """The least power of two that is more: numbers are divided by it without rounding, to less than 1."""
     return math.ldexp(1.0, math.frexp(limit)[1])
 
 
