@@ -50,8 +50,9 @@ def no_square(tree: Tree) -> Tree:
 
 def stretched(tree: Tree) -> Tree:
     """The leaves with sums as long as those of equal images."""
-    lengths = np.linalg.norm(tree["sums"], axis=1, keepdims=True)
-    return {**tree, "sums": tree["sums"] / lengths * tree["counts"][:, None]}
+    parts = np.round(np.square(tree["sums"][tree["counts"] == 1][:1]).sum())
+    lengths = np.linalg.norm(tree["sums"], axis=1) / parts**0.5
+    return {**tree, "sums": tree["sums"] * (tree["counts"] / lengths)[:, None]}
 
 
 LIES: dict[str, Callable[[Tree], Tree]] = {
