@@ -140,7 +140,7 @@ LIES = {
     "one_class_twice": "the classes asked for, in their order; got",
     "no_images": "images that the counts count; got one of 0",
     "fewer_images": "images that the counts count; got one of",
-    "other_dtype": "dtype",
+    "other_dtype": "expected features",
     "other_seed": "expected features",
     "tangent": "expected",
     "a_list": "expected a JSON object",

@@ -12,7 +12,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from tangent_jax.core import check_stop, expect, identity, progress_bar, whole_number
+from tangent_jax.core import check_stop, expect, progress_bar, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import FeatureMap
@@ -46,7 +46,7 @@ class SharedRows:
     """The rows of all examples by one feature map, each computed when it is first needed."""
 
     def __init__(self, map_: FeatureMap, data: Features) -> None:
-        self.source, self.map, self.data = source_of(map_), map_, data
+        self.source, self.map, self.data = map_.identity, map_, data
         self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
         self.is_known = np.zeros(len(data), bool)
 
@@ -73,11 +73,6 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)), mapped=data.inputs)
 
 
-def source_of(map_: FeatureMap) -> str:
-    """The identity of all that decides a map's rows, its compute dtype too."""
-    return identity(map_.identity, str(map_.dtype))
-
-
 @public
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     """The features of all examples, "n k", f32; features of `map_once` are computed once.
@@ -91,7 +86,7 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     shape, wanted = tuple(np.shape(data.inputs)[1:]), tuple(map_.predict.model.input_shape(map_.predict.subset.stage))
     expect(shape == wanted, f"features of this map's model, of shape {wanted}", shape, "Make them by map.features")
     of_inputs = isinstance(data, MappedOnce) and data.mapped is data.inputs
-    if of_inputs and data.rows is not None and data.rows.source == source_of(map_):
+    if of_inputs and data.rows is not None and data.rows.source == map_.identity:
         return data.rows.read(data.at, batch)
     return compute_rows(map_, data, batch)
 

@@ -39,7 +39,7 @@ SUMS = ("counts", "gram", "sums")
 @public_class
 @dataclasses.dataclass(frozen=True)
 class FeatureSettings:
-    """The arguments of `feature_map` besides the pre-trained model; both together decide the features.
+    """The arguments of `feature_map` besides the pre-trained model, and the compute dtype; these decide the features.
 
     >>> settings = tj.models.FeatureSettings(parts=("h",))
     >>> settings.of(demo.model).sizes
@@ -51,11 +51,13 @@ class FeatureSettings:
     directions: int = 4
     width: int = 4096
     seed: int = 0
+    dtype: str = "float32"
 
     def of(self, pretrained: Pretrained) -> "FeatureMap":
         """The feature map of a pre-trained model."""
         more = {"blocks": self.blocks, "directions": self.directions, "width": self.width, "seed": self.seed}
-        return feature_map(pretrained, self.parts, **more)
+        map_ = feature_map(pretrained, self.parts, **more)
+        return map_ if self.dtype == "float32" else map_.in_dtype(jnp.dtype(self.dtype))
 
     def sizes(self, k: int) -> tuple[int, ...]:
         """The size of each part of k features; InputError if these settings cannot give k features."""
@@ -115,8 +117,9 @@ class FeatureMap:
 
     @property
     def settings(self) -> FeatureSettings:
-        """The arguments of `feature_map` that made it."""
-        return FeatureSettings(self.parts, self.blocks, self.directions, self.width, self.seed)
+        """The arguments of `feature_map` that made it, and the compute dtype."""
+        dtype = jnp.dtype(self.dtype or self.projection.dtype).name
+        return FeatureSettings(self.parts, self.blocks, self.directions, self.width, self.seed, dtype)
 
     @property
     def identity(self) -> str:

@@ -96,6 +96,8 @@ class Recipe:
         """Raises InputError for invalid settings, before any long computation; spells the loss in one way."""
         self.objective()
         object.__setattr__(self, "loss", spell_loss(self.loss))  # equal losses are equal recipes
+        if self.features is not None:
+            object.__setattr__(self, "features", dataclasses.replace(self.features, dtype=self.dtype))
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
@@ -181,8 +183,7 @@ class Recipe:
     def map(self, pretrained: Pretrained, outputs: int) -> Any:
         """The feature map; it is called, evaluated and exported like a predictor."""
         assert self.features is not None
-        features, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
-        return dataclasses.replace(features.in_dtype(dtype), outputs=outputs)
+        return dataclasses.replace(self.features.of(pretrained), outputs=outputs)
 
     def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: with its own order of examples."""

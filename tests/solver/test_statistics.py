@@ -17,7 +17,16 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.heads import relabel
 from tangent_jax.models.mapped import map_once, rows_of
 from tangent_jax.models.ntk import feature_map, score_rows
-from tangent_jax.solver.statistics import NEVER, Settings, choose_settings, make_statistics, of_rows
+from tangent_jax.solver.statistics import (
+    LENGTHS,
+    NEVER,
+    Settings,
+    check_lengths,
+    check_spread,
+    choose_settings,
+    make_statistics,
+    of_rows,
+)
 from tangent_jax.train.evaluate import accuracy, evaluate
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -395,6 +404,35 @@ def test_features_of_another_model_and_wrong_batches_are_refused_in_one_line(map
     for batch in (-3, 0, 1.5, None):
         with pytest.raises(InputError, match="rows_of: expected batch >= 1, a whole number; got"):
             rows_of(built, data, batch)
+
+
+def test_statistics_of_maps_of_two_compute_dtypes_do_not_add(mapped_case):
+    built, data = mapped_case
+    half = built.in_dtype("bfloat16")
+    assert half.settings == dataclasses.replace(built.settings, dtype="bfloat16")
+    whole = make_statistics(built, data, CLASSES)
+    with pytest.raises(InputError, match="statistics of one feature map; got those of two"):
+        whole + make_statistics(half, data, CLASSES)
+    assert (rows_of(half, map_once(built, data)) == rows_of(half, data)).all()  # not those of the other dtype
+    again = half.settings.of(Pretrained(half.model.with_classes(7), small()[1], "test"))
+    assert again.settings == half.settings
+    settings = dataclasses.replace(built.settings, dtype="float32")
+    assert tj.Recipe(features=settings, dtype="bfloat16").features.dtype == "bfloat16"  # the recipe's
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_rows_of_any_compute_dtype_have_parts_of_length_1_within_what_is_checked(dtype):
+    model, w = small()
+    built = feature_map(Pretrained(model, w, "test"), ("h", "relu", "ntk"), width=64, directions=2)
+    built = built.in_dtype(dtype)
+    x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(40), 0, built.predict.subset.stage))
+    data = Features(x, np.arange(40) % 4, tuple((f"{i:064x}", f"{i}") for i in range(40)))
+    rows = rows_of(built, data)
+    for part in np.split(rows, np.cumsum(built.sizes)[:-1], 1):
+        assert np.abs(np.square(part, dtype=np.float64).sum(1) - 1).max() < LENGTHS / 10
+    tree = make_statistics(built, data, CLASSES).tree
+    check_lengths(tree, built.sizes)
+    check_spread(tree, built.sizes)
 
 
 def test_other_inputs_of_features_that_are_mapped_once_get_rows_of_their_own(mapped_case):
