@@ -59,10 +59,13 @@ BLOCK = 1024  # rows per block of leave-one-out
 ROUNDING = 1e-12
 """Over trace(G) of a part: the size of a negative eigenvalue of S that rounding gives.
 
-The largest measured is 6e-15, of one image 100,000 times.
+The largest measured is 1.1e-14, of one image 100,000 times.
 """
 LENGTHS = 1e-5
-"""The relative error of the squared length of a part of a row, of f32 whatever the compute dtype."""
+"""The relative error of the squared length of a part of a row: in f32, whatever the compute dtype.
+
+The largest measured is 2.2e-7, of one image in bf16.
+"""
 MADE = "Add what make_statistics gave"
 MOST = float(1 << 53)  # above it, f64 skips whole numbers
 
