@@ -1722,7 +1722,7 @@ MUTATIONS = [
       f"{OF_KINDS}::test_what_images_sum_to_passes"),
     M(KINDS, "SumOfComponents.system", "kind_of([self.origins[name]]).check_new(own, self.origins[name])", "pass",
       f"{OF_KINDS}::test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read"),
-    M("tangent_jax/store/store.py", "Store.add", "kind_of([provenance]).check_new(dw, provenance)", "pass",
+    M("tangent_jax/store/store.py", "Store.put", "kind.check if is_made_here else kind.check_new", "kind.check",
       f"{OF_KINDS}::test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read"),
     M(COPIES, "pull", "check_file(objects / whole, name)", "pass",
       f"{OF_KINDS}::test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read"),

@@ -120,7 +120,7 @@ class Statistics:
     >>> a, b = [tj.solver.make_statistics(demo.map, half, ["a", "b", "c"]) for half in halves]
     >>> head = (a + b).solve()
     >>> (a + b).counts.tolist(), head["kernel"].shape, tj.evaluate(demo.map, head, demo.test)
-    ([8.0, 8.0, 8.0], (6, 3), 0.75)
+    ([8.0, 8.0, 8.0], (6, 3), 0.833)
     """
 
     gram: np.ndarray

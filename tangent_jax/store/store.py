@@ -101,20 +101,20 @@ class Store(Disk, Mapping[str, Tree]):
                 or of another shape, it could not be summed with those here, it saw an example that was removed, or an
                 image is private in one account and public in another.
         """
-        check_spelling(name)
-        kind_of([provenance]).check_new(dw, provenance)
-        self.put(name, dw, provenance, factors, shown)
+        self.put(name, dw, provenance, factors, shown, is_made_here=False)
 
     def put(
-        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
-    ) -> None:
-        """`add`, for a component that was just made here of images: what takes long to check needs no check."""
+        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False,
+        is_made_here: bool = True,
+    ) -> None:  # fmt: skip
+        """`add`; what takes long to check is not checked of a component that was just made here of images."""
+        check_spelling(name)
         with self.using(change=True):
             expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
-            kind.check(dw, provenance)
+            (kind.check if is_made_here else kind.check_new)(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
