@@ -165,11 +165,7 @@ class FeatureMap:
 
     def bind(self, function: str, head: Tree) -> "FeatureMap":
         """The map with the number of outputs of a head of `Statistics.solve`; InputError for another tree."""
-        got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
-        c, k = (*got.get("bias", ()), 0)[0], sum(self.sizes)
-        expected = f"a center ({k},), a kernel ({k}, c) and a bias (c,)"
-        require(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, function, expected, got)
-        return dataclasses.replace(self, outputs=c)
+        return dataclasses.replace(self, outputs=outputs_of(head, sum(self.sizes), function))
 
     def __call__(self, head: Tree, x: Array) -> Array:
         return score_rows(head, self.rows(x))
@@ -310,14 +306,27 @@ def feature_map(
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 
 
+def outputs_of(head: Tree, k: int, function: str) -> int:
+    """The number of classes c of a head of k features; InputError for another tree."""
+    got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
+    c = (*got.get("bias", ()), 0)[0]
+    expected = f"a center ({k},), a kernel ({k}, c) and a bias (c,)"
+    require(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, function, expected, got)
+    return c
+
+
 @public
 def score_rows(head: Tree, rows: Any) -> Any:
     """The scores "n c" of rows of features "n k" by a head of `Statistics.solve`: (rows - center) kernel + bias.
+
+    Raises: InputError for another tree, and rows of other features.
 
     >>> rows = tj.models.rows_of(demo.map, demo.test)
     >>> tj.models.score_rows(demo.statistics.solve(), rows).shape
     (12, 3)
     """
+    expect(np.ndim(rows) == 2, 'rows "n k"', f"shape {np.shape(rows)}")
+    outputs_of(head, np.shape(rows)[1], "score_rows")
     if isinstance(rows, np.ndarray):  # on the host, in the dtype of the rows
         head = jax.tree.map(np.asarray, head)
     return (rows - head["center"]) @ head["kernel"] + head["bias"]
