@@ -305,6 +305,11 @@ def test_scores_in_f32_are_right_where_the_mean_is_thousands_of_spreads_long(cas
     head = of_rows(built, rows, targets, CLASSES).solve(Settings(how))
     assert {name: leaf.dtype.name for name, leaf in head.items()} == dict.fromkeys(head, "float32")
     assert right(head, rows, targets) == 1
+    center, kernel, bias = (np.asarray(head[name], np.float64) for name in ("center", "kernel", "bias"))
+    mean = rows.mean(0, dtype=np.float64)
+    apart = np.array([rows[targets == c].mean(0, dtype=np.float64) for c in range(4)]) - mean
+    want = 0.25 if how == "ridge" else -0.5 * np.einsum("ck,kc->c", apart, kernel)
+    np.testing.assert_allclose((mean - center) @ kernel + bias, want, rtol=1e-5)  # of the center in f32
     exact = of_rows(built, rows - rows.mean(0, dtype=np.float64), targets, CLASSES).solve(Settings(how))
     want = score_rows(exact, rows - rows.mean(0, dtype=np.float64))
     got = np.asarray(score_rows(jax.tree.map(np.asarray, head), rows))
