@@ -193,7 +193,7 @@ FEATURES = FeatureSettings(("h",), 1, 1, 8, 0)
 def sums(s):
     """A component of statistics of three features, of the classes a and one of its own; its numbers are not whole."""
     rows, targets = np.random.default_rng(s).standard_normal((9, 3)), np.arange(9) % 2
-    return as_tree(*moments(rows, targets, 2))
+    return as_tree(*moments(rows / np.linalg.norm(rows, axis=1, keepdims=True), targets, 2))
 
 
 def origin_of_sums(s, **changes):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from tangent_jax.store import Shards, fill, make_provenance
 sys.path.insert(0, str(ROOT / "examples/federation"))
 
 from tangent_federation import faults, fixed_point, private, secure
-from tangent_federation.collection import Collection, remove_from
+from tangent_federation.collection import Collection, accuracy, leaving_out, remove_from, who
 from tangent_federation.contributor import Contribution, Contributor, file_bytes, read_bytes
 from tangent_federation.settings import Request, Settings
 
@@ -111,34 +112,136 @@ def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people
         own.features(map_, CLASSES)
 
 
-WRONG = {
+WIDE = tj.Recipe(features=FeatureSettings(("h", "ntk"), width=64))  # two parts
+LIES = {
     "nan": "finite; got NaN",
     "anchor": "expected features",
     "large": "expected a file of at most 1048576 bytes; got 1048577",
     "silent": "got it sent nothing",
+    "cut": "read_component: expected",
+    "nothing": "read_component: expected",
+    "negated_g": "gram with a trace of",
+    "halved_g": "gram with a trace of",
+    "no_square": "positive semi-definite to rounding; got sums of no images",
+    "more_counts": "gram with a trace of",
+    "halved_counts": "counts that are whole numbers >= 0; got ",
+    "negative_counts": "counts that are whole numbers >= 0; got -",
+    "no_counts": "statistics of one image at least; got none",
+    "huge_sums": "sums of numbers no larger than the counts",
+    "long_sums": "sums of ",
+    "stretched_sums": "; got ",
+    "all_zero": "statistics of one image at least; got none",
+    "f32": "counts in float64; got float32",
+    "fewer_features": "gram ",
+    "swapped_parts": "gram with a trace of",
+    "no_gram": "the leaves counts, gram, sums",
+    "extra_class": "the classes asked for, in their order; got !",
+    "permuted_classes": "the classes asked for, in their order; got",
+    "one_class_twice": "the classes asked for, in their order; got",
+    "no_images": "images that the counts count; got one of 0",
+    "fewer_images": "images that the counts count; got one of",
+    "other_dtype": "expected features",
+    "other_seed": "expected features",
+    "tangent": "expected",
+    "a_list": "expected a JSON object",
+    "a_number": "expected a JSON object",
+    "null": "expected a JSON object",
 }
+"""What the server says of each fault and lie."""
 
 
-@pytest.mark.parametrize("fault", WRONG)
-def test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody(people, collection, fault, tmp_path):
-    first = faults.spoiled(people[0], collection.request, fault, wait=0)  # first of all: it decides nothing
-    assert not collection.take(NAMES[0], first)
-    for own in people[1:]:
-        assert collection.take(own.name, own.contribute(collection.request))
-    assert [*collection.left_out] == NAMES[:1]
-    assert WRONG[fault] in collection.left_out[NAMES[0]]
-    without = dataclasses.replace(collection, store=tj.Store(tmp_path / "without"), left_out={}, bytes={})
-    for own in people[1:]:
-        without.take(own.name, own.contribute(collection.request))
-    assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(without.store.sum())
-    assert not collection.store.verify()
+@pytest.fixture(scope="module")
+def ten(tmp_path_factory, cache):
+    """(a request, ten contributors of two parts of features, what nine of them send, their head)."""
+    homes, request = tmp_path_factory.mktemp("ten"), Request(WIDE, CLASSES, most_bytes=1 << 20)
+    people = [Contributor(f"c{i}", homes / f"c{i}", "digits", (i, PARTS), cache) for i in range(10)]
+    sent = {own.name: own.contribute(request) for own in people[1:]}
+    nine = Collection(tj.Store(homes / "nine"), request, WIDE.predictor(CLASSES), WIDE)
+    for name, files in sent.items():
+        assert nine.take(name, files), nine.left_out
+    return request, people[0], sent, nine
+
+
+def test_every_fault_and_lie_is_tried():
+    assert {*faults.FAULTS} - {*LIES} == {"late", "error"}
+    assert len({*faults.LIES} | {*faults.SAYS}) >= 20
+
+
+@pytest.mark.parametrize("fault", LIES)
+def test_a_liar_among_ten_is_left_out_in_one_line_and_changes_no_bit_of_the_nine(ten, fault, tmp_path):
+    request, liar, _, nine = ten
+    lie = faults.spoiled(liar, request, fault, wait=0)
+    first = dataclasses.replace(nine, store=tj.Store(tmp_path / "store"), left_out={}, bytes={})
+    last = dataclasses.replace(nine, left_out={}, bytes={})
+    head, journal = trees.fingerprint(nine.store.statistics().solve()), len(nine.store.journal.entries)
+    for own in (first, last):  # the liar comes first of all, or last
+        assert not own.take(liar.name, lie)
+        ((name, line),) = own.left_out.items()
+        assert name == liar.name
+        assert LIES[fault] in line
+        assert "\n" not in line
+        assert len(line) <= 400
+    assert (len(first.store), len(first.store.journal.entries)) == (0, 0)  # a store that never saw it
+    assert len(nine.store.journal.entries) == journal
+    assert trees.fingerprint(nine.store.statistics().solve()) == head
+    assert not nine.store.verify()
+    assert first.take(liar.name, liar.contribute(request))  # the truth is taken
+
+
+@pytest.mark.parametrize("answer", [10**13, [], None, "text", 1.5, [b"a", b"b"]], ids=repr)
+def test_what_is_no_file_is_left_out(collection, answer):
+    assert not collection.take("liar", Contribution(answer))
+    assert "a file of bytes; got" in collection.left_out["liar"]
+
+
+def test_wrong_labels_are_not_found(ten, tmp_path):
+    """As the page says: whatever is the sum of some images passes."""
+    request, liar, _, nine = ten
+    sent = liar.contribute(request)
+    dw, metadata = read_bytes(sent.component)
+    lie = {**dw, "sums": dw["sums"][::-1], "counts": dw["counts"][::-1]}
+    own = dataclasses.replace(nine, store=tj.Store(tmp_path / "store"), left_out={}, bytes={})
+    assert own.take(liar.name, Contribution(file_bytes(lie, metadata)))
+
+
+def test_the_classes_of_tangent_weights_are_those_asked_for(tmp_path):
+    predict, own = HEAD.predictor(CLASSES), HEAD.predictor(("!", *CLASSES[1:]))
+    collection = Collection(tj.Store(tmp_path), Request(HEAD, CLASSES), predict, HEAD)
+    for classes in (("!", *CLASSES[1:]), CLASSES[::-1], CLASSES[:-1]):
+        origin = dataclasses.replace(make_provenance(own, HEAD), classes=classes, recipe=None)
+        dw = jax.tree.map(lambda leaf: leaf + 1, own.zeros())
+        sent = Contribution(file_bytes(dw, {"provenance": origin.to_json(trees.fingerprint(dw))}))
+        assert not collection.take("a", sent)
+        assert "the classes asked for, in their order; got" in collection.left_out["a"]
+
+
+def test_accuracy_is_by_the_names_of_classes(ten, cache, monkeypatch):
+    _, _, _, nine = ten
+    total, map_ = nine.store.statistics(), nine.predict
+    dataset = tj.open_dataset("digits")
+    test = map_.features(dataset.test, tj.Cache(cache))
+    want = tj.evaluate(map_, total.of_classes(CLASSES).solve(), test)
+    assert want > 0.5
+    for classes in (CLASSES, ("!", *CLASSES), CLASSES[::-1]):  # a class that the test set lacks, another order
+        head = total.of_classes(classes).solve()
+        assert accuracy(map_, head, classes, "digits", cache) == {"accuracy": pytest.approx(want), "unknown": []}
+    few = dataclasses.replace(total, counts=total.counts[:7], sums=total.sums[:7], classes=CLASSES[:7])
+    few = dataclasses.replace(few, gram=few.sums.T @ (few.sums / few.counts[:, None]) + np.eye(len(few.gram)))
+    said = accuracy(map_, few.solve(), few.classes, "digits", cache)
+    scores = tj.outputs(map_, few.solve(), test)
+    assert said["unknown"] == [*CLASSES[7:]]  # their images count as wrong
+    assert said["accuracy"] == pytest.approx(np.mean(scores.argmax(1) == test.targets))
+    renamed = dataclasses.replace(dataset, classes=tuple(f"other {name}" for name in CLASSES))
+    monkeypatch.setattr(tj, "open_dataset", lambda name: renamed)
+    assert accuracy(map_, few.solve(), few.classes, "digits", cache)["accuracy"] == 0
 
 
 def test_a_file_of_other_shapes_or_an_altered_one_is_left_out(people, collection):
     sent = people[0].contribute(collection.request)
     dw, metadata = read_bytes(sent.component)
     k = 3
-    small = {"counts": dw["counts"], "gram": np.zeros(k * (k + 1) // 2), "sums": np.zeros((len(dw["counts"]), k))}
+    gram = np.eye(k)[np.triu_indices(k)] * dw["counts"].sum() / k
+    small = {"counts": dw["counts"], "gram": gram, "sums": np.zeros((len(dw["counts"]), k))}
     assert not collection.take(NAMES[0], Contribution(file_bytes(small, metadata)))
     assert "gram of shape" in collection.left_out[NAMES[0]]
     altered = sent.component[:-1] + bytes([sent.component[-1] ^ 1])
@@ -269,6 +372,17 @@ def test_limbs_add_without_an_error_and_one_limb_rounds():
     assert np.abs(fixed_point.decode(total, limit, 7) - exact).max() <= 7 * limit / 2**23
 
 
+@pytest.mark.parametrize("limbs", [1, 2, 3])
+@pytest.mark.parametrize("limit", [1.0, 1024.0, 1e6, 2.0**20])
+def test_the_limit_itself_crosses_a_secure_sum(limit, limbs):
+    """Before, +limit was off by 1.2e-7 where the limit is a power of two."""
+    x = np.array([limit, -limit, limit / 3, 0.0, np.nextafter(limit, 0)])
+    assert fixed_point.encode(x, limit, limbs).max() < 2**24  # as SecAgg+ takes it
+    total = sum(np.floor(fixed_point.encode(x, limit, limbs)) for _ in range(5))
+    error = np.abs(fixed_point.decode(total, limit, 5) - 5 * x).max() / limit
+    assert error <= (0 if limbs == 3 else 5 * 2.0 ** (2 - 24 * limbs))
+
+
 @pytest.mark.parametrize("x", [np.nan, np.inf, 1.1])
 def test_a_number_that_would_spoil_a_secure_sum_is_not_sent(x):
     with pytest.raises(InputError, match="numbers of at most 1; got"):
@@ -297,7 +411,7 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
     for own, file in zip(people, files, strict=True):  # paid once, read again
         assert same(read_bytes(private.release(own, request, mechanism))[0], read_bytes(file)[0])
     assert all(json.loads(read_bytes(f)[1]["statistics"])["epsilon"] <= 8.0 for f in files)
-    parts = [private.read_release(f, map_, CLASSES) for f in files]
+    parts = [private.read_release(f, map_, CLASSES, mechanism) for f in files]
     exact = [
         private.contributions(map_, own.features(map_, CLASSES), CLASSES, mechanism, private.SHARES) for own in people
     ]
@@ -305,10 +419,31 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
     noise = (sum(parts).of_classes(CLASSES).sums - plain) / mechanism.noise_multiplier / 2**0.5
     assert 0.9 < noise.std() < 1.1  # of 960 numbers
     tree, metadata = read_bytes(files[0])
-    with pytest.raises(InputError, match="numbers that are finite"):
-        private.read_release(file_bytes(tree | {"counts": tree["counts"] * np.nan}, metadata), map_, CLASSES)
-    with pytest.raises(InputError, match="statistics of the server's features"):
-        private.read_release(file_bytes(tree, {}), map_, CLASSES)
+    said = json.loads(metadata["statistics"])
+    released = tj.privacy.release_statistics  # G that the server derives is the contributor's
+    assert released is not None
+    np.testing.assert_allclose(parts[0].tree["gram"], tree["gram"], rtol=1e-9, atol=1e-9)
+    lies = {
+        "numbers that are finite": ({"counts": tree["counts"] * np.nan}, said),
+        "statistics of the server's features": ({}, {}),
+        "fields of statistics; got list": ({}, []),
+        "fields of statistics; got int": ({}, 5),
+        "fields of statistics; got NoneType": ({}, None),
+        "statistics of the classes asked for": ({}, {**said, "classes": said["classes"][::-1]}),
+        "statistics of the classes asked": ({}, {**said, "classes": 10**13}),
+        "equal counts of 1 to 1e[+]09 images": ({"counts": tree["counts"] * 1e12}, said),
+        "equal counts": ({"counts": -tree["counts"]}, said),
+        "sums of length .* at most; got longer ones": ({"sums": tree["sums"] + 1e200}, said),
+        "sums of length": ({"sums": tree["sums"] + 20}, said),  # none of them is too long alone
+        "leaves .*float64": ({"sums": np.float32(tree["sums"])}, said),
+    }
+    for match, (leaves, fields) in lies.items():
+        left_out = {}
+        with leaving_out("liar", left_out):
+            spoiled = file_bytes(tree | leaves, {"statistics": json.dumps(fields)})
+            parts.append(private.read_release(spoiled, map_, CLASSES, mechanism))
+        assert re.search(f"federation: expected {match}", left_out["liar"]), (match, left_out)
+    assert len(parts) == 2
 
 
 def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
@@ -323,8 +458,12 @@ def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
     noise = np.abs(noised.of_classes(CLASSES).sums - plain).max()
     assert noise < 6 * quiet.noise_multiplier
     assert fitted.spent.mechanism.unit == "owner"
-    with pytest.raises(InputError, match="numbers that are finite"):
-        private.read_clipped(file_bytes(jax.tree.map(lambda x: x * np.nan, step.zeros()), {}), step)
+    for number in (np.nan, np.inf, 1e30):
+        spoiled = {"sums": np.full_like(step.zeros()["sums"], number)}
+        with pytest.raises(InputError, match="numbers that are finite"):
+            private.read_clipped(file_bytes(spoiled, {}), step)
+    with pytest.raises(InputError, match=r"leaves .*float32"):
+        private.read_clipped(file_bytes(jax.tree.map(np.float64, step.zeros()), {}), step)
 
 
 def test_settings_that_cannot_be_are_refused():
@@ -417,6 +556,49 @@ def test_no_answer_of_one_contributor_spoils_the_classes_of_all(monkeypatch):
     assert federation.meet() == ("0", "1")
     assert federation.nodes == {"a": 0}
     assert [*federation.left_out] == ["node 1", "node 2", "node 3"]
+
+
+NOBODY = {
+    "a name of up to 200 characters": [{}, {"name": 5}, {"name": ""}, {"name": "a\x1b[2J"}, {"name": "a" * 10**6}],
+    "a list of the names of classes": [
+        {"name": "a", "classes": text}
+        for text in (None, 10**13, "null", "5", "{}", '"ab"', "[5]", '["a", [1]]', '[""]')
+    ],
+    "": [{"name": "a", "classes": "[" * 10**5}, {"name": "a", "classes": "no list"}],
+}
+
+
+@pytest.mark.parametrize("match", NOBODY)
+def test_who_says_no_name_and_no_classes_is_left_out_in_one_line(match):
+    for answer in NOBODY[match]:
+        left_out = {}
+        with leaving_out("node 1", left_out):
+            who(answer, "")
+        assert match in left_out["node 1"], answer
+        assert len(left_out["node 1"]) <= 400
+    assert who({"name": "a", "classes": '["b", "c"]'}, "") == ("a", {"b", "c"})
+
+
+@pytest.mark.parametrize("wrong", [10**13, b"", b"junk", 1.5, "text", None])
+def test_a_release_of_junk_ends_nobody_else_s_run(people, cache, tmp_path, monkeypatch, wrong):
+    pytest.importorskip("flwr", reason="flwr is absent")
+    from flwr.supercore.task_identity import TaskIdentity
+    from tangent_federation.server_app import Federation
+
+    for field in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, field, 1)
+    settings = Settings(str(tmp_path), privacy="local", wait=0.3, cache=cache)
+    request = Request(LDA, CLASSES)
+    good = private.release(fresh(people[:1], tmp_path)[0], request, private.mechanism_of(settings))
+    heads = []
+    for own in ({0: good}, {0: good, 1: wrong}):
+        grid = Grid({node: reply({"answer": {"component": content}}) for node, content in own.items()})
+        nodes = {f"c{node}": node for node in own}
+        federation = Federation(grid, None, settings, nodes)
+        federation.request = request
+        heads.append(trees.fingerprint(federation.release()[1]))
+        assert [*federation.left_out] == [f"c{node}" for node in own if node]
+    assert heads[0] == heads[1]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
 from tangent_jax.models.mapped import MappedOnce, map_once, rows_by_depth, rows_of
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map, score_rows
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.protocol import Arrays, initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
@@ -44,6 +44,7 @@ __all__ = [
     "restrict",
     "rows_by_depth",
     "rows_of",
+    "score_rows",
     "vit_config",
     "widen",
 ]

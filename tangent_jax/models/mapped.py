@@ -7,12 +7,12 @@ A row has the same bits at any place of a batch of one size.
 """
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import jax
 import numpy as np
 
-from tangent_jax.core import check_stop, identity, progress_bar
+from tangent_jax.core import check_stop, expect, progress_bar, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import FeatureMap
@@ -23,7 +23,8 @@ from tangent_jax.models.ntk import FeatureMap
 class MappedOnce(Features):
     """Features whose rows by a feature map are computed once, for all parts of them; made by `map_once`.
 
-    `rows`: of all examples, shared by the results of `take`; `at`: the places of these examples among them.
+    `rows`: of all examples, shared by the results of `take`; `at`: the places of these examples among them; `mapped`:
+    the inputs that these rows are of. Other inputs (`dataclasses.replace(once, inputs=x)`) get rows of their own.
 
     >>> once = tj.models.map_once(demo.map, demo.train)
     >>> len(once.take(np.arange(5)))
@@ -32,18 +33,20 @@ class MappedOnce(Features):
 
     rows: "SharedRows | None" = None
     at: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+    mapped: Any = None
 
     def take(self, rows: np.ndarray) -> "MappedOnce":
         taken = super().take(rows)
         at = self.at[np.asarray(rows)] if len(rows) else self.at[:0]
-        return cast(MappedOnce, dataclasses.replace(taken, at=at))
+        mapped = taken.inputs if self.mapped is self.inputs else None
+        return cast(MappedOnce, dataclasses.replace(taken, at=at, mapped=mapped))
 
 
 class SharedRows:
     """The rows of all examples by one feature map, each computed when it is first needed."""
 
     def __init__(self, map_: FeatureMap, data: Features) -> None:
-        self.source, self.map, self.data = source_of(map_), map_, data
+        self.source, self.map, self.data = map_.identity, map_, data
         self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
         self.is_known = np.zeros(len(data), bool)
 
@@ -67,22 +70,23 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     (5, 6)
     """
     fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(Features) if field.init}
-    return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)))
-
-
-def source_of(map_: FeatureMap) -> str:
-    """The identity of all that decides a map's rows, its compute dtype too."""
-    return identity(map_.identity, str(map_.dtype))
+    return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)), mapped=data.inputs)
 
 
 @public
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     """The features of all examples, "n k", f32; features of `map_once` are computed once.
 
+    Raises: InputError for features of another model, and a batch that is no whole number above 0.
+
     >>> tj.models.rows_of(demo.map, demo.test).shape
     (12, 6)
     """
-    if isinstance(data, MappedOnce) and data.rows is not None and data.rows.source == source_of(map_):
+    whole_number("batch", batch, 1)
+    shape, wanted = tuple(np.shape(data.inputs)[1:]), tuple(map_.predict.model.input_shape(map_.predict.subset.stage))
+    expect(shape == wanted, f"features of this map's model, of shape {wanted}", shape, "Make them by map.features")
+    of_inputs = isinstance(data, MappedOnce) and data.mapped is data.inputs
+    if of_inputs and data.rows is not None and data.rows.source == map_.identity:
         return data.rows.read(data.at, batch)
     return compute_rows(map_, data, batch)
 

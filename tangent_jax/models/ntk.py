@@ -43,7 +43,7 @@ SUMS = ("counts", "gram", "sums")
 @public_class
 @dataclasses.dataclass(frozen=True)
 class FeatureSettings:
-    """The arguments of `feature_map` besides the pre-trained model; both together decide the features.
+    """The arguments of `feature_map` besides the pre-trained model, and the compute dtype; these decide the features.
 
     >>> settings = tj.models.FeatureSettings(parts=("h",))
     >>> settings.of(demo.model).sizes
@@ -55,11 +55,13 @@ class FeatureSettings:
     directions: int = 1
     width: int = 4096
     seed: int = 0
+    dtype: str = "float32"
 
     def of(self, pretrained: Pretrained) -> "FeatureMap":
         """The feature map of a pre-trained model."""
         more = {"blocks": self.blocks, "directions": self.directions, "width": self.width, "seed": self.seed}
-        return feature_map(pretrained, self.parts, **more)
+        map_ = feature_map(pretrained, self.parts, **more)
+        return map_ if self.dtype == "float32" else map_.in_dtype(jnp.dtype(self.dtype))
 
     def sizes(self, k: int) -> tuple[int, ...]:
         """The size of each part of k features; InputError if these settings cannot give k features."""
@@ -88,7 +90,7 @@ class FeatureMap:
     part has length 1.
     `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
     `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
-    (privacy/statistics.py). A map is called like a predictor: map(head, x) = rows(x) kernel + bias. So `evaluate`,
+    (privacy/statistics.py). A map is called like a predictor: map(head, x) = score_rows(head, rows(x)). So `evaluate`,
     `outputs` and `export` take it, and recipes and stores handle it like a predictor, with statistics as components.
 
     >>> head = demo.statistics.solve()
@@ -120,8 +122,9 @@ class FeatureMap:
 
     @property
     def settings(self) -> FeatureSettings:
-        """The arguments of `feature_map` that made it."""
-        return FeatureSettings(self.parts, self.blocks, self.directions, self.width, self.seed)
+        """The arguments of `feature_map` that made it, and the compute dtype."""
+        dtype = jnp.dtype(self.dtype or self.projection.dtype).name
+        return FeatureSettings(self.parts, self.blocks, self.directions, self.width, self.seed, dtype)
 
     @property
     def identity(self) -> str:
@@ -166,14 +169,11 @@ class FeatureMap:
         return dataclasses.replace(self, predict=self.predict.in_dtype(dtype))
 
     def bind(self, function: str, head: Tree) -> "FeatureMap":
-        """The map with the number of outputs of a head {"kernel": "k c", "bias": "c"}; InputError for another tree."""
-        got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
-        c, k = (*got.get("bias", ()), 0)[0], sum(self.sizes)
-        require(got == {"bias": (c,), "kernel": (k, c)}, function, f"a kernel ({k}, c) and a bias (c,)", got)
-        return dataclasses.replace(self, outputs=c)
+        """The map with the number of outputs of a head of `Statistics.solve`; InputError for another tree."""
+        return dataclasses.replace(self, outputs=outputs_of(head, sum(self.sizes), function))
 
     def __call__(self, head: Tree, x: Array) -> Array:
-        return self.rows(x) @ head["kernel"] + head["bias"]
+        return score_rows(head, self.rows(x))
 
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
@@ -320,3 +320,29 @@ def feature_map(
     predict = Predictor({**pretrained.w, "head": head}, model, subset)
     projection = jnp.asarray(rng.standard_normal((d, width)) / d**0.5, dtype)
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
+
+
+def outputs_of(head: Tree, k: int, function: str) -> int:
+    """The number of classes c of a head of k features; InputError for another tree."""
+    got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
+    c = (*got.get("bias", ()), 0)[0]
+    expected = f"a center ({k},), a kernel ({k}, c) and a bias (c,)"
+    require(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, function, expected, got)
+    return c
+
+
+@public
+def score_rows(head: Tree, rows: Any) -> Any:
+    """The scores "n c" of rows of features "n k" by a head of `Statistics.solve`: (rows - center) kernel + bias.
+
+    Raises: InputError for another tree, and rows of other features.
+
+    >>> rows = tj.models.rows_of(demo.map, demo.test)
+    >>> tj.models.score_rows(demo.statistics.solve(), rows).shape
+    (12, 3)
+    """
+    expect(np.ndim(rows) == 2, 'rows "n k"', f"shape {np.shape(rows)}")
+    outputs_of(head, np.shape(rows)[1], "score_rows")
+    if isinstance(rows, np.ndarray):  # on the host, in the dtype of the rows
+        head = jax.tree.map(np.asarray, head)
+    return (rows - head["center"]) @ head["kernel"] + head["bias"]

@@ -29,7 +29,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, expect, require
+from tangent_jax.core import Tree, expect, require, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
@@ -38,7 +38,7 @@ from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.public import check_public, inverse_root
 from tangent_jax.privacy.train import fit_private
-from tangent_jax.solver.statistics import Settings, Statistics
+from tangent_jax.solver.statistics import Settings, Statistics, checked_rows
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
@@ -82,7 +82,9 @@ class Contribution:
     shares: tuple[float, float, float] = SHARES
 
     def __post_init__(self) -> None:
-        good = len(self.shares) == 3 and min(self.shares) >= 0 and self.shares[1] > 0
+        whole_number("classes", self.classes, 1)
+        whole_number("size", self.size, 1)
+        good = len(self.shares) == 3 and all(0 <= share < np.inf for share in self.shares) and self.shares[1] > 0
         require(good, "Contribution", "shares of G, B and the counts, 0 or more, that of B above 0", self.shares)
 
     @property
@@ -130,7 +132,7 @@ class Contribution:
         return whole.of_classes(sorted(names))
 
     def head(self, noised: Statistics, classes: Sequence[str], mechanism: Mechanism) -> Tree:
-        """The head {"kernel": "k c", "bias": "c"} of noisy statistics, in the order of `classes`."""
+        """The head of noisy statistics (`Statistics.solve`), in the order of `classes`."""
         deviation = float(mechanism.noise_multiplier) * float(mechanism.clip_norm) / float(self.scales[1])
         return denoise(noised, deviation).of_classes(classes).solve(SETTINGS)
 
@@ -148,7 +150,8 @@ def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> F
     Args:       map_: by `feature_map`; public: its features of public images, or None; private: its features of the
                 images whose statistics will be released, to check that none of them is public.
     Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
-    Raises:     InputError for no public image, or an image that is public and private.
+    Raises:     InputError for no public image, one whose features are not finite, or an image that is public and
+                private.
 
     >>> unit = tj.privacy.on_sphere(demo.map, demo.test, demo.train)
     >>> float(np.linalg.norm(tj.models.rows_of(unit, demo.train)[0]))
@@ -160,7 +163,7 @@ def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> F
         return dataclasses.replace(map_, center=jnp.zeros(k), root=jnp.eye(k))
     expect(len(public), "a public image at least", "none")
     check_public("on_sphere", *([identifier for identifier, _ in part.examples] for part in (public, private)))
-    rows = rows_of(map_, public).astype(np.float64)
+    rows = checked_rows(map_, public).astype(np.float64)
     center = rows.mean(0)
     root = inverse_root(np.cov(rows.T, bias=True).astype(np.float32)[None])[0]
     return dataclasses.replace(map_, center=jnp.asarray(center, jnp.float32), root=root)
@@ -225,11 +228,14 @@ def denoise(noised: Statistics, deviation: float) -> Statistics:
     Args:       deviation: the standard deviation of the noise of B, sigma C / b. The result is post-processing of
                 released values, and as private as they are.
     Edge cases: without noise all stays the same, except counts below 1.
+    Raises:     InputError for numbers that are not finite.
 
     >>> calm = tj.privacy.denoise(demo.statistics, deviation=0.5)
     >>> calm.counts.tolist()
     [8.0, 8.0, 8.0]
     """
+    is_finite = all(np.isfinite(leaf).all() for leaf in (noised.gram, noised.sums, noised.counts))
+    expect(is_finite, "statistics that are finite", "NaN or infinity")
     counts = np.maximum(noised.counts, 1.0)
     n, mean = counts.sum(), noised.sums.sum(0) / counts.sum()
     apart = noised.sums / counts[:, None] - mean

@@ -198,7 +198,7 @@ class Filling:
         for name in placement.from_writer(lambda: [*self.store]):
             held = placement.from_writer(partial(self.component, name))
             if name not in self.store:
-                self.store.add(name, *held)
+                self.store.put(name, *held)
 
     def stale(self) -> list[str]:
         """The components of other settings, data or weights, or without the factors that are asked for."""
@@ -214,7 +214,7 @@ class Filling:
         """Adds a shard's component."""
         origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=fitted.certificate)
         own = factors_of(*self.shards.own(name), self.shards.recipe, fitted.dw) if self.factors else None
-        placement.in_writer(partial(self.store.add, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
+        placement.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""

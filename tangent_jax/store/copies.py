@@ -19,6 +19,7 @@ from tangent_jax.core.files import file_fingerprint, fingerprint, inside, write_
 from tangent_jax.core.journal import Journal
 from tangent_jax.core.snapshots import Remote
 from tangent_jax.store.disk import MARKS, Disk, is_store
+from tangent_jax.store.kinds import check_file
 
 
 @public
@@ -52,7 +53,8 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """Copies a store from a URL to a folder, a new one or one with an earlier state of the store; returns as `push`.
 
     Raises: InputError if the folder holds another store, or lines that the URL lacks; if an object is missing or
-            altered; and if the URL holds no store. The folder stays as before, or has the URL's state.
+            altered; for a component that `Store.add` would not take; and if the URL holds no store. The folder stays
+            as before, or has the URL's state.
 
     >>> _ = tj.store.push(demo.store(), "memory://examples/pulled")
     >>> folder = demo.folder() / "copy"
@@ -68,6 +70,9 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     objects = root.with_name(f".{root.name}.pull")
     wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
     remote.fetch(objects, {*wanted.values()})
+    for name, whole in wanted.items():
+        if name.startswith("components/"):
+            check_file(objects / whole, name)
     new = sum(name not in before or file_fingerprint(root / name) != whole for name, whole in wanted.items())
     if is_store(root):
         go_on(Disk(root), remote, objects)

@@ -8,17 +8,28 @@ Both are trees of leaves. A store keeps, adds, removes and exports them in the s
 component is of statistics if its provenance has the settings of features (solver/statistics.py).
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, instance, of_shape, trees
+from tangent_jax.core import InputError, Tree, expect, instance, of_shape, trees
 from tangent_jax.core.boundary import public
 from tangent_jax.core.checks import speaking
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
-from tangent_jax.solver.statistics import Statistics, check_leaves, from_tree
+from tangent_jax.solver.statistics import (
+    Settings,
+    Statistics,
+    System,
+    check_leaves,
+    check_lengths,
+    check_spread,
+    from_tree,
+)
+from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance, check_one_body, check_same
 from tangent_jax.store.sums import Mapped, compose
 
@@ -31,6 +42,10 @@ class TangentWeights:
     def check(self, dw: Tree, origin: Provenance) -> None:
         """Raises InputError for numbers that differ from the provenance, or are not finite."""
         check_component(dw, origin)
+
+    def check_new(self, dw: Tree, origin: Provenance) -> None:
+        """`check`, and what takes too long for every read: once, where a component comes in."""
+        self.check(dw, origin)
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
         """Raises InputError for shapes or dtypes that differ from those of another component."""
@@ -55,7 +70,11 @@ class SumsOfFeatures(TangentWeights):
 
     def check(self, dw: Tree, origin: Provenance) -> None:
         k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
-        settings_of(origin).sizes(k)
+        check_lengths(dw, settings_of(origin).sizes(k))
+
+    def check_new(self, dw: Tree, origin: Provenance) -> None:
+        self.check(dw, origin)
+        check_spread(dw, settings_of(origin).sizes(dw["sums"].shape[1]))
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
         gram, shape = np.shape(other["gram"]), np.shape(dw["gram"])
@@ -69,7 +88,7 @@ class SumsOfFeatures(TangentWeights):
 
         def wide(name: str, own: Tree) -> Tree:
             origin = origins[name]
-            with speaking("Store"):  # runs in the thread that reads ahead
+            with speaking(f"Store, component {name}"):  # runs in the thread that reads ahead
                 self.check(own, origin)  # another machine may have written the file, past the checks of `add`
             return widen(own, origin.classes, classes)
 
@@ -134,14 +153,41 @@ def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
     return kind.sum(kind.summands(components, origins))
 
 
-def statistics_of(total: Tree, origins: Origins) -> Statistics:
+@dataclasses.dataclass(frozen=True, eq=False)
+class SumOfComponents(Statistics):
+    """The sum of components; where no head can be solved from it, the error names a component that no images give."""
+
+    components: Mapping[str, Tree]
+    origins: Origins
+
+    def system(self, settings: Settings) -> System:
+        settings.check()
+        try:
+            return super().system(settings)
+        except InputError:
+            for name, own in self.components.items():
+                with speaking(f"Store, component {name}"):
+                    kind_of([self.origins[name]]).check_new(own, self.origins[name])
+            raise
+
+
+def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistics:
     """The sum of components of statistics; InputError for tangent weights."""
     do = "Compose them"
     expect(all(origin.features for origin in origins.values()), "statistics", "tangent weights", do)
-    first = next(iter(origins.values()))
+    total, first = composition(components, origins), next(iter(origins.values()))
     settings = settings_of(first)
     sizes, source = settings.sizes(total["sums"].shape[1]), settings.identity(first.anchor)
-    return from_tree(total, classes_of(origins), sizes, source)
+    own = from_tree(total, classes_of(origins), sizes, source)
+    return SumOfComponents(**vars(own), components=components, origins=origins)
+
+
+def check_file(path: Path, name: str) -> None:
+    """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
+    dw, metadata = read_component(path, check=False)
+    origin = Provenance.from_json(metadata.get("provenance", ""), name)
+    with speaking(f"Store, {name}"):
+        kind_of([origin]).check_new(dw, origin)
 
 
 def settings_of(origin: Provenance) -> FeatureSettings:

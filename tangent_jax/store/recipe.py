@@ -18,18 +18,18 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
-from tangent_jax.models.mapped import rows_of
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve
-from tangent_jax.solver.statistics import as_tree, moments
+from tangent_jax.solver.statistics import as_tree, checked_rows, moments
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
+from tangent_jax.train.targets import as_labels
 
 SOLVERS = ("adam", "optimum")
 """The ways to train a component: see `Recipe`."""
@@ -96,6 +96,8 @@ class Recipe:
         """Raises InputError for invalid settings, before any long computation; spells the loss in one way."""
         self.objective()
         object.__setattr__(self, "loss", spell_loss(self.loss))  # equal losses are equal recipes
+        if self.features is not None:
+            object.__setattr__(self, "features", dataclasses.replace(self.features, dtype=self.dtype))
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
@@ -181,8 +183,7 @@ class Recipe:
     def map(self, pretrained: Pretrained, outputs: int) -> Any:
         """The feature map; it is called, evaluated and exported like a predictor."""
         assert self.features is not None
-        features, dtype = self.features.of(pretrained), None if self.dtype == "float32" else jnp.dtype(self.dtype)
-        return dataclasses.replace(features.in_dtype(dtype), outputs=outputs)
+        return dataclasses.replace(self.features.of(pretrained), outputs=outputs)
 
     def for_shard(self, name: str) -> "Recipe":
         """The recipe of a named shard: with its own order of examples."""
@@ -230,5 +231,6 @@ def of_version_0_3(fields: Any) -> Any:
 def sum_features(map_: Any, features: Features) -> Fitted:
     """The statistics of the features as leaves, in the form of a run's result; one pass."""
     began = time.perf_counter()
-    leaves = as_tree(*moments(rows_of(map_, features), np.asarray(features.targets), map_.outputs))
+    targets = as_labels(features.targets, map_.outputs)
+    leaves = as_tree(*moments(checked_rows(map_, features), targets, map_.outputs))
     return Fitted(leaves, [], time.perf_counter() - began, 1)

@@ -101,13 +101,20 @@ class Store(Disk, Mapping[str, Tree]):
                 or of another shape, it could not be summed with those here, it saw an example that was removed, or an
                 image is private in one account and public in another.
         """
+        self.put(name, dw, provenance, factors, shown, is_made_here=False)
+
+    def put(
+        self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False,
+        is_made_here: bool = True,
+    ) -> None:  # fmt: skip
+        """`add`; what takes long to check is not checked of a component that was just made here of images."""
         check_spelling(name)
         with self.using(change=True):
             expect(name not in self, "a new name", f"{name}, which {self.root} holds")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
-            kind.check(dw, provenance)
+            (kind.check if is_made_here else kind.check_new)(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
@@ -249,10 +256,10 @@ class Store(Disk, Mapping[str, Tree]):
     def statistics(self) -> Statistics:
         """The sum of components of statistics over all their classes; neither written nor journaled.
 
-        Raises: InputError for a store of tangent weights, or an empty one.
+        Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
         expect(len(self), "at least one component", f"none in {self.root}")
-        return statistics_of(self.sum(), self.origins)
+        return statistics_of(self, self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
         """Journals an export of tangent weights of all components to `path`, before the export is made.

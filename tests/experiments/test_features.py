@@ -7,6 +7,7 @@ import pytest
 from run_binary import run
 
 from experiments.shared.folds import dual_lda, folds_of
+from tangent_jax.models.ntk import score_rows
 from tangent_jax.solver.statistics import Settings, Statistics
 
 
@@ -23,7 +24,7 @@ def test_scores_of_gram_matrices_are_those_of_statistics():
     grams = [part @ part.T for part in np.split(rows, [4], 1)]
     for shrinkage, got in zip((0.1, 1.0), dual_lda(grams, 9, targets, held, 2.0, (0.1, 1.0)), strict=True):
         head = own.solve(Settings("lda", shrinkage, 2.0))
-        want = rows[held] @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+        want = score_rows(head, rows[held])
         got *= len(train[0])
         np.testing.assert_allclose(got - got[:, :1], want - want[:, :1], atol=1e-3)
 

@@ -151,6 +151,30 @@ def test_what_has_no_share_is_not_released(case):
         Contribution(3, K, (1.0, 0.0, 0.0))
 
 
+@pytest.mark.parametrize("shares", [(0.0, 1.0, np.inf), (0.0, np.nan, 0.0), (np.nan, 1.0, 0.0), (0, 1), (-1, 1, 0)])
+def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(case, tmp_path, shares):
+    map_, data = case
+    with pytest.raises(InputError, match="shares of G, B and the counts, 0 or more, that of B above 0; got"):
+        release_statistics(map_, data, CLASSES, mechanism=LITTLE, shares=shares, folder=tmp_path)
+    assert not [*tmp_path.iterdir()]  # no ledger
+    for wrong in ((-1, K), (3, -1), (0, K), (1.5, K), (3, None)):
+        with pytest.raises(InputError, match=r"(classes|size) >= 1, a whole number; got"):
+            Contribution(*wrong)
+
+
+def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_line(case):
+    map_, data = case
+    built, x = dataclasses.replace(map_, center=None, root=None), np.array(data.inputs)
+    x[7] = np.nan
+    public = dataclasses.replace(data, inputs=x, examples=tuple((f"{i + 1000:064x}", f"{i}.png") for i in range(N)))
+    with pytest.raises(InputError, match=r"must be finite and not all 0; got NaN or infinity, of 7\.png"):
+        on_sphere(built, public, data)
+    exact = of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
+    for name in ("gram", "sums", "counts"):
+        with pytest.raises(InputError, match="denoise: expected statistics that are finite; got NaN or infinity"):
+            denoise(dataclasses.replace(exact, **{name: getattr(exact, name) * np.nan}), 1.0)
+
+
 def test_a_head_is_solved_for_whatever_the_noise(case):
     map_, data = case
     rows = rows_of(map_, data)

@@ -12,7 +12,16 @@ from tangent_jax.core import InputError, trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.load import load
 from tangent_jax.models.ntk import FeatureSettings
-from tangent_jax.solver.statistics import Settings, Statistics, make_statistics
+from tangent_jax.solver.statistics import (
+    Settings,
+    Statistics,
+    as_tree,
+    check_leaves,
+    check_lengths,
+    check_spread,
+    make_statistics,
+    moments,
+)
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.kinds import SumsOfFeatures
@@ -98,30 +107,84 @@ def test_statistics_of_other_features_or_classes_are_refused_by_the_field(tmp_pa
     assert store.verify() == []
 
 
+def in_gram(tree, i, j, more):
+    """The leaves with a number added to one of G, of three features."""
+    gram = tree["gram"].copy()
+    gram[[(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)].index((i, j))] += more
+    return {**tree, "gram": gram}
+
+
+def lone(tree):
+    """The leaves of a class of equal images whose G is not that of their features."""
+    sums = np.array([[0.0, 0, 0], [50, 0, 0]])
+    return {"counts": np.array([0.0, 50.0]), "gram": np.array([25.0, 0, 0, 25, 0, 0]), "sums": sums}
+
+
 WRONG = {
     "NaN": (lambda t: {**t, "gram": t["gram"] * np.nan}, "gram finite; got NaN or infinity"),
     "a triangle of another size": (lambda t: {**t, "gram": t["gram"][:-1]}, r"gram of shape \(6,\); got \(5,\)"),
-    "negative counts": (lambda t: {**t, "counts": -t["counts"]}, "counts >= 0; got one below"),
+    "negative counts": (lambda t: {**t, "counts": -t["counts"]}, "counts that are whole numbers >= 0; got -5"),
+    "counts in parts": (lambda t: {**t, "counts": t["counts"] / 2}, "counts that are whole numbers >= 0; got 2.5"),
+    "counts beyond f64": (lambda t: {**t, "counts": t["counts"] + 1e300}, "counts that are whole numbers >= 0; got 1e"),
     "a square": (lambda t: {**t, "gram": np.eye(3)}, r"gram of shape \(6,\); got \(3, 3\)"),
     "f32": (lambda t: jax.tree.map(np.float32, t), "counts in float64; got float32"),
     "a leaf too few": (lambda t: {"gram": t["gram"], "sums": t["sums"]}, "the leaves counts, gram, sums"),
     "sums of no class": (lambda t: {**t, "sums": t["sums"][0]}, "of shape"),
-}
+    "no image": (lambda t: jax.tree.map(np.zeros_like, t), "statistics of one image at least; got none"),
+    "G negated": (lambda t: {**t, "gram": -t["gram"]}, "gram with a trace of 9, the number of images, in part 1"),
+    "G halved": (lambda t: {**t, "gram": t["gram"] / 2}, "gram with a trace of 9, .*; got 4.5"),
+    "more counts": (lambda t: {**t, "counts": t["counts"] + 1}, "gram with a trace of 11, .*; got 9"),
+    "huge sums": (lambda t: {**t, "sums": t["sums"] * 1e200}, "sums of numbers no larger than the counts"),
+    "huge G": (lambda t: in_gram(t, 0, 1, 1e200), "gram of numbers no larger than the counts; got 1e[+]200"),
+    "sums too long": (lambda t: {**t, "sums": np.full((2, 3), 3.9)}, "sums of each class no longer than its count"),
+    "sums of an empty class": (
+        lambda t: {**t, "counts": np.array([0.0, 9.0])}, "sums of numbers no larger than the counts"),
+    "G of a negative direction": (lambda t: in_gram(t, 0, 1, 8.0), "positive semi-definite to rounding; got sums"),
+    "less spread than means have": (lone, "positive semi-definite to rounding; got sums of no images"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_corrupt_statistics_are_refused_in_one_line_when_added_and_when_read(tmp_path, case, monkeypatch):
+def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read(tmp_path, case, monkeypatch):
     change, match = WRONG[case]
     wrong = change(sums(1))
     store = summed(tmp_path, (0,))
     with pytest.raises(InputError, match=match):
         store.add("wrong", wrong, origin_of_sums(1))
     with monkeypatch.context() as patch:  # a store that another program wrote
-        patch.setattr(SumsOfFeatures, "check", lambda *_: None)
-        patch.setattr(SumsOfFeatures, "check_beside", lambda *_: None)
+        for check in ("check", "check_new", "check_beside"):
+            patch.setattr(SumsOfFeatures, check, lambda *_: None)
         store.add("wrong", wrong, origin_of_sums(1))
-    with pytest.raises(InputError, match=f"Store: expected .*{match}"):
-        store.statistics()
+    with pytest.raises(InputError, match=f"Store, component wrong: expected .*{match}"):
+        store.statistics().solve()
+    tj.store.push(store, f"memory://{tmp_path}")
+    with pytest.raises(InputError, match=f"Store, components/.*: expected .*{match}"):
+        tj.store.pull(tmp_path / "copy", f"memory://{tmp_path}")
+    assert not (tmp_path / "copy").exists()
+
+
+def unit_rows(rows, sizes):
+    """Rows whose parts have length 1, in f32, as a feature map gives them."""
+    parts = np.split(np.asarray(rows, np.float32), np.cumsum(sizes)[:-1], 1)
+    return np.concatenate([part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts], 1)
+
+
+@pytest.mark.parametrize(("count", "distinct"), [(1, 1), (2, 2), (100_000, 1), (100_000, 30), (3000, 3000)])
+def test_what_images_sum_to_passes(count, distinct):
+    sizes = (20, 64)
+    rows = unit_rows(np.random.default_rng(0).standard_normal((distinct, 84)) + 2, sizes)[np.arange(count) % distinct]
+    tree = as_tree(*moments(rows, np.arange(count) % distinct % 4, 4))
+    assert check_leaves(tree, 4) == 84
+    check_lengths(tree, sizes)
+    check_spread(tree, sizes)
+
+
+def test_parts_of_the_features_that_are_swapped_are_refused():
+    sizes = (20, 64)
+    rows = unit_rows(np.random.default_rng(0).standard_normal((50, 84)), sizes)
+    swapped = as_tree(*moments(np.roll(rows, 64, 1), np.arange(50) % 4, 4))
+    with pytest.raises(InputError, match="gram with a trace of 50, the number of images, in part 1 of the features"):
+        check_lengths(swapped, sizes)
 
 
 def test_a_gram_matrix_that_is_not_symmetric_is_refused():
@@ -193,7 +256,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
     for format in ("torch", "peft"):
         with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
             tj.export(tmp_path / format, predict, head, {}, format)
-    with pytest.raises(InputError, match=r"export: expected a kernel \(112, c\) and a bias"):
+    with pytest.raises(InputError, match=r"export: expected a center \(112,\), a kernel \(112, c\) and a bias"):
         tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
 
 

@@ -5,20 +5,24 @@ server knows the anchor itself, so no contributor decides what others must fit.
 """
 
 import dataclasses
+import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_federation.contributor import Contribution, read_bytes
+from tangent_federation.contributor import Contribution, in_classes, read_bytes
 from tangent_federation.settings import Request, check
 from tangent_jax.core import Tree
 from tangent_jax.store import Receipt, is_store, kind_of, make_provenance, plan_removal, read_factors, remove
 from tangent_jax.store.provenance import Provenance, check_one_body
+
+LONGEST = 200  # characters of a name
 
 
 class Removed(NamedTuple):
@@ -52,35 +56,44 @@ class Collection:
 
         Args: sent: None where nothing came, and then `said`: why.
         """
-        try:
+        with leaving_out(name, self.left_out):
             check(sent is not None, "a contribution", said)
             assert sent is not None
             self.add(name, sent)
             self.left_out.pop(name, None)
             self.bytes[name] = sum(map(len, sent))
             return True
-        except OSError:
-            raise  # the server's disk, and no contributor's fault
-        except Exception as error:  # whatever a file makes of the readers: it ends nobody else's run
-            self.left_out[name] = one_line(error)
-            return False
+        return False
 
     def add(self, name: str, sent: Contribution) -> None:
         """Adds a component to the store, with the provenance that the server vouches for.
 
         Raises: InputError for a file that is too large or no component, of another anchor or other leaves or shapes,
-                with NaN or infinity, of an image that was removed, or under a name that is taken.
+                of classes that nobody asked for, with numbers that no images give, of an image that was removed, or
+                under a name that is taken.
         """
-        most, size = self.request.most_bytes, max(map(len, sent))
-        check(size <= most, f"a file of at most {most} bytes", size)
+        for part in sent:
+            check_file(part, self.request.most_bytes)
         dw, metadata = read_bytes(sent.component)
         said = Provenance.from_json(metadata.get("provenance", ""), name)  # without a seal: nothing is opened for it
         origin = self.vouch(name, said)
+        self.check_said(said)
         kind = kind_of([origin])
         check_one_body("federation", self.expected, origin)
         kind.check(dw, origin)
         kind.check_beside(dw, origin, self.zeros(), self.expected)
+        if origin.features is not None:
+            images, listed = int(dw["counts"].sum()), len(origin.examples)
+            check(images == listed, f"a list of the {images} images that the counts count", f"one of {listed}")
         self.store.add(name, dw, origin, self.factors(name, dw, sent) if self.request.factors else None)
+
+    def check_said(self, said: Provenance) -> None:
+        """Raises InputError unless the classes are those asked for, by name; of statistics, some, in the same order."""
+        asked = self.request.classes
+        some = tuple(name for name in asked if name in said.classes)
+        wanted = asked if said.features is None else some
+        do = f"{', '.join(said.classes)[:100]} of {', '.join(asked)[:100]}"
+        check(said.classes == wanted != (), "the classes asked for, in their order", do)
 
     def vouch(self, name: str, said: Provenance) -> Provenance:
         """The provenance of a contributor's component: what decides a sum is checked, all else is the server's."""
@@ -116,6 +129,55 @@ class Collection:
         if stale:
             self.store.discard(stale)
         return [name for name in names if name not in self.store]
+
+
+@contextmanager
+def leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
+    """Notes why a contributor is left out, whatever its answer makes of the readers: it ends nobody else's run."""
+    try:
+        yield
+    except OSError:
+        raise  # the server's disk, and no contributor's fault
+    except Exception as error:
+        left_out[name] = one_line(error)
+
+
+def check_file(content: Any, most: int) -> bytes:
+    """The bytes of a file that an answer holds; InputError for anything else, and for more bytes than are taken."""
+    check(isinstance(content, bytes), "a file of bytes", type(content).__name__)
+    check(len(content) <= most, f"a file of at most {most} bytes", len(content))
+    return content
+
+
+def who(answer: Mapping[str, Any] | None, why: str) -> tuple[str, set[str]]:
+    """(the name of a contributor, the names of its classes) in its answer; InputError for others than plain names."""
+    check(answer is not None, "an answer", why)
+    assert answer is not None
+    name, text = answer.get("name"), answer.get("classes")
+    check(is_name(name), f"a name of up to {LONGEST} characters that show", repr(name)[:LONGEST])
+    classes = json.loads(text) if isinstance(text, str) else None
+    good = isinstance(classes, list) and all(map(is_name, classes))
+    check(good, "a list of the names of classes", repr(text)[:LONGEST])
+    return str(name), {*classes}
+
+
+def is_name(name: Any) -> bool:
+    """True for a text of some characters that show."""
+    return isinstance(name, str) and 0 < len(name) <= LONGEST and name.isprintable()
+
+
+def accuracy(predict: Any, dw: Tree, classes: Sequence[str], test: str, cache: str) -> dict[str, Any]:
+    """{"accuracy": on the test images of a data set, by the names of classes, "unknown": its classes that nobody has}.
+
+    An image of a class that nobody has counts as wrong.
+    """
+    dataset = tj.open_dataset(test)
+    every = predict.features(dataset.test, tj.Cache(cache))
+    own, unknown = {*dataset.classes} & {*classes}, {*dataset.classes} - {*classes}
+    rows = np.flatnonzero([dataset.classes[label] in own for label in every.targets])
+    known = in_classes(every.take(rows), dataset.classes, (*classes, *sorted(unknown)))
+    right = tj.evaluate(predict, dw, known) * len(known) / len(every) if len(known) else 0.0
+    return {"accuracy": right, "unknown": sorted(unknown)}
 
 
 def one_line(error: Exception) -> str:

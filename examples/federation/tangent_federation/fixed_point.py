@@ -1,6 +1,6 @@
 """Statistics as whole numbers, which a secure sum adds without an error.
 
-    v = floor((x + R) 2^(24 limbs) / 2 R),    v = sum_j l_j 2^(24 j),    0 <= l_j < 2^24         |x| <= R = 2^p
+    v = floor((x + R) 2^(24 limbs) / 2 R),    v = sum_j l_j 2^(24 j),    0 <= l_j < 2^24         |x| < R = 2^p
 
 SecAgg+ of Flower clips to a range, rounds at random to whole numbers and adds modulo 2^32. Limbs are whole numbers in
 its range already, so it rounds nothing; up to 255 of them add below 2^32. One limb alone is left to SecAgg+'s own
@@ -35,12 +35,12 @@ def encode(x: np.ndarray, limit: float, limbs: int) -> np.ndarray:
     for _ in range(limbs - 1):
         parts.append(left % scale)
         left = left // scale
-    return np.array([*parts, np.minimum(left, scale - 1)], np.float64)
+    return np.array([*parts, left], np.float64)
 
 
 def power_of_two(limit: float) -> float:
-    """The least power of two that is not less: by it numbers are divided and multiplied without rounding."""
-    return 2.0 ** math.ceil(math.log2(limit))
+    """The least power of two that is more: numbers are divided by it without rounding, to less than 1."""
+    return math.ldexp(1.0, math.frexp(limit)[1])
 
 
 def to_integers(x: np.ndarray, limit: float, limbs: int) -> np.ndarray:

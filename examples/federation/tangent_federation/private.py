@@ -27,6 +27,7 @@ from tangent_jax.privacy.statistics import ADDED, OBJECTIVE
 from tangent_jax.solver import Statistics
 
 SHARES = (0.0, 1.0, 0.0)  # class sums alone: G of a few contributors' images drowns in noise
+MOST = 1e9  # images of a contributor; and a number of a clipped sum, whose square f32 holds
 
 
 def mechanism_of(settings: Settings) -> tj.privacy.Mechanism:
@@ -73,17 +74,37 @@ def release(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism)
     return file_bytes(noised.tree, {"statistics": json.dumps(said)})
 
 
-def read_release(content: bytes, map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
-    """The statistics of a file of `release`; InputError for other features or classes, NaN or infinity."""
+def read_release(
+    content: bytes, map_: FeatureMap, classes: tuple[str, ...], mechanism: tj.privacy.Mechanism
+) -> Statistics:
+    """The statistics of a file of `release`, whose G and counts follow from the number of images n.
+
+    Raises: InputError for other features or classes, numbers that are not finite, and sums longer than n images and
+            their noise have.
+    """
     tree, metadata = read_bytes(content)
     said = json.loads(metadata.get("statistics", "{}"))
+    check(isinstance(said, dict), "fields of statistics", type(said).__name__)
     check(said.get("source") == map_.identity, "statistics of the server's features", "of others")
-    check(tuple(said.get("classes", ())) == tuple(sorted(classes)), "statistics of the classes asked for", "of others")
-    wanted = {path: leaf.shape for path, leaf in trees.leaves(empty(map_, classes).tree).items()}
-    got = {path: leaf.shape for path, leaf in trees.leaves(tree).items()}
-    check(got == wanted, f"leaves {wanted}", got)
+    check(said.get("classes") == sorted(classes), "statistics of the classes asked for", "of others")
+    wanted = shapes_of(empty(map_, classes).tree)
+    check(shapes_of(tree) == wanted, f"leaves {wanted}", shapes_of(tree))
     check(all(np.isfinite(leaf).all() for leaf in trees.leaves(tree).values()), "numbers that are finite", "NaN")
-    return tj.solver.statistics.from_tree(tree, sorted(classes), map_.sizes, map_.identity)
+    counts, sums, k = tree["counts"], tree["sums"], sum(map_.sizes)
+    n, noise = counts.sum(), mechanism.noise_multiplier * mechanism.clip_norm
+    good = 1 <= n <= MOST and np.ptp(counts) <= 1e-9 * n
+    check(good, f"equal counts of 1 to {MOST:g} images", f"{counts.min():g} to {counts.max():g}")
+    most = n + noise * (sums.size**0.5 + 10)  # noise of d numbers is longer than d^0.5 + 10 once in e^50 releases
+    check(
+        np.abs(sums).max() <= most and np.linalg.norm(sums) <= most, f"sums of length {most:g} at most", "longer ones"
+    )
+    gram = n / k * np.eye(k) + np.outer(sums.sum(0), sums.sum(0)) / n
+    return Statistics(gram, sums, counts, tuple(sorted(classes)), map_.sizes, map_.identity)
+
+
+def shapes_of(tree: Tree) -> dict[str, str]:
+    """The shape and dtype of each leaf."""
+    return {path: f"{leaf.dtype}{leaf.shape}" for path, leaf in trees.leaves(tree).items()}
 
 
 def empty(map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
@@ -118,11 +139,10 @@ def gradient_sum(step: Contribution, u: Array, targets: Array) -> Tree:
 def read_clipped(content: bytes, step: Contribution) -> np.ndarray:
     """The numbers of a file of `clipped`, "m"; InputError for other leaves, NaN or infinity."""
     tree, _ = read_bytes(content)
-    wanted = {path: leaf.shape for path, leaf in trees.leaves(step.zeros()).items()}
-    got = {path: leaf.shape for path, leaf in trees.leaves(tree).items()}
-    check(got == wanted, f"leaves {wanted}", got)
-    flat = np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in trees.leaves(tree).values()])
-    check(np.isfinite(flat).all(), "numbers that are finite", "NaN or infinity")
+    wanted = shapes_of(step.zeros())
+    check(shapes_of(tree) == wanted, f"leaves {wanted}", shapes_of(tree))
+    flat = np.concatenate([np.asarray(leaf).ravel() for leaf in trees.leaves(tree).values()])
+    check(np.isfinite(flat).all() and np.abs(flat).max() <= MOST, "numbers that are finite", "NaN or infinity")
     return flat
 
 

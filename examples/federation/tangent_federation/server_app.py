@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import tangent_jax as tj
 from tangent_federation import secure_sum
-from tangent_federation.collection import Collection, one_line, remove_from
+from tangent_federation.collection import Collection, accuracy, check_file, leaving_out, remove_from, who
 from tangent_federation.contributor import Contribution, file_bytes
 from tangent_federation.private import map_of, mechanism_of, read_clipped, read_release, release_sum
 from tangent_federation.settings import Request, Settings, check
@@ -58,14 +58,13 @@ class Federation:
         most = int(settings.most_mb * (1 << 20))
         self.request = Request(settings.recipe(), classes, public=settings.public, most_bytes=most)
         if settings.secure:
-            predict, dw = self.sum_securely()
+            predict, dw, classes = self.sum_securely()
         elif settings.privacy != "none":
-            predict, dw = self.release()
+            predict, dw, classes = self.release()
         else:
-            predict, dw = self.compose(forget)
+            predict, dw, classes = self.compose(forget)
         if settings.test:
-            test = predict.features(tj.open_dataset(settings.test).test, tj.Cache(settings.cache))
-            self.result["accuracy"] = tj.evaluate(predict, dw, test)
+            self.result |= accuracy(predict, dw, classes, settings.test, settings.cache)
         self.result |= {"left_out": dict(sorted(self.left_out.items())), "seconds": time.perf_counter() - began}
         self.result |= {"fingerprint": trees.fingerprint(dw), "names": [*self.nodes]}
         self.result["settings"] = dataclasses.asdict(settings)
@@ -111,16 +110,11 @@ class Federation:
         self.nodes = {f"node {node}": node for node in ids}
         known, classes = {}, {*filter(None, self.settings.classes.split(","))}
         for node, answer, why in self.ask(MessageType.QUERY, {name: RecordDict() for name in self.nodes}):
-            try:
-                check(answer is not None, "an answer", why)
-                assert answer is not None
-                name, own = str(answer["name"]), {str(each) for each in json.loads(str(answer["classes"]))}
+            with leaving_out(node, self.left_out):
+                name, own = who(answer, why)
                 check(name not in known, "a name of its own", f"{name}, which is taken")
-            except (ValueError, KeyError, TypeError) as error:
-                self.left_out[node] = one_line(error)
-                continue
-            known[name] = self.nodes[node]
-            classes |= set() if self.settings.classes else own
+                known[name] = self.nodes[node]
+                classes |= set() if self.settings.classes else own
         self.nodes = dict(sorted(known.items()))
         check(len(known) >= self.settings.least, f"{self.settings.least} contributors or more", len(known))
         return tuple(sorted(classes))
@@ -132,15 +126,16 @@ class Federation:
             own = dataclasses.replace(request, forget=forget.get(name, ()))
             requests[name] = RecordDict({"request": ConfigRecord({"json": own.to_json()})})
         for name, answer, why in self.ask(MessageType.TRAIN, requests):
-            fields = (
-                {} if answer is None else {field: answer[field] for field in Contribution._fields if field in answer}
-            )
-            collection.take(name, Contribution(**fields) if fields else None, why)
+            fields = {field: answer[field] for field in Contribution._fields if field in (answer or {})}
+            collection.take(name, Contribution(**{"component": b"", **fields}) if fields else None, why)
 
     # Composition
 
-    def compose(self, forget: Mapping[str, tuple[str, ...]]) -> tuple[Any, Tree]:
-        """(predictor, dw) or (feature map, head) of the components of all contributors."""
+    def compose(self, forget: Mapping[str, tuple[str, ...]]) -> tuple[Any, Tree, tuple[str, ...]]:
+        """(predictor, dw) or (feature map, head) of the components of all contributors, and the classes of its outputs.
+
+        Those of statistics are the classes of the components: a class of whoever is left out changes no bit.
+        """
         settings, recipe, began = self.settings, self.request.recipe, time.perf_counter()
         predict, store = recipe.predictor(self.request.classes), tj.Store(self.store)
         request = dataclasses.replace(self.request, factors=settings.merge == "inputs")
@@ -149,17 +144,18 @@ class Federation:
         self.left_out |= collection.left_out
         check(len(store), "a contributor at least", f"none in {store.root}")
         if settings.method == "taft":
-            dw = store.compose(how=settings.merge, penalty=settings.penalty)
+            dw, classes = store.compose(how=settings.merge, penalty=settings.penalty), request.classes
         else:
-            dw = store.statistics().solve()
+            total = store.statistics()
+            dw, classes = total.solve(), total.classes
         self.result |= {"bytes": sum(collection.bytes.values()), "contributors": len(store)}
         self.result["round_seconds"] = time.perf_counter() - began
-        return predict, dw
+        return predict, dw, classes
 
     # Sums of which the server sees no contributor's part, or adds noise to
 
-    def sum_securely(self) -> tuple[Any, Tree]:
-        """(feature map, head) of the secure sum of all contributors' statistics."""
+    def sum_securely(self) -> tuple[Any, Tree, tuple[str, ...]]:
+        """(feature map, head, its classes) of the secure sum of all contributors' statistics."""
         map_ = self.request.recipe.predictor(self.request.classes)
         total, count = secure_sum.run(self.grid, self.context, self.request, map_, self.settings)
         self.result |= {"contributors": count, "images": float(total.counts.sum())}
@@ -168,25 +164,23 @@ class Federation:
         path = Path(self.settings.out) / "statistics.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file_bytes(total.tree, {}))
-        return map_, total.solve()
+        return map_, total.solve(), total.classes
 
-    def release(self) -> tuple[Any, Tree]:
-        """(feature map, head) of private statistics."""
+    def release(self) -> tuple[Any, Tree, tuple[str, ...]]:
+        """(feature map, head, its classes) of private statistics."""
         settings, request = self.settings, self.request
         map_ = map_of(request.recipe.predictor(request.classes), request.public, settings.cache)
         mechanism = mechanism_of(settings)
         step = Step(len(request.classes), sum(map_.sizes), (0.0, 1.0, 0.0))
         record, parts = RecordDict({"request": ConfigRecord({"json": request.to_json()})}), {}
         for name, answer, why in self.ask(MessageType.TRAIN, dict.fromkeys(self.nodes, record)):
-            try:
-                check(answer is not None, "a contribution", why)
-                assert answer is not None
-                content = bytes(answer["component"])
-                check(len(content) <= request.most_bytes, f"a file of at most {request.most_bytes} bytes", len(content))
-                is_local = settings.privacy == "local"
-                parts[name] = read_release(content, map_, request.classes) if is_local else read_clipped(content, step)
-            except (ValueError, KeyError, TypeError) as error:
-                self.left_out[name] = one_line(error)
+            with leaving_out(name, self.left_out):
+                check(answer is not None and "component" in answer, "a contribution", why)
+                content = check_file(answer["component"], request.most_bytes)
+                if settings.privacy == "local":
+                    parts[name] = read_release(content, map_, request.classes, mechanism)
+                else:
+                    parts[name] = read_clipped(content, step)
         check(parts, "a contributor at least", "none")
         if settings.privacy == "local":
             noised = sum(parts[name] for name in sorted(parts))
@@ -195,4 +189,4 @@ class Federation:
             noised, fitted = release_sum(parts, map_, request.classes, mechanism, Path(settings.out) / "private")
             self.result["epsilon"] = fitted.spent.compute_epsilon()
         self.result["contributors"] = len(parts)
-        return map_, step.head(noised, request.classes, mechanism)
+        return map_, step.head(noised, request.classes, mechanism), request.classes

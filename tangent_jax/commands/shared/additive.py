@@ -11,7 +11,7 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, is_by_owner
 from tangent_jax.core import require
-from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_of
+from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_of, score_rows
 from tangent_jax.solver import Settings, Statistics, choose_settings
 
 RANPAC = 5000  # random ReLU features
@@ -101,7 +101,7 @@ class Additive(Method):
     def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
         """The test accuracy of the head from the sum of the shards' statistics."""
         head = self.statistics(divided, title).solve(self.chosen[0])
-        scores = self.rows_of(self.test, "test") @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+        scores = score_rows(head, self.rows_of(self.test, "test"))
         return float(np.mean(scores.argmax(1) == self.test.targets))
 
     def facts(self) -> dict[str, Any]:
