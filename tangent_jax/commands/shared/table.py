@@ -67,6 +67,12 @@ def spell(name: str) -> str:
 
 
 SEEDS = (1 << 32) - 1
+SHARE = flag(
+    "string",
+    "Training images to see: a seeded share, such as 0.1, or a file of identifiers or names, one per line; unset: all.",
+    default=None,
+)
+"""The flag --images of a command that trains on them."""
 TABLE: dict[str, partial] = {
     "weights": flag(
         "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file or URL."
@@ -125,6 +131,15 @@ TABLE: dict[str, partial] = {
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
     "radius": flag("float", "Radius of projected descent, the bound of |dw| (L2); unset: no bound.", low=0.0),
     "lr": flag("float", "Learning rate; for private runs in units of 1 / clip norm.", low=0.0, high=1e6),
+    "save_anchor": flag(
+        "string",
+        "Weights file (.safetensors, or URL) to write: the fine-tuned network with the head of --weights, as the "
+        "anchor of later runs. It names its images. --method=nlft.",
+        default=None,
+    ),
+    "leave_out_anchor_images": flag(
+        "bool", "Do not train on the images on which the anchor in --weights was fine-tuned.", default=False
+    ),
     "solver": flag("enum", "adam, or optimum: conjugate gradients, without learning rate or epochs.", SOLVERS),
     "certificate": flag(
         "float",
