@@ -27,7 +27,7 @@ from tangent_jax.data import Dataset, Examples, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define("batch_size", "head", "owners", blocks=1, epochs=50, lr=0.03, out="out/private")
-define("save_anchor", "leave_out_anchor_images", method=("taft", "nlft", "exact"))
+define("save_anchor", "leave_out_anchor_images", store=None, method=("taft", "nlft", "exact"))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )

@@ -25,6 +25,7 @@ from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Arrays
+from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.moves import Move, images_of
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
@@ -55,6 +56,7 @@ class Provenance:
     distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
     of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
     targets; `public`: (content identifier, name) of each public image that whitened its training or moved its anchor;
+    `session`: the first session of its anchor, None for pre-trained weights;
     `features`: the settings of the features that a component of statistics sums, None for tangent weights (kinds.py);
     `is_own`: False if another machine or user wrote it: then no folder, weights or data that it names are opened
     (`own`).
@@ -88,6 +90,7 @@ class Provenance:
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
     features: FeatureSettings | None = None
+    session: FirstSession | None = None
     is_own: bool = dataclasses.field(default=True, compare=False)
 
     def __post_init__(self) -> None:
@@ -167,6 +170,11 @@ class Provenance:
         """The moves of its anchor; none without a recipe."""
         return () if self.recipe is None else self.recipe.moves
 
+    @property
+    def anchor_images(self) -> tuple[tuple[str, str], ...]:
+        """(content identifier, name) of each image on which its anchor was fine-tuned: no removal changes the anchor."""
+        return () if self.session is None else self.session.images
+
     def protected_units(self) -> set[str]:
         """The names of the units that its privacy account protects: owners if the unit is an owner, else identifiers.
 
@@ -239,9 +247,8 @@ def make_provenance(
     expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(settings_of(model.preprocessing))}
     said["public"] = () if recipe is None else images_of(recipe.moves, True)
-    return Provenance(
-        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
-    )
+    said |= {"recipe": recipe, "features": features, "session": predict.session}
+    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, **said)
 
 
 def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:

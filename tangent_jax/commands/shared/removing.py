@@ -53,6 +53,8 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
             print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():
         print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
+    for line in plan.anchors:
+        print(f"NOT removed: {line}", file=sys.stderr)
     if plan.unseen:
         print(f"{len(plan.unseen)} images that no component saw: their cached rows go, if any", file=sys.stderr)
     unseen = {word for pair in plan.unseen for word in pair}
