@@ -134,7 +134,8 @@ def warn(fitted: tj.Fitted) -> None:
 def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
     """The features of the training images, with owners if there are any."""
     train = setup.features(predict, setup.train_images(dataset), "train inputs")
-    seen = {identifier for identifier, _ in train.examples} & (predict.session.identifiers if predict.session else {})
+    in_anchor = predict.session.identifiers if predict.session else frozenset()
+    seen = in_anchor & {identifier for identifier, _ in train.examples}
     if seen:
         raise InputError(
             f"private training images must not be in the anchor, which no epsilon of this run covers; {len(seen)} are in "

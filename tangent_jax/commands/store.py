@@ -159,8 +159,6 @@ def remove(store: tj.Store) -> dict[str, Any]:
         return {"plan": described, "unknown": plan.unknown, "removed": [], **traces._asdict()}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
-    for line in receipt.anchors:
-        print(f"NOT removed: {line}", file=sys.stderr)
     for name, optimum in receipt.optima.items():
         if not optimum.converged:
             asked = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"

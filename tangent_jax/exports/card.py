@@ -201,7 +201,7 @@ def anchor(predict: Predictor | FeatureMap, parts: list[Provenance], title: str)
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
     files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
     lines = [f"Architecture: {plain(title)} ({plain(settings)[:2000]})", f"Weights: {plain(', '.join(files))}"]
-    sessions = dict.fromkeys(own for own in (predict.session, *(part.session for part in parts)) if own)
+    sessions = dict.fromkeys(str(own) for own in (predict.session, *(part.session for part in parts)) if own)
     lines += [f"First session: {plain(own)}; no removal changes it" for own in sessions]
     body, head = fingerprints(predict.w)
     return [*lines, f"Fingerprints as it was linearised (SHA-256 of the leaves): body `{body}`, head `{head}`"]

@@ -21,7 +21,9 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
         file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.weights
         flags = {**session.settings, "store": store, "save_anchor": file}
         command = shlex.join(["tangent-jax", session.command, *(f"--{name}={value}" for name, value in flags.items())])
-        images, them = ("1 of the removed images is", "it") if count == 1 else (f"{count} of the removed images are", "them")
+        images, them = (
+            ("1 of the removed images is", "it") if count == 1 else (f"{count} of the removed images are", "them")
+        )
         spent = f" and spent {session.paid}" if session.paid else ""
         lines[origin.anchor] = (
             f"{images} in the anchor {file}, which was fine-tuned on {them}{spent}: the anchor does not change, and is "

@@ -12,7 +12,20 @@ from tangent_jax.commands.shared.removing import read_asked
 from tangent_jax.core import InputError, Tree, expand_path, normal_name, other_spellings, placement, trees, urls
 from tangent_jax.data import Dataset, Examples
 
-SAID = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon", "delta")
+SAID = (
+    "method",
+    "weights",
+    "dataset",
+    "images",
+    "subset",
+    "blocks",
+    "loss",
+    "lr",
+    "epochs",
+    "seed",
+    "epsilon",
+    "delta",
+)
 """The flags that a first session's settings always state; others where they are not the default."""
 MORE = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling", "noise")
 

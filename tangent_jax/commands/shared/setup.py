@@ -94,7 +94,8 @@ def train_images(dataset: Dataset) -> Examples:
             f"--leave_out_anchor_images needs --weights of a first session (finetune --save_anchor); {F.weights} names "
             "no images"
         )
-    rows = [row for row, own in enumerate(dataset.train.identifiers()) if own not in session.identifiers]
+    gone = session.identifiers
+    rows = [row for row, own in enumerate(dataset.train.identifiers()) if own not in gone]
     if not rows:
         raise InputError(f"--leave_out_anchor_images must leave images of {dataset.name}; all are in {F.weights}")
     return dataset.train.take(np.array(rows))
