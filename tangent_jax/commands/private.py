@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import anchors, command, plan, plots, setup, titles
+from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
 from tangent_jax.core import InputError, Tree, identity, require, trees
 from tangent_jax.data import Dataset, Examples, Owner
@@ -138,8 +138,8 @@ def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Ow
     seen = in_anchor & {identifier for identifier, _ in train.examples}
     if seen:
         raise InputError(
-            f"private training images must not be in the anchor, which no epsilon of this run covers; {len(seen)} are in "
-            f"{F.weights}. Pass --leave_out_anchor_images"
+            f"private training images must not be in the anchor, which no epsilon of this run covers; {len(seen)} are "
+            f"in {F.weights}. Pass --leave_out_anchor_images"
         )
     return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
 

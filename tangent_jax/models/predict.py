@@ -44,8 +44,9 @@ class Predictor:
     `method`: taft gives f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone if `output` is tangent; nlft gives f_{w +
     dw}(x). `linearization`: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
     subset's stage, from `features`; uint8 or normalised images for stage 0. Outputs are "b c", in f32 or wider; `dtype`
-    is the compute dtype; `session`: the first session of the anchor, as `Pretrained` has it. A pytree: w is data, so one compiled program serves all anchors of a shape; under
-    `jax.jit(predict)` w is a constant of the program.
+    is the compute dtype; `session`: the first session of the anchor, as `Pretrained` has it. A pytree: w is data, so
+    one compiled program serves all anchors of a shape and session; under `jax.jit(predict)` w is a constant of the
+    program.
 
     >>> predict = tj.tangent(demo.model)
     >>> dw = predict.zeros()

@@ -166,8 +166,8 @@ def find_images(
 ) -> tuple[dict[str, set[str]], dict[str, str]]:
     """({word of the request: the identifiers that it means}, {identifier: its name in a data set}).
 
-    A word is an identifier or the name of an image, in a component, its anchor or a data set. Other spellings of the word count
-    only where nothing has its own spelling.
+    A word is an identifier or the name of an image, in a component, its anchor or a data set. Other spellings of the
+    word count only where nothing has its own spelling.
     """
     others = {word: [*other_spellings(word)] for word in asked}
     for word, forms in others.items():

@@ -56,8 +56,8 @@ class Provenance:
     distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
     of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
     targets; `public`: (content identifier, name) of each public image that whitened its training or moved its anchor;
-    `session`: the first session of its anchor, None for pre-trained weights;
-    `features`: the settings of the features that a component of statistics sums, None for tangent weights (kinds.py);
+    `session`: the first session of its anchor, None for pre-trained weights; `features`: the settings of the features
+    that a component of statistics sums, None for tangent weights (kinds.py);
     `is_own`: False if another machine or user wrote it: then no folder, weights or data that it names are opened
     (`own`).
 
@@ -172,7 +172,7 @@ class Provenance:
 
     @property
     def anchor_images(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image on which its anchor was fine-tuned: no removal changes the anchor."""
+        """(content identifier, name) of each image on which its anchor was fine-tuned; no removal changes that."""
         return () if self.session is None else self.session.images
 
     def protected_units(self) -> set[str]:

@@ -90,8 +90,8 @@ def check(predict: tj.Predictor) -> None:
     moves = any(not path.startswith("head/") for path in predict.subset.paths)
     if not moves or before.model.with_classes(predict.model.classes) != predict.model:
         raise InputError(
-            "--save_anchor needs a --subset of the network's own leaves below its head, such as blocks, with a new head; "
-            f"got {predict.subset.name}"
+            "--save_anchor needs a --subset of the network's own leaves below its head, such as blocks, with a new "
+            f"head; got {predict.subset.name}"
         )
 
 
