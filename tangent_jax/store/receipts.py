@@ -31,9 +31,9 @@ COUNTED = "The penalty Lambda of a component under optima still counts the remov
 LIMITS = (
     "Deleted files of the store are listed under deleted, and so is data of the removed images that this library wrote "
     "outside it, where the components' provenance names it. Known copies that were left alone, exports too, are under "
-    "not_reached. Not covered: the pre-trained anchor; anchors that removed images moved in earlier rounds (under "
-    "anchors; repeat those rounds); settings chosen with the removed data; models in other folders that saw the same "
-    "images; copies and backups of other programs."
+    "not_reached. Not covered: the pre-trained anchor, and one that was fine-tuned on removed images (under anchors); "
+    "settings chosen with the removed data; models in other folders that saw the same images; copies and backups of "
+    "other programs."
 )
 
 
