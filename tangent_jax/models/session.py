@@ -1,7 +1,7 @@
 """The first session of an anchor: the images on which a network was fine-tuned before it was linearised.
 
-A weights file of such an anchor (`finetune --save_anchor`) holds it in its metadata, under SESSION. It is read as data:
-no path or URL in it is opened, and none of its texts is run.
+A weights file of such an anchor holds it in its metadata, under SESSION. It is read as data: no path or URL in it is
+opened, and none of its texts is run.
 """
 
 import dataclasses

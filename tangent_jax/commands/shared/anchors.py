@@ -28,6 +28,7 @@ SAID = (
 )
 """The flags that a first session's settings always state; others where they are not the default."""
 MORE = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling", "noise")
+MORE += ("noise_seed",)
 
 
 def images_of(dataset: Dataset) -> Examples:
