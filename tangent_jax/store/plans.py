@@ -174,7 +174,7 @@ def find_images(
     wanted = {form for word in asked for form in (normal_name(word), *others[word])}
     trained: dict[str, set[str]] = {}
     for origin in origins.values():
-        for identifier, name in (*origin.images_seen, *origin.anchor_images):
+        for identifier, name in origin.images_seen + origin.anchor_images:
             for form in wanted.intersection((identifier, normal_name(name))):
                 trained.setdefault(form, set()).add(identifier)
     in_data: dict[str, str] = {}
@@ -239,7 +239,7 @@ def rows_of_owner(
             whose = other or own.get(normal_name(name))
             expect(whose is not None, f"an owner of {name} in {component}", "none", "Pass owners=, image name -> owner")
             gone |= {identifier} if whose == owner else set()
-        others = (*origin.public, *origin.anchor_images)
+        others = origin.public + origin.anchor_images
         said = owners_of([name for _, name in others], owners, files)
         gone |= {i for (i, _), whose in zip(others, said, strict=True) if whose == owner}
     return gone
