@@ -190,6 +190,8 @@ MUTATIONS = [
       "tests/store/test_plans.py::test_an_owner_of_images_in_the_anchor_alone_is_told"),
     M("tangent_jax/commands/shared/setup.py", "train_images", "own not in gone", "True",
       f"{ANCHORS}::test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out"),
+    M("tangent_jax/store/store.py", "Store.check_account", "if in_anchor:", "if False:",
+      "tests/store/test_plans.py::test_an_account_covers_no_image_that_is_in_the_anchor"),
     M("tangent_jax/commands/private.py", "train_features", "if seen:", "if False:",
       f"{ANCHORS}::test_a_private_first_session_spends_what_its_ledger_says"),
     M("tangent_jax/commands/shared/anchors.py", "images_of", "[F.seed, 10]", "[F.seed, 11]",
