@@ -91,6 +91,8 @@ def test_images_are_those_of_a_file_by_name_or_identifier(root, common, tmp_path
     run("finetune", *flags, f"--save_anchor={tmp_path / 'a.safetensors'}")
     names = {name for _, name in load(tmp_path / "a.safetensors").session.images}
     assert names == {"train/cat/3.png", train.names[20], "train/dog/5.png"}
+    _, err = run("finetune", *flags[:-1], "--images=7")
+    assert "photos: 7 train" in err
     (tmp_path / "some.txt").write_text("train/cat/3.png\nnobody.png\n")
     err = refused("finetune", *flags)
     assert "must name training images of photos, one a line; 1 of its 2 lines, such as nobody.png, name none" in err
@@ -105,8 +107,10 @@ def test_images_are_those_of_a_file_by_name_or_identifier(root, common, tmp_path
         ([*MADE, "--save_anchor=a.safetensors", "--subset=head"], "below its head, such as blocks"),
         ([*MADE, "--save_anchor=a.safetensors", "--subset=lora"], "with a new head; got lora-1"),
         ([*MADE, "--save_anchor=a.safetensors", "--new_class_token"], "the network's own leaves"),
-        ([*MADE, "--images=0"], "--images must be a share of 24 images, up to 1, or a file; got 0"),
-        ([*MADE, "--images=nan"], "--images must be a share"),
+        ([*MADE, "--images=0"], "--images must be a number of the 24 images, a share below 1, or a file; got 0"),
+        ([*MADE, "--images=25"], "a share below 1, or a file; got 25"),
+        ([*MADE, "--images=2.5"], "a share below 1, or a file; got 2.5"),
+        ([*MADE, "--images=nan"], "a share below 1, or a file; got nan"),
         ([*MADE, "--images=no.txt"], "a file of identifiers or names; got no.txt, which does not exist"),
         (["--leave_out_anchor_images"], "--leave_out_anchor_images needs --weights of a first session"),
     ],

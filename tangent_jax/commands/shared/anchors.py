@@ -32,18 +32,21 @@ MORE += ("noise_seed",)
 
 
 def images_of(dataset: Dataset) -> Examples:
-    """The training images of --images: a seeded share of them, or those that a file lists; all without that flag."""
+    """The training images of --images: a number or a share, by the seed, or those in a file; all without that flag."""
     train = setup.train_images(dataset)
     if F.images is None:
         return train
     try:
-        share = float(F.images)
+        number = float(F.images)
     except ValueError:
         return train.take(listed(train, dataset.name))
-    if not 0 < share <= 1 or round(share * len(train)) == 0:
-        raise InputError(f"--images must be a share of {len(train)} images, up to 1, or a file; got {F.images}")
+    count = number * len(train) if 0 < number < 1 else number
+    if not 0.5 < count <= len(train) or (number >= 1 and not number.is_integer()):
+        raise InputError(
+            f"--images must be a number of the {len(train)} images, a share below 1, or a file; got {F.images}"
+        )
     order = np.random.default_rng([F.seed, 10]).permutation(len(train))
-    return train.take(np.sort(order[: round(share * len(train))]))
+    return train.take(np.sort(order[: round(count)]))
 
 
 def listed(train: Examples, name: str) -> np.ndarray:

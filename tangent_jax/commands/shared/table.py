@@ -67,12 +67,6 @@ def spell(name: str) -> str:
 
 
 SEEDS = (1 << 32) - 1
-SHARE = flag(
-    "string",
-    "Training images to see: a seeded share, such as 0.1, or a file of identifiers or names, one per line; unset: all.",
-    default=None,
-)
-"""The flag --images of a command that trains on them."""
 TABLE: dict[str, partial] = {
     "weights": flag(
         "string", "Pre-trained model: builtin, builtin-resnet, random:L/16, hf-hub:OWNER/NAME, a weights file or URL."
@@ -331,3 +325,10 @@ TABLE: dict[str, partial] = {
     ),
     "certificates": flag("list", "Certificates of exact removals to attack.", default=["1", "0.3", "0.1", "0.03"]),
 }
+SHARE = flag(
+    "string",
+    f"{TABLE['images'].keywords['help'].removesuffix('.')}. Below 1: a share of them, such as 0.1. Or a file of "
+    "identifiers or names, one per line.",
+    default=None,
+)
+"""The flag --images of a command that trains on them."""
