@@ -12,8 +12,8 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
     Args: origins: of the components; gone: identifiers of the removed images; store: the path of the store, whose
           removed images the command leaves out.
     """
-    lines = {}
-    for origin in origins:
+    lines = []
+    for origin in {own.anchor: own for own in origins}.values():
         session = origin.session
         count = len(gone & session.identifiers) if session else 0
         if session is None or not count:
@@ -25,8 +25,8 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
             ("1 of the removed images is", "it") if count == 1 else (f"{count} of the removed images are", "them")
         )
         spent = f" and spent {session.paid}" if session.paid else ""
-        lines[origin.anchor] = (
+        lines.append(
             f"{images} in the anchor {file}, which was fine-tuned on {them}{spent}: the anchor does not change, and is "
             f"whole for all other images; make it again without {them} with: {command}"
         )
-    return tuple(lines.values())
+    return tuple(lines)

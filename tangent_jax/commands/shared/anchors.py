@@ -12,23 +12,11 @@ from tangent_jax.commands.shared.removing import read_asked
 from tangent_jax.core import InputError, Tree, expand_path, normal_name, other_spellings, placement, trees, urls
 from tangent_jax.data import Dataset, Examples
 
-SAID = (
-    "method",
-    "weights",
-    "dataset",
-    "images",
-    "subset",
-    "blocks",
-    "loss",
-    "lr",
-    "epochs",
-    "seed",
-    "epsilon",
-    "delta",
-)
+SAID = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
+        "delta")  # fmt: skip
 """The flags that a first session's settings always state; others where they are not the default."""
-MORE = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling", "noise")
-MORE += ("noise_seed",)
+MORE = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling", "noise",
+        "noise_seed")  # fmt: skip
 
 
 def images_of(dataset: Dataset) -> Examples:
@@ -116,6 +104,8 @@ def save(
     """Writes the file of --save_anchor, if it is given: the body at w + dw, the head of the source, and the session."""
     if F.save_anchor is None:
         return
+    if not np.isfinite(float(trees.squared_norm(dw))):
+        raise InputError("the fine-tuned weights must be finite for --save_anchor; they are not. Lower --lr")
     paid = None
     if spent is not None:
         paid = tj.models.Paid(spent.compute_epsilon(), spent.mechanism.delta, spent.mechanism.unit, spent.private)
