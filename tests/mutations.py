@@ -52,6 +52,9 @@ RESNET, LORA, PAPER = (
     "tests/experiments/test_paper.py",
 )
 FUNCTIONS = "tests/models/test_functions.py"
+SESSION, OF_SESSIONS = "tangent_jax/models/session.py", "tests/models/test_session.py"
+ALTERED = "test_a_session_that_was_altered_or_cannot_be_read_is_one_sentence_with_a_way_on"
+ANCHORS = "tests/experiments/test_anchors.py"
 URLS, URL_DATA, URL_STORES = "tests/core/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
 TWO_WRITERS = f"{URLS}::test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other_is_whole"
 DOOR, SNAPSHOTS, MIRRORS = (f"tangent_jax/core/{name}.py" for name in ("urls", "snapshots", "mirrors"))
@@ -161,6 +164,38 @@ MUTATIONS = [
       "tests/privacy/test_statistics.py::test_a_head_is_solved_for_whatever_the_noise"),
     M("tangent_jax/privacy/statistics.py", "denoise", "deviation**2", "deviation",
       "tests/privacy/test_statistics.py::test_class_means_shrink_as_james_and_stein_say"),
+    # The anchor of a first session
+    M(SESSION, "decode_session", "text == seal_fields(fields)", "True", f"{OF_SESSIONS}::{ALTERED}"),
+    M(SESSION, "decode_session", 'fields.pop("body", None) == body', 'fields.pop("body", None)',
+      f"{OF_SESSIONS}::{ALTERED}"),
+    M("tangent_jax/models/load.py", "encode_model", "np.asarray(leaf, np.float32)", "leaf",
+      f"{OF_SESSIONS}::test_weights_in_half_precision_keep_their_session"),
+    M("tangent_jax/models/anchor.py", "Pretrained.with_body", "self.w.items()", "w.items()",
+      f"{OF_SESSIONS}::test_an_anchor_s_file_has_w_plus_dw_the_head_and_the_model_of_its_source"),
+    M("tangent_jax/models/predict.py", "tangent", "session=pretrained.session, ", "",
+      f"{OF_SESSIONS}::test_a_session_survives_what_is_made_of_the_weights"),
+    M("tangent_jax/models/ntk.py", "feature_map", "session=pretrained.session", "session=None",
+      f"{OF_SESSIONS}::test_a_session_survives_what_is_made_of_the_weights"),
+    M("tangent_jax/store/provenance.py", "make_provenance", '"session": predict.session', '"session": None',
+      f"{ANCHORS}::test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out"),
+    M("tangent_jax/exports/card.py", "nameless", "(identifier, identifier) for identifier, _", "pair for pair",
+      f"{ANCHORS}::test_pages_and_exports_say_who_is_in_the_anchor"),
+    M("tangent_jax/store/sessions.py", "anchors_that_saw", '"store": store, ', "",
+      f"{ANCHORS}::test_a_removal_of_an_image_in_the_anchor_says_so_and_its_command_makes_the_anchor_without_it"),
+    M("tangent_jax/store/sessions.py", "anchors_that_saw", "shlex.join", '" ".join',
+      f"{ANCHORS}::test_a_file_of_another_machine_is_data_and_opens_nothing"),
+    M(PLANNED, "find_images", " + origin.anchor_images", "",
+      "tests/store/test_plans.py::test_an_image_in_the_anchor_is_found_where_no_component_and_no_data_set_names_it"),
+    M(PLANNED, "rows_of_owner", " + origin.anchor_images", "",
+      "tests/store/test_plans.py::test_an_owner_of_images_in_the_anchor_alone_is_told"),
+    M("tangent_jax/commands/shared/setup.py", "train_images", "own not in gone", "True",
+      f"{ANCHORS}::test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out"),
+    M("tangent_jax/store/store.py", "Store.check_account", "if in_anchor:", "if False:",
+      "tests/store/test_plans.py::test_an_account_covers_no_image_that_is_in_the_anchor"),
+    M("tangent_jax/commands/private.py", "train_features", "if seen:", "if False:",
+      f"{ANCHORS}::test_a_private_first_session_spends_what_its_ledger_says"),
+    M("tangent_jax/commands/shared/anchors.py", "images_of", "[F.seed, 10]", "[F.seed, 11]",
+      f"{ANCHORS}::test_the_file_is_the_fine_tuned_body_and_names_a_seeded_share_of_the_images"),
     # The private trainer
     M(TRAIN, "private_step", "noise_multiplier", "noise_multiplier / 2",
       f"{AUDIT}::test_the_noise_of_a_run_is_as_its_ledger_says"),
@@ -1421,7 +1456,7 @@ MUTATIONS = [
     M(PUBLIC, "check_public", "require(not shared", "require(True",
       f"{WHITENING}::test_wrong_public_images_are_one_clear_line"),
     M(PLANNED, "obstacle", "gone & {i for i, _ in origin.public}", "False", FOUND_PUBLIC),
-    M(PLANNED, "find_images", "in origin.images_seen:", "in origin.examples:", FOUND_PUBLIC),
+    M(PLANNED, "find_images", "in origin.images_seen +", "in origin.examples +", FOUND_PUBLIC),
     M(PLANNED, "plan_removal", "for identifier, _ in origin.images_seen}", "for identifier, _ in origin.examples}", FOUND_PUBLIC),
     M(PLANNED, "rows_of_owner", "if whose == owner}", "if False}", FOUND_PUBLIC),
     M(PLANNED, "plan_removal", "in origins[name].identifiers", ", _ in origins[name].images_seen", FOUND_PUBLIC),

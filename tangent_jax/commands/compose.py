@@ -55,7 +55,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("preset", "head_scale", settings="held_out")
+define("leave_out_anchor_images", "preset", "head_scale", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 

@@ -9,36 +9,41 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plan, plots, setup, titles
+from tangent_jax.commands.shared import anchors, command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
+from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import require, trees
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
-define("factors")
+define("factors", "save_anchor", "leave_out_anchor_images", images=SHARE, store=None)
 
 
 def main() -> None:
     recipe = setup.recipe()
     do = "Factors weigh tangents, and heads"
     require(not F.factors or recipe.method != "nlft", "flags", "--factors without --method=nlft", "both", do)
+    anchors.check_flags(recipe)
     dataset = setup.open_dataset(recipe.dataset)
     if F.plan:
         return plan.show(recipe, dataset)
     predict = setup.predictor(recipe, dataset.classes)
-    counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
+    anchors.check(predict)
+    images = anchors.images_of(dataset)
+    counts = f"{len(images)} train, {len(dataset.test)} test, {len(dataset.classes)} classes"
     read = f"{F.weights} reads {' x '.join(map(str, predict.model.input_shape(0)))}"
     numbers = sum(leaf.size for leaf in trees.leaves(predict.w).values())
     trained = f"{predict.subset} of {numbers:,}"
     print(f"{dataset.name}: {counts}", read, trained, sep="\n", file=sys.stderr)
-    train = setup.features(predict, dataset.train, "train inputs")
+    train = setup.features(predict, images, "train inputs")
     test = setup.features(predict, dataset.test, "test inputs")
     out, measure = command.out_folder(), tj.metrics.Measure(predict, test)
     with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
         fitted = recipe.fit(predict, train, on_step=measure, folder=out / "checkpoints")
     origin = tj.store.make_provenance(predict, recipe, dataset.classes)
     write(out, fitted, predict, train, origin)
+    anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     result = {
@@ -53,6 +58,7 @@ def main() -> None:
         "steps": fitted.steps,
         "skipped": train.skipped + test.skipped,
         "solver": recipe.solver,
+        "anchor": F.save_anchor,
         "step_norm": float(trees.squared_norm(fitted.dw)) ** 0.5,
         "seconds": round(fitted.seconds, 3),
         **(optimum_of(recipe, fitted) if recipe.solver == "optimum" else {}),

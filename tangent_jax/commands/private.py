@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
+from tangent_jax.commands.shared import anchors, command, plan, plots, setup, titles
 from tangent_jax.commands.shared import audited as audits
-from tangent_jax.commands.shared import command, plan, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
-from tangent_jax.core import Tree, identity, require, trees
+from tangent_jax.core import InputError, Tree, identity, require, trees
 from tangent_jax.data import Dataset, Examples, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
 define("batch_size", "head", "owners", blocks=1, epochs=50, lr=0.03, out="out/private")
-define(method=("taft", "nlft", "exact"))
+define("save_anchor", "leave_out_anchor_images", store=None, method=("taft", "nlft", "exact"))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
@@ -133,13 +133,20 @@ def warn(fitted: tj.Fitted) -> None:
 
 def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
     """The features of the training images, with owners if there are any."""
-    train = setup.features(predict, dataset.train, "train inputs")
+    train = setup.features(predict, setup.train_images(dataset), "train inputs")
+    in_anchor = predict.session.identifiers if predict.session else frozenset()
+    seen = in_anchor & {identifier for identifier, _ in train.examples}
+    if seen:
+        raise InputError(
+            f"private training images must not be in the anchor, which no epsilon of this run covers; {len(seen)} are "
+            f"in {F.weights}. Pass --leave_out_anchor_images"
+        )
     return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
 
 
 def train_weights(
     predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
-    origin: tj.store.Provenance, public: Examples | None,
+    origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
 ) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
     """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
     trained, recipe = setup.whitened(predict, train), origin.recipe
@@ -155,6 +162,7 @@ def train_weights(
     folders = (str(out.absolute()),)
     origin = origin.trained_on(train, fitted.seconds, folders, privacy=fitted.spent, run=fitted.run, public=known)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
+    anchors.save(predict, dw, origin.examples + known, dataset, "private", fitted.spent)
     return fitted, dw, audit
 
 
@@ -189,9 +197,11 @@ def main() -> None:
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
     recipe = setup.recipe(**{"method": "taft"} if F.method == "exact" else {})
+    anchors.check_flags(recipe)
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
+    anchors.check(predict)
     train = train_features(predict, dataset, owners)
     train = part_of(train, *own_part()) if F.part else train
     test = setup.features(predict, dataset.test, "test inputs")
@@ -204,7 +214,7 @@ def main() -> None:
     if F.method == "exact":
         fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
     else:
-        fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public)
+        fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public, dataset)
     spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
     epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
     if measured:

@@ -152,7 +152,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
     if F.dry_run or not (plan.components or plan.unseen):
         traces = traces if F.dry_run else tj.store.erase_traces(store, plan, cache)
         tell("would delete" if F.dry_run else "deleted", *traces)
-        return {"plan": described, "unknown": plan.unknown, "removed": [], **traces._asdict()}
+        return {"plan": described, "unknown": plan.unknown, "removed": [], "anchors": plan.anchors, **traces._asdict()}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
     for name, optimum in receipt.optima.items():
@@ -161,7 +161,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
             print(f"NOT converged: {name}, {asked}; drop or retrain it where that is too far", file=sys.stderr)
     print(f"removed; receipt: {receipt.path}", file=sys.stderr)
     result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
-    result |= {"retrained": sorted(receipt.retrained)}
+    result |= {"retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
     result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
     for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # the farthest of several
         result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())

@@ -30,6 +30,7 @@ from tangent_jax.models.load import EMBEDDED, load
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import PrivacyCost
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import statement
@@ -160,9 +161,19 @@ def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
             folders=(),
             examples=tuple((identifier, identifier) for identifier, _ in part.examples),
             public=tuple((identifier, identifier) for identifier, _ in part.public),
+            session=nameless(part.session),
             owners={identifier: number[owned[image]] for identifier, image in part.examples if image in owned},
         )
     return said
+
+
+def nameless(session: FirstSession | None) -> FirstSession | None:
+    """The first session for an export: images by identifiers, settings without folders."""
+    if session is None:
+        return None
+    images = tuple((identifier, identifier) for identifier, _ in session.images)
+    settings = {name: without_folders(value) for name, value in session.settings.items()}
+    return dataclasses.replace(session, images=images, settings=settings)
 
 
 def origins(parts: Any) -> list[Provenance]:
@@ -189,6 +200,8 @@ def anchor(predict: Predictor | FeatureMap, parts: list[Provenance], title: str)
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
     files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
     lines = [f"Architecture: {plain(title)} ({plain(settings)[:2000]})", f"Weights: {plain(', '.join(files))}"]
+    sessions = dict.fromkeys(str(own) for own in (predict.session, *(part.session for part in parts)) if own)
+    lines += [f"First session: {plain(own)}; no removal changes it" for own in sessions]
     body, head = fingerprints(predict.w)
     return [*lines, f"Fingerprints as it was linearised (SHA-256 of the leaves): body `{body}`, head `{head}`"]
 

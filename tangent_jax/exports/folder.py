@@ -31,7 +31,7 @@ from tangent_jax.core.boundary import public
 from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.exports.card import anonymize, make_card
+from tangent_jax.exports.card import anonymize, make_card, nameless
 from tangent_jax.exports.lowering import OPSET, OPSETS
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
@@ -66,7 +66,8 @@ def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, c
         predict, tangent = predict.predict, encode(trees.leaves(dw), {})
     else:
         tangent = encode_model("export", predict.model, trees.leaves(dw), "world")
-    write_whole(folder / "model.safetensors", encode_model("export", predict.model, trees.leaves(predict.w), "world"))
+    anchor = encode_model("export", predict.model, trees.leaves(predict.w), "world", nameless(predict.session))
+    write_whole(folder / "model.safetensors", anchor)
     write_whole(folder / "tangent.safetensors", tangent)
 
 

@@ -7,6 +7,7 @@ for the modules of Hugging Face's ViT. PEFT computes the non-linear network f at
 Tangent LoRA, whose dw holds dB, is its first-order expansion in dB: the two differ by O(|dB|^2).
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -117,7 +118,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         expect("head/bias" in factors, f"the bias of the classifier in {folder}", "its weight alone")
         head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
         model = base.with_classes(head["kernel"].shape[-1])
-        pretrained = Pretrained(model, {**pretrained.w, "head": head}, pretrained.source)
+        pretrained = dataclasses.replace(pretrained, model=model, w={**pretrained.w, "head": head})
     rank = said
     first = min(base.stage_of(f"{module}/kernel") for module in modules)
     adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
@@ -133,7 +134,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
         dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
     expect(not factors, "modules of this model", f"{', '.join([*factors][:3])} in {folder}")
-    return Pretrained(model, trees.nest(w), pretrained.source), trees.nest(dw)
+    return dataclasses.replace(pretrained, model=model, w=trees.nest(w)), trees.nest(dw)
 
 
 def read_leaves(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.protocol import Arrays, initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
+from tangent_jax.models.session import FirstSession, Paid
 from tangent_jax.models.subsets import KINDS, Subset, make_subset
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
@@ -23,8 +24,10 @@ __all__ = [
     "CachedRows",
     "FeatureMap",
     "FeatureSettings",
+    "FirstSession",
     "FrozenHead",
     "MappedOnce",
+    "Paid",
     "Preprocessing",
     "ResNet",
     "ResNetConfig",

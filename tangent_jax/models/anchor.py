@@ -20,6 +20,7 @@ from tangent_jax.data.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrap
 from tangent_jax.models.protocol import Model, draw
+from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Subset
 
 
@@ -35,7 +36,8 @@ class Resized(NamedTuple):
 class Pretrained:
     """A model with its weights w (f32) and their source. Each method returns a new Pretrained.
 
-    `resized`: the positions before they were resampled, which another change of the image size begins with.
+    `resized`: the positions before they were resampled, which another change of the image size begins with; `session`:
+    the images on which the weights were fine-tuned to be an anchor, None for weights of others.
 
     Guarantees: w has exactly the leaves of the model, in its shapes.
     Raises:     InputError naming the first leaf that is missing, superfluous or of another shape.
@@ -49,6 +51,7 @@ class Pretrained:
     w: Tree
     source: str
     resized: "Resized | None" = dataclasses.field(default=None, repr=False, compare=False)
+    session: FirstSession | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         expected, w = self.model.shapes(), trees.leaves(self.w)
@@ -118,6 +121,15 @@ class Pretrained:
         others = sorted({*subset.paths} - self.model.shapes().keys())
         require(not others, "reset", "a subset of this model's leaves", ", ".join(others[:3]))
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
+
+    def with_body(self, w: Tree, session: FirstSession | None = None) -> "Pretrained":
+        """The model with the leaves of `w` but for its head, as the anchor of a first session.
+
+        Raises: InputError for other leaves than the model's.
+        """
+        body = {name: leaf for name, leaf in w.items() if name != "head"}
+        own = {name: leaf for name, leaf in self.w.items() if name == "head"}
+        return dataclasses.replace(self, w={**body, **own}, resized=None, session=session)
 
     def with_image_size(self, image_size: ImageSize) -> "Pretrained":
         """The model at another image size in pixels, a side or (height, width).

@@ -25,7 +25,7 @@ from tangent_jax.core.progress import tell
 from tangent_jax.core.records import convert, parse_json
 from tangent_jax.core.tensors import encode, read_tensors
 from tangent_jax.data.preprocessing import Preprocessing
-from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.architectures import architectures, with_pretrained_cfg
 from tangent_jax.models.family import Family
 from tangent_jax.models.files import Tensors, assemble
@@ -44,6 +44,7 @@ from tangent_jax.models.parametrize import WRAPPERS, unwrap
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.recognise import recognise
 from tangent_jax.models.resnet import weights as resnet
+from tangent_jax.models.session import SESSION, FirstSession, decode_session, encode_session
 from tangent_jax.models.vit import weights as vit
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
@@ -111,6 +112,7 @@ def is_made(source: str) -> bool:
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """Writes a model to one .safetensors file, whole or not at all; `load` restores model and weights.
 
+    The anchor of a first session is written under timm's or torchvision's names, as exports are; others under ours.
     `path` may be a URL.
     Raises:     InputError for another file type, a user's own model, or weights of more than 32 bits.
 
@@ -125,7 +127,8 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     known, own = " or ".join(family.title for family in FAMILIES), type(unwrap(model)[0]).__name__
     do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
     expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
-    content = encode_model("save", model, trees.leaves(pretrained.w), "ours")
+    names = "ours" if pretrained.session is None else "world"
+    content = encode_model("save", model, trees.leaves(pretrained.w), names, pretrained.session)
     write_whole(path, content) if url is None else urls.write("save", url, content)
 
 
@@ -140,12 +143,12 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
         expected = f"an architecture of {', '.join(known_names())}"
         expect(not is_of_timm(architecture), expected, architecture, do)
         check_floats(file)
-        return read_ours(file)
+        return with_session(read_ours(file), file)
     naming, file, lines = recognise(file, [naming for family in FAMILIES for naming in family.namings])
     check_floats(file)
     expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
     expect(naming.of_timm or not is_of_timm(architecture), expected, got)
-    pretrained = naming.read(file)
+    pretrained = with_session(naming.read(file), file)
     for line in lines:
         tell(line)
     return pretrained
@@ -323,8 +326,16 @@ class Description:
     names: Literal["ours", "world"]
 
 
-def encode_model(function: str, model: Model, flat: Mapping[str, Any], names: Literal["ours", "world"]) -> bytes:
-    """The bytes of a safetensors file of leaves by path, with the model's description; `names`: ours or the world's.
+def encode_model(
+    function: str,
+    model: Model,
+    flat: Mapping[str, Any],
+    names: Literal["ours", "world"],
+    session: FirstSession | None = None,
+) -> bytes:
+    """The bytes of a safetensors file of leaves by path, with the model's description and its first session, if any.
+
+    `names`: of the tensors, ours or the world's.
 
     Raises:     InputError for leaves of more than 32 bits, and for a model that its description cannot restore.
     """
@@ -343,7 +354,11 @@ def encode_model(function: str, model: Model, flat: Mapping[str, Any], names: Li
     if family is not None:
         again = from_description(function, parse_json(function, text, "its settings"), "its settings")
         require(again == model, function, f"a model that its settings make again, {again}", model)
-    return encode(model.to_world(arrays) if names == "world" else arrays, {METADATA: text})
+    own = {}
+    if session is not None:
+        read_back = trees.nest({path: np.asarray(leaf, np.float32) for path, leaf in arrays.items()})
+        own[SESSION] = encode_session(session, fingerprints(read_back)[0])
+    return encode(model.to_world(arrays) if names == "world" else arrays, {METADATA: text, **own})
 
 
 def read_ours(file: Tensors) -> Pretrained:
@@ -353,6 +368,14 @@ def read_ours(file: Tensors) -> Pretrained:
     model = from_description("load", fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
     return assemble(model, flat, file.path)
+
+
+def with_session(pretrained: Pretrained, file: Tensors) -> Pretrained:
+    """The model with the first session in the metadata of its file, if there is one."""
+    if SESSION not in file.metadata:
+        return pretrained
+    session = decode_session(file.metadata[SESSION], fingerprints(pretrained.w)[0], file.path)
+    return dataclasses.replace(pretrained, session=session)
 
 
 def from_description(function: str, fields: dict[str, Any], where: str) -> Model:

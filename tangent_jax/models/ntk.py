@@ -33,6 +33,7 @@ from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
+from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Subset, subset_of
 
 PARTS = ("h", "relu", "ntk")
@@ -148,6 +149,11 @@ class FeatureMap:
         k = sum(self.sizes)
         size = k * (k + 1) // 2 + (k + 1) * self.outputs
         return Subset("statistics", SUMS, self.predict.subset.stage, size)
+
+    @property
+    def session(self) -> FirstSession | None:
+        """The first session of the anchor."""
+        return self.predict.session
 
     @property
     def dtype(self) -> Any:
@@ -317,7 +323,7 @@ def feature_map(
     head = {"kernel": kernel, "bias": jnp.zeros(d + directions, dtype)}
     first = model.stages - 1 - blocks
     subset = subset_of(model, f"body-{blocks}", lambda p: model.stage_of(p) >= first and not p.startswith("head/"))
-    predict = Predictor({**pretrained.w, "head": head}, model, subset)
+    predict = Predictor({**pretrained.w, "head": head}, model, subset, session=pretrained.session)
     projection = jnp.asarray(rng.standard_normal((d, width)) / d**0.5, dtype)
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 

@@ -21,6 +21,7 @@ from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.protocol import Model, is_floating, prepare
+from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Kind, Subset, make_subset
 
 METHODS = ("taft", "nlft")
@@ -34,7 +35,7 @@ LINEARIZATIONS = ("closed_form", "autodiff")
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["w"],
-    meta_fields=["model", "subset", "method", "linearization", "dtype", "output"],
+    meta_fields=["model", "subset", "method", "linearization", "dtype", "output", "session"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictor:
@@ -43,8 +44,9 @@ class Predictor:
     `method`: taft gives f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone if `output` is tangent; nlft gives f_{w +
     dw}(x). `linearization`: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
     subset's stage, from `features`; uint8 or normalised images for stage 0. Outputs are "b c", in f32 or wider; `dtype`
-    is the compute dtype. A pytree: w is data, so one compiled program serves all anchors of a shape; under
-    `jax.jit(predict)` w is a constant of the program.
+    is the compute dtype; `session`: the first session of the anchor, as `Pretrained` has it. A pytree: w is data, so
+    one compiled program serves all anchors of a shape and session; under `jax.jit(predict)` w is a constant of the
+    program.
 
     >>> predict = tj.tangent(demo.model)
     >>> dw = predict.zeros()
@@ -59,6 +61,7 @@ class Predictor:
     linearization: str | None = None
     dtype: Any = None
     output: str = "total"
+    session: FirstSession | None = None
 
     def __post_init__(self) -> None:
         if self.linearization is None:
@@ -136,7 +139,8 @@ def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **op
     >>> tj.tangent(demo.model, kind="head").subset.paths
     ('head/bias', 'head/kernel')
     """
-    return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "taft", **options)
+    subset = make_subset(pretrained.model, kind, blocks)
+    return Predictor(pretrained.w, pretrained.model, subset, "taft", session=pretrained.session, **options)
 
 
 @public
@@ -149,4 +153,5 @@ def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **
     >>> bool(jnp.allclose(network(network.zeros(), x), demo.predict(demo.predict.zeros(), x)))  # both are f_w at dw = 0
     True
     """
-    return Predictor(pretrained.w, pretrained.model, make_subset(pretrained.model, kind, blocks), "nlft", **options)
+    subset = make_subset(pretrained.model, kind, blocks)
+    return Predictor(pretrained.w, pretrained.model, subset, "nlft", session=pretrained.session, **options)

@@ -25,6 +25,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Dataset
 from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.sessions import anchors_that_saw
 from tangent_jax.store.store import Store
 
 WAYS = ("drop", "retrain", "exact")
@@ -56,7 +57,8 @@ class RemovalPlan:
     content that lies in several rows; `asked`, `owner`: the request; `unknown`: the part of the request that no
     component saw; `store`, `contents`: the store's identity, and the fingerprint of its components; `unseen`: (content
     identifier, name) of requested images that no component saw, such as test images: only their cached rows go;
-    `removed`: for words of `unknown` that name an image in a data set which was removed before, its identifier.
+    `removed`: for words of `unknown` that name an image in a data set which was removed before, its identifier;
+    `anchors`: a line for each anchor that was fine-tuned on images of the request, which no removal changes.
 
     >>> plan = tj.store.plan_removal(demo.store(), examples=["0-13"])
     >>> [*plan.components], plan.components["bob"].left, plan.unknown
@@ -73,6 +75,7 @@ class RemovalPlan:
     contents: str
     unseen: tuple[tuple[str, str], ...] = ()
     removed: dict[str, str] = dataclasses.field(default_factory=dict)
+    anchors: tuple[str, ...] = ()
 
     @property
     def is_in_data(self) -> bool:
@@ -149,10 +152,12 @@ def plan_removal(
     components = {name: holding_of(origins[name], gone, bool(whole)) for name in sorted(held)}
     copies = {} if whole else copies_in(components)
     new = sorted(identifier for identifier in gone - seen if not store.state.has_forgotten(identifier))
-    unseen = tuple((identifier, in_data.get(identifier, identifier)) for identifier in new)
+    named = {identifier: name for origin in origins.values() for identifier, name in origin.anchor_images} | in_data
+    unseen = tuple((identifier, named.get(identifier, identifier)) for identifier in new)
     every = tuple(sorted((gone & seen) | {*new}))
     asked = asked if owner is None else every
-    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, unseen, removed)
+    anchors = anchors_that_saw(origins.values(), gone, str(store.root))
+    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, unseen, removed, anchors)
 
 
 def find_images(
@@ -160,8 +165,8 @@ def find_images(
 ) -> tuple[dict[str, set[str]], dict[str, str]]:
     """({word of the request: the identifiers that it means}, {identifier: its name in a data set}).
 
-    A word is an identifier or the name of an image, in a component or in a data set. Other spellings of the word count
-    only where nothing has its own spelling.
+    A word is an identifier or the name of an image, in a component, its anchor or a data set. Other spellings of the
+    word count only where nothing has its own spelling.
     """
     others = {word: [*other_spellings(word)] for word in asked}
     for word, forms in others.items():
@@ -169,7 +174,7 @@ def find_images(
     wanted = {form for word in asked for form in (normal_name(word), *others[word])}
     trained: dict[str, set[str]] = {}
     for origin in origins.values():
-        for identifier, name in origin.images_seen:
+        for identifier, name in origin.images_seen + origin.anchor_images:
             for form in wanted.intersection((identifier, normal_name(name))):
                 trained.setdefault(form, set()).add(identifier)
     in_data: dict[str, str] = {}
@@ -234,8 +239,9 @@ def rows_of_owner(
             whose = other or own.get(normal_name(name))
             expect(whose is not None, f"an owner of {name} in {component}", "none", "Pass owners=, image name -> owner")
             gone |= {identifier} if whose == owner else set()
-        said = owners_of([name for _, name in origin.public], owners, files)
-        gone |= {i for (i, _), whose in zip(origin.public, said, strict=True) if whose == owner}
+        others = origin.public + origin.anchor_images
+        said = owners_of([name for _, name in others], owners, files)
+        gone |= {i for (i, _), whose in zip(others, said, strict=True) if whose == owner}
     return gone
 
 

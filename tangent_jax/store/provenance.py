@@ -25,6 +25,7 @@ from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Arrays
+from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
 
@@ -53,9 +54,10 @@ class Provenance:
     of a component that was solved to its optimum, which stays when examples leave; `certificate`: the bound on its
     distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
     of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
-    targets; `public`: (content identifier, name) of each public image that whitened its training; `features`: the
-    settings of the features that a component of statistics sums, None for tangent weights (kinds.py); `is_own`: False
-    if another machine or user wrote it: then no folder, weights or data that it names are opened (`own`).
+    targets; `public`: (content identifier, name) of each public image that whitened its training; `session`: the first
+    session of its anchor, None for pre-trained weights; `features`: the settings of the features that a component of
+    statistics sums, None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then no
+    folder, weights or data that it names are opened (`own`).
 
     Guarantees: owners have one spelling; names of images and classes hold printable characters only.
 
@@ -86,6 +88,7 @@ class Provenance:
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
     features: FeatureSettings | None = None
+    session: FirstSession | None = None
     is_own: bool = dataclasses.field(default=True, compare=False)
 
     def __post_init__(self) -> None:
@@ -154,8 +157,13 @@ class Provenance:
 
     @property
     def images_seen(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image that the numbers depend on: its own, and public ones."""
+        """(content identifier, name) of each image that training saw: its own, and public ones; not its anchor's."""
         return self.examples + self.public
+
+    @property
+    def anchor_images(self) -> tuple[tuple[str, str], ...]:
+        """(content identifier, name) of each image on which its anchor was fine-tuned; no removal changes that."""
+        return () if self.session is None else self.session.images
 
     def protected_units(self) -> set[str]:
         """The names of the units that its privacy account protects: owners if the unit is an owner, else identifiers.
@@ -228,9 +236,8 @@ def make_provenance(
     do = "Pass the names of the outputs"
     expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(settings_of(model.preprocessing))}
-    return Provenance(
-        predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
-    )
+    said |= {"recipe": recipe, "features": features, "session": predict.session}
+    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, **said)
 
 
 def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:

@@ -193,6 +193,7 @@ def commit(
             unseen=tuple(identifier for identifier, _ in plan.unseen),
             deleted=tuple(files + traces.deleted),
             not_reached=tuple(traces.not_reached + elsewhere.not_reached),
+            anchors=plan.anchors,
             **said_of(how, retrained),
             store=store.identity,
             journal=store.journal.last(),

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tangent_jax.core import Tree, expect, machine, require, trees, urls
+from tangent_jax.core import InputError, Tree, expect, machine, require, trees, urls
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.core.files import expand_path, fingerprint
 from tangent_jax.data.identifiers import hidden
@@ -172,10 +172,17 @@ class Store(Disk, Mapping[str, Tree]):
     def check_account(self, provenance: Provenance) -> None:
         """Raises InputError for an account that cannot be combined with those here.
 
-        That is an account of another unit, or one that protects an image which another component treats as public.
+        That is an account of another unit, or one that protects an image which another component treats as public, or
+        on which its anchor was fine-tuned.
         """
         if provenance.privacy is None:
             return
+        in_anchor = provenance.identifiers & {identifier for identifier, _ in provenance.anchor_images}
+        if in_anchor:
+            raise InputError(
+                f"images of a private component must not be in its anchor, which its account does not cover; "
+                f"{len(in_anchor)} are. Train it without them"
+            )
         here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit

@@ -15,6 +15,7 @@ from tangent_jax.core import InputError, files, trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
+from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store import erasure, plans, removal
 from tangent_jax.store.apart import Shards, fill
@@ -343,3 +344,36 @@ def test_a_component_of_another_machine_hides_no_data_set_that_ours_names(monkey
     ours, theirs = (SimpleNamespace(recipe=named, is_own=is_own) for is_own in (True, False))
     for origins, count in (((ours, theirs), 1), ((theirs, ours), 1), ((theirs,), 0)):
         assert len(plans.open_datasets(origins)) == count
+
+
+# Images in the anchor
+
+
+SESSION = FirstSession("0" * 64, "birds", ("gull",), tuple((f"{i:064x}", f"owl/{i}.png") for i in range(90, 93)))
+
+
+def test_an_image_in_the_anchor_is_found_where_no_component_and_no_data_set_names_it(tmp_path):
+    store = filled(tmp_path, session=SESSION)
+    plan = plan_removal(store, examples=["owl/91.png"])
+    assert (plan.components, plan.unseen) == ({}, ((f"{91:064x}", "owl/91.png"),))
+    (line,) = plan.anchors
+    assert line.startswith("1 of the removed images is in the anchor builtin, which was fine-tuned on it: the anchor")
+    receipt = remove(store, plan)
+    assert receipt.anchors == plan.anchors
+    assert len(store) == 3
+    assert plan_removal(Store(tmp_path), examples=["photo 0.jpg"]).anchors == ()
+
+
+def test_an_owner_of_images_in_the_anchor_alone_is_told(tmp_path):
+    store = filled(tmp_path, session=SESSION, owners={f"photo {i}.jpg": "bob" for i in range(9)})
+    plan = plan_removal(store, owner="ann", owners={"owl/90.png": "ann", "owl/91.png": "ann"})
+    assert plan.anchors[0].startswith("2 of the removed images are in the anchor builtin, which was fine-tuned on them")
+    assert plan_removal(store, owner="bob").anchors == ()
+
+
+def test_an_account_covers_no_image_that_is_in_the_anchor(tmp_path):
+    examples = ((f"{91:064x}", "copy.jpg"), ("a" * 64, "b.jpg"))
+    store = filled(tmp_path, count=1, session=SESSION)
+    with pytest.raises(InputError, match="which its account does not cover; 1 are"):
+        store.add("private", part(7), origin(0, session=SESSION, privacy=PRIVATE, examples=examples))
+    store.add("private", part(7), origin(0, session=SESSION, privacy=PRIVATE, examples=examples[1:]))

@@ -40,6 +40,8 @@ class Component:
             return {}
         recipe = {} if origin.recipe is None else origin.recipe.settings
         words = {name.replace("_", " "): value for name, value in recipe.items() if name != "order"}  # of its name
+        if origin.session is not None:
+            words["first session"] = str(origin.session)
         words |= {"method": origin.method, "leaves": len(origin.subset), "anchor": origin.anchor[:12]}
         words["head at the anchor"] = origin.head[:12]
         return words | {f"version of {name}": version for name, version in origin.versions.items()}
@@ -117,6 +119,11 @@ class Inspection:
     def images(self) -> int:
         """The number of distinct images that the components saw."""
         return len(set().union(*(origin.identifiers for origin in self.origins.values())))
+
+    @property
+    def sessions(self) -> list[str]:
+        """The first sessions of the anchors of its components, in words."""
+        return [str(own) for own in dict.fromkeys(origin.session for origin in self.origins.values()) if own]
 
     @property
     def compositions(self) -> list[dict[str, Any]]:

@@ -104,11 +104,11 @@ def check_effects() -> None:
 
 
 def define(*names: str, **defaults: Any) -> None:
-    """Defines the flags named and those in `defaults`, which override the table's."""
+    """Defines the flags named and those in `defaults`, which override the table's; a partial replaces its row."""
     fields = vars(tj.Recipe())
     splits = SPLITS if "dataset" in names or isinstance(defaults.get("dataset"), str) else ()
     for name in dict.fromkeys([*names, *splits, *defaults]):
-        make = TABLE[name]
+        make = defaults.pop(name) if isinstance(defaults.get(name), partial) else TABLE[name]
         default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}
         if isinstance(defaults.get(name), tuple):

@@ -23,15 +23,15 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
         return tj.store.plan_removal(store, owner=F.owner, owners=owners)
     if F.name:
         return tj.store.plan_removal(store, names=F.name)
-    return tj.store.plan_removal(store, examples=read_asked())
+    return tj.store.plan_removal(store, examples=read_asked("examples", F.examples))
 
 
-def read_asked() -> list[str]:
-    """The identifiers or names in the file of --examples."""
-    with urls.passing_copy("store remove", F.examples) as path:
-        require(path.exists(), "store remove", "a file of examples", f"{path}, which does not exist")
-        asked = read_lines("store remove", path)
-    require(asked, "store remove", f"examples in {path}, one a line", "none")
+def read_asked(flag: str, file: str) -> list[str]:
+    """The identifiers or names in the file of a flag."""
+    with urls.passing_copy(f"flags, --{flag}", file) as path:
+        require(path.exists(), f"flags, --{flag}", "a file of identifiers or names", f"{path}, which does not exist")
+        asked = read_lines(f"flags, --{flag}", path)
+    require(asked, f"flags, --{flag}", f"identifiers or names in {path}, one a line", "none")
     return asked
 
 
@@ -53,6 +53,8 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
             print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():
         print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
+    for line in plan.anchors:
+        print(f"NOT removed: {line}", file=sys.stderr)
     if plan.unseen:
         print(f"{len(plan.unseen)} images that no component saw: their cached rows go, if any", file=sys.stderr)
     unseen = {word for pair in plan.unseen for word in pair}

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core import InputError, expand_path, identity, placement, refusal, require, speaking, urls
@@ -80,6 +82,23 @@ def pretrained(weights: str) -> tj.Pretrained:
 def has_class_token() -> bool:
     """True if a network of --weights can get a new class token (CLS=T)."""
     return hasattr(pretrained(F.weights).model, "with_class_token")
+
+
+def train_images(dataset: Dataset) -> Examples:
+    """The training images; with --leave_out_anchor_images without those on which the anchor was fine-tuned."""
+    if "leave_out_anchor_images" not in F or not F.leave_out_anchor_images:
+        return dataset.train
+    session = pretrained(F.weights).session
+    if session is None:
+        raise InputError(
+            f"--leave_out_anchor_images needs --weights of a first session (finetune --save_anchor); {F.weights} names "
+            "no images"
+        )
+    gone = session.identifiers
+    rows = [row for row, own in enumerate(dataset.train.identifiers()) if own not in gone]
+    if not rows:
+        raise InputError(f"--leave_out_anchor_images must leave images of {dataset.name}; all are in {F.weights}")
+    return dataset.train.take(np.array(rows))
 
 
 def left(examples: Examples, title: str = "") -> Examples:

@@ -29,7 +29,8 @@ class Method:
         if is_by_owner():
             owners_of_train()  # refuses an image without an owner before any long work
         self.predict = setup.predictor(self.recipe, self.dataset.classes)
-        self.train = setup.features(self.predict, self.dataset.train, "train inputs")
+        self.every = setup.train_images(self.dataset)
+        self.train = setup.features(self.predict, self.every, "train inputs")
         self.test = setup.features(self.predict, self.dataset.test, "test inputs")
         if is_by_owner():
             tell_of_lost_owners(self.train)
@@ -40,7 +41,7 @@ class Method:
 
     def list_all(self) -> tj.Features:
         """The training images without inputs, removed ones too: they decide shards, so that no other image moves."""
-        every, known = self.dataset.train, {*self.train.examples}
+        every, known = self.every, {*self.train.examples}
         pairs, left = [*zip(every.identifiers(), every.names, strict=True)], {*setup.left(every).names}
         rows = [i for i, pair in enumerate(pairs) if pair in known or pair[1] not in left]  # not the unreadable
         listed = tj.Features(np.zeros((len(every), 0)), every.labels, tuple(pairs))
@@ -112,6 +113,7 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, *[title] * bool(title), f"seed{F.seed}"]
         words += ["held_out"] * self.is_held_out + ["named"] * (self.recipe.head == "named")
+        words += ["without_anchor_images"] * ("leave_out_anchor_images" in F and F.leave_out_anchor_images)
         return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
@@ -180,7 +182,8 @@ def owners_of_train() -> Counter[str]:
     Raises: InputError for an image without an owner.
     """
     require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
-    return Counter(tj.shards.every_owner(setup.left(setup.open_dataset(F.dataset).train).names, F.owners))
+    images = setup.left(setup.train_images(setup.open_dataset(F.dataset)))
+    return Counter(tj.shards.every_owner(images.names, F.owners))
 
 
 def tell_of_lost_owners(train: tj.Features) -> None:

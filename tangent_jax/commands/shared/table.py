@@ -125,6 +125,15 @@ TABLE: dict[str, partial] = {
     "penalty": flag("float", "Strength lambda of the ridge lambda/2 |dw|^2.", low=0.0, high=1e9),
     "radius": flag("float", "Radius of projected descent, the bound of |dw| (L2); unset: no bound.", low=0.0),
     "lr": flag("float", "Learning rate; for private runs in units of 1 / clip norm.", low=0.0, high=1e6),
+    "save_anchor": flag(
+        "string",
+        "Weights file (.safetensors, or URL) to write: the fine-tuned network with the head of --weights, as the "
+        "anchor of later runs. It names its images. --method=nlft.",
+        default=None,
+    ),
+    "leave_out_anchor_images": flag(
+        "bool", "Do not train on the images on which the anchor in --weights was fine-tuned.", default=False
+    ),
     "solver": flag("enum", "adam, or optimum: conjugate gradients, without learning rate or epochs.", SOLVERS),
     "certificate": flag(
         "float",
@@ -319,3 +328,10 @@ TABLE: dict[str, partial] = {
     ),
     "certificates": flag("list", "Certificates of exact removals to attack.", default=["1", "0.3", "0.1", "0.03"]),
 }
+SHARE = flag(
+    "string",
+    f"{TABLE['images'].keywords['help'].removesuffix('.')}. Below 1: a share of them, such as 0.1. Or a file of "
+    "identifiers or names, one per line.",
+    default=None,
+)
+"""The flag --images of a command that trains on them."""

@@ -1,0 +1,126 @@
+"""The anchor of a first session: the images that it sees, and the weights file that --save_anchor writes."""
+
+import sys
+from functools import partial
+
+import numpy as np
+
+import tangent_jax as tj
+from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.flags import FIELD_OF, F
+from tangent_jax.commands.shared.removing import read_asked
+from tangent_jax.core import InputError, Tree, expand_path, normal_name, other_spellings, placement, trees, urls
+from tangent_jax.data import Dataset, Examples
+
+SAID = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
+        "delta")  # fmt: skip
+"""The flags that a first session's settings always state; others where they are not the default."""
+MORE = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling", "noise",
+        "noise_seed")  # fmt: skip
+
+
+def images_of(dataset: Dataset) -> Examples:
+    """The training images of --images: a number or a share, by the seed, or those in a file; all without that flag."""
+    train = setup.train_images(dataset)
+    if F.images is None:
+        return train
+    try:
+        number = float(F.images)
+    except ValueError:
+        return train.take(listed(train, dataset.name))
+    count = number * len(train) if 0 < number < 1 else number
+    if not 0.5 < count <= len(train) or (number >= 1 and not number.is_integer()):
+        raise InputError(
+            f"--images must be a number of the {len(train)} images, a share below 1, or a file; got {F.images}"
+        )
+    order = np.random.default_rng([F.seed, 10]).permutation(len(train))
+    return train.take(np.sort(order[: round(count)]))
+
+
+def listed(train: Examples, name: str) -> np.ndarray:
+    """The rows of the images in the file of --images, by identifier or name."""
+    asked = read_asked("images", F.images)
+    rows: dict[str, list[int]] = {}
+    for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True)):
+        for word in {pair[0], normal_name(pair[1])}:
+            rows.setdefault(word, []).append(row)
+    found = {word: next(filter(rows.get, (normal_name(word), *other_spellings(word))), None) for word in asked}
+    missing = [word for word, form in found.items() if form is None]
+    if missing:
+        several = f"{len(missing)} of its {len(asked)} lines, such as {missing[0]}"
+        raise InputError(f"{F.images} must name training images of {name}, one a line; {several}, name none")
+    return np.array(sorted({row for form in found.values() if form is not None for row in rows[form]}))
+
+
+def check_flags(recipe: tj.Recipe) -> None:
+    """Raises InputError for a --save_anchor that cannot be, before any long work."""
+    if F.save_anchor is None:
+        return
+    if recipe.method != "nlft":
+        raise InputError(
+            f"--save_anchor needs --method=nlft, whose network has the weights w + dw; got {recipe.method}, for which "
+            "w + dw is another model"
+        )
+    if not F.save_anchor.endswith(".safetensors"):
+        raise InputError(f"--save_anchor must be a file that ends in .safetensors; got {F.save_anchor}")
+    if not urls.is_url(F.save_anchor):
+        folder = expand_path("flags, --save_anchor", F.save_anchor).absolute().parent
+        if not folder.is_dir():
+            raise InputError(f"--save_anchor must be a file in a folder that exists; {folder} does not")
+
+
+def check(predict: tj.Predictor) -> None:
+    """Raises InputError for a network that is no anchor of the weights' architecture, or is one already."""
+    if F.save_anchor is None:
+        return
+    before = source()
+    if before.session is not None:
+        raise InputError(
+            f"--weights must be pre-trained weights beside --save_anchor; {F.weights} is the anchor of a first session "
+            "already. Begin with its source, and the images of both"
+        )
+    moves = any(not path.startswith("head/") for path in predict.subset.paths)
+    if not moves or before.model.with_classes(predict.model.classes) != predict.model:
+        raise InputError(
+            "--save_anchor needs a --subset of the network's own leaves below its head, such as blocks, with a new "
+            f"head; got {predict.subset.name}"
+        )
+
+
+def source() -> tj.Pretrained:
+    """The weights of the flags at the image size of the flags."""
+    before = setup.pretrained(F.weights)
+    return before if F.image_size is None else before.with_image_size(F.image_size)
+
+
+def save(
+    predict: tj.Predictor,
+    dw: Tree,
+    images: tuple[tuple[str, str], ...],
+    dataset: Dataset,
+    command: str,
+    spent: tj.privacy.Spent | None = None,
+) -> None:
+    """Writes the file of --save_anchor, if it is given: the body at w + dw, the head of the source, and the session."""
+    if F.save_anchor is None:
+        return
+    if not np.isfinite(float(trees.squared_norm(dw))):
+        raise InputError("the fine-tuned weights must be finite for --save_anchor; they are not. Lower --lr")
+    paid = None
+    if spent is not None:
+        paid = tj.models.Paid(spent.compute_epsilon(), spent.mechanism.delta, spent.mechanism.unit, spent.private)
+    body = trees.fingerprint(tj.models.body(setup.pretrained(F.weights).w))
+    session = tj.models.FirstSession(body, dataset.name, dataset.classes, images, command, settings(), paid)
+    moved = source().with_body(trees.add(predict.w, dw), session)
+    placement.in_writer(partial(tj.save, F.save_anchor, moved))
+    print(f"{F.save_anchor}: {session}", file=sys.stderr)
+
+
+def settings() -> dict[str, str]:
+    """The flags that decide a first session, as texts."""
+    said = {}
+    for name in (*SAID, *FIELD_OF, *MORE):
+        if name in F and F[name].value is not None and (name in SAID or F[name].value != F[name].default):
+            value = F[name].value
+            said[name] = str(value).lower() if isinstance(value, bool) else F[name].serialize().partition("=")[2]
+    return said

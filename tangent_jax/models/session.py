@@ -1,0 +1,125 @@
+"""The first session of an anchor: the images on which a network was fine-tuned before it was linearised.
+
+A weights file of such an anchor holds it in its metadata, under SESSION. It is read as data: no path or URL in it is
+opened, and none of its texts is run.
+"""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from tangent_jax.core import InputError, expect
+from tangent_jax.core.boundary import public_class
+from tangent_jax.core.checks import visible
+from tangent_jax.core.records import convert, parse_json, plain, seal_fields
+
+SESSION = "first_session"
+"""The metadata key of a FirstSession."""
+HASH = re.compile("[0-9a-f]{64}")
+FLAG = re.compile("[a-z][a-z0-9_]*")
+COMMANDS = ("finetune", "private")
+REMEDY = (
+    "Fetch or make the file again; or delete this key of its metadata, after which nobody knows whose images are in it"
+)
+
+
+@public_class
+@dataclasses.dataclass(frozen=True)
+class Paid:
+    """The privacy budget that a first session spent; `private` is False if a fixed seed drew the noise.
+
+    >>> print(tj.models.Paid(2.995, 1e-5, "example"))
+    epsilon 3.00 at delta 1e-05 for each example
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    private: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises InputError for numbers that are no budget."""
+        good = math.isfinite(self.epsilon) and self.epsilon >= 0 and 0 <= self.delta < 1
+        expect(good, "epsilon >= 0 and delta in [0, 1)", f"{self.epsilon} and {self.delta}")
+
+    def __str__(self) -> str:
+        """The budget in words, with epsilon rounded upwards to hundredths."""
+        epsilon = math.ceil(round(100 * self.epsilon, 9)) / 100
+        words = f"epsilon {epsilon:.2f} at delta {self.delta:g} for each {visible(self.unit)}"
+        return words if self.private else f"no privacy, as a fixed seed drew the noise ({words})"
+
+
+@public_class
+@dataclasses.dataclass(frozen=True)
+class FirstSession:
+    """The first session of an anchor: how it was fine-tuned, and on which images.
+
+    `source`: the fingerprint of the pre-trained weights without their head; `dataset`, `classes`: of its images;
+    `images`: (content identifier, name) of each; `command`, `settings`: the command that made it, and its flags as
+    texts, so that it can be made again; `paid`: the privacy budget that it spent, None without privacy.
+
+    >>> session = tj.models.FirstSession("0" * 64, "signs", ("stop", "yield"), (("1" * 64, "a.png"),))
+    >>> str(session)
+    'the anchor was fine-tuned on 1 image of signs'
+    """
+
+    source: str
+    dataset: str
+    classes: tuple[str, ...]
+    images: tuple[tuple[str, str], ...]
+    command: str = "finetune"
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    paid: Paid | None = None
+
+    def __post_init__(self) -> None:
+        """Makes texts visible.
+
+        Raises: InputError for identifiers that are not hashes, no image, another command, or a name that no flag has.
+        """
+        hashes = [self.source, *(identifier for identifier, _ in self.images)]
+        wrong = [text for text in hashes if not HASH.fullmatch(text)]
+        expect(not wrong, "source and images by SHA-256 (64 hex digits)", wrong[:1])
+        expect(self.images, "the images of a first session", "none")
+        expect(self.command in COMMANDS, f"the command {' or '.join(COMMANDS)}", repr(self.command))
+        wrong = [name for name in self.settings if not FLAG.fullmatch(name)]
+        expect(not wrong, "settings by the names of flags", wrong[:1])
+        object.__setattr__(self, "dataset", visible(self.dataset))
+        object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
+        object.__setattr__(self, "images", tuple((identifier, visible(name)) for identifier, name in self.images))
+        object.__setattr__(self, "settings", {name: visible(value) for name, value in self.settings.items()})
+
+    def __hash__(self) -> int:  # of a predictor, at each call of a compiled program
+        return hash((self.source, len(self.images)))
+
+    def __str__(self) -> str:
+        """The session in one sentence, without the names of images."""
+        count = f"{len(self.images)} image{'s' * (len(self.images) != 1)}"
+        return f"the anchor was fine-tuned on {count} of {self.dataset}" + (f", with {self.paid}" if self.paid else "")
+
+    @property
+    def identifiers(self) -> frozenset[str]:
+        """The content identifiers of its images."""
+        return frozenset(identifier for identifier, _ in self.images)
+
+
+def encode_session(session: FirstSession, body: str) -> str:
+    """The text of a session in the metadata of its weights, whose fingerprint without the head is `body`."""
+    return seal_fields({**plain(session), "body": body})
+
+
+def decode_session(text: str, body: str, path: str) -> FirstSession:
+    """The session of `encode_session`.
+
+    Raises: InputError with a remedy for a text that was altered or cannot be read, and for other weights than its own.
+    """
+    where = f"{SESSION} in the metadata of {path}"
+    try:
+        fields: dict[str, Any] = parse_json("load", text, where)
+        fields.pop("sha256", None)
+        expect(text == seal_fields(fields), "its text as it was written", "one that was edited")
+        same = fields.pop("body", None) == body
+        expect(same, "the weights that it was written for", "others")
+        return convert(FirstSession, fields, "load", where)
+    except InputError as error:
+        raise InputError(f"{where} must say whose images are in the anchor; it does not ({error}). {REMEDY}") from error
