@@ -60,10 +60,7 @@ def whiten(predict: Predictor, public: Features | None = None, private: Features
     if public is None:
         moments = moments_of_norms(predict)
     else:
-        if private is None:
-            raise InputError("private must be the features of the training images beside public; got none")
-        expect(len(public), "a public image at least", "none")
-        check_public("whiten", *([identifier for identifier, _ in part.examples] for part in (public, private)))
+        check_images("whiten", public, private)
         moments = moments_of_images(predict, public)
     if not moments:
         return predict
@@ -90,17 +87,18 @@ def moments_of_images(predict: Predictor, public: Features) -> Moments:
 
 
 def moments_of_norms(predict: Predictor) -> Moments:
-    """The moments diag(s^2) + b b^T of the inputs of each trained kernel that reads a layer norm."""
+    """The moments of the inputs of each trained kernel that multiplies the output of a layer norm."""
     known = getattr(predict.model, "input_norms", {})
     norms = {path: known[path] for path in predict.subset.paths if path in known}
-    w, axes_of = trees.leaves(predict.w), layouts(predict) if norms else {}
-    moments: Moments = {}
-    for path, norm in norms.items():
-        s, b = (np.asarray(w[f"{norm}/{name}"], np.float64) for name in ("scale", "bias"))
-        heads = jax.eval_shape(axes_of[path].blocks, w[path]).shape[0]
-        of_inputs = (np.diag(np.square(s)) + np.outer(b, b)).astype(w[path].dtype)
-        moments[path] = np.tile(of_inputs, (heads, 1, 1)), axes_of[path]
-    return moments
+    axes_of = layouts(predict) if norms else {}
+    return {path: (moment_of_norm(predict.w, norm), axes_of[path]) for path, norm in norms.items()}
+
+
+def moment_of_norm(w: Tree, norm: str) -> np.ndarray:
+    """diag(s^2) + b b^T of the gain s and the bias b of a layer norm, "1 i i": no such kernel has heads in its inputs."""
+    leaves = trees.leaves(w)
+    s, b = leaves[f"{norm}/scale"], leaves[f"{norm}/bias"]
+    return np.asarray(jnp.diag(jnp.square(s)) + jnp.outer(b, b))[None]
 
 
 def layouts(predict: Predictor) -> dict[str, Layout]:
@@ -126,6 +124,14 @@ def check_public(function: str, public: Collection[str], private: Collection[str
     shared = {*public} & {*private}
     got = f"{len(shared)} of {len(public)} that are among the private ones"
     require(not shared, function, "public images that are not private", got, "Take them out of one of the two")
+
+
+def check_images(function: str, public: Features, private: Features | None) -> None:
+    """Raises InputError for no public image, one that is public and private, or private images that are not named."""
+    if private is None:
+        raise InputError("private must be the features of the training images, beside public; got none")
+    expect(len(public), "a public image at least", "none")
+    check_public(function, *([identifier for identifier, _ in part.examples] for part in (public, private)))
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")

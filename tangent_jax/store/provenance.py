@@ -55,6 +55,7 @@ class Provenance:
     distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
     of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
     targets; `public`: (content identifier, name) of each public image that whitened its training or moved its anchor;
+    `whitening`: what whitened its training, "images", "norm" (the layer norms' gains and biases) or None;
     `features`: the settings of the features that a component of statistics sums, None for tangent weights (kinds.py);
     `is_own`: False if another machine or user wrote it: then no folder, weights or data that it names are opened
     (`own`).
@@ -87,6 +88,7 @@ class Provenance:
     preprocessing: str = ""
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
+    whitening: str | None = None
     features: FeatureSettings | None = None
     is_own: bool = dataclasses.field(default=True, compare=False)
 

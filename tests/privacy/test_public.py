@@ -274,7 +274,9 @@ def test_wrong_public_images_are_one_clear_line(tmp_path):
         whiten(predict, public.take(np.zeros(0, int)), private)
     with pytest.raises(InputError, match="expected a predictor that is not whitened"):
         whiten(own, public, private)
-    with pytest.raises(InputError, match="private must be the features of the training images beside public; got none"):
+    with pytest.raises(
+        InputError, match="private must be the features of the training images, beside public; got none"
+    ):
         whiten(predict, public)
     with pytest.raises(InputError, match="finite"):
         whiten(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
