@@ -3,9 +3,10 @@
 Full-batch steps of cross entropy, the paper's 50 or others; our outputs are the tangent alone. For every cell, steps,
 learning rate and clip norm are searched on images held out of train (seed 0; the two best with seeds 1 and 2 too), then
 PT=F at the best; the winner is trained on all of train, over --seed, and measured on test. The methods `norm` and
-`public` are TAFT in coordinates whitened by the layer norm below a kernel, and by the images of --public. Models of one cell and number of steps train in one program. Noise
-comes from seeds, for reproducible tables, so nothing here is private. Finished runs are saved in runs.jsonl, the
-command in command.json, which `paper report --finished=table3=FOLDER` shows.
+`public` are TAFT in coordinates whitened by the layer norm below a kernel, and by the images of --public. Models of one
+cell and number of steps train in one program. Noise comes from seeds, for reproducible tables, so nothing here is
+private. Finished runs are saved in runs.jsonl, the command in command.json, which `paper report
+--finished=table3=FOLDER` shows.
 
 The epsilons are those of the final runs. "with_search" is the epsilon if the runs of the search were released too; the
 choice by held-out images is not private.

@@ -12,8 +12,8 @@ both together, "guesses", "right", "kept": both within the claim}}.
 --method=exact trains nothing. It releases noisy statistics of the features before the head once, as one step, and
 solves for the head (privacy/statistics.py).
 
-What kernels multiply, or the features, are whitened (privacy/public.py): by --public images, or without them by the layer
-norm below; --nowhiten does not. The result's "whitening": "images", "norm", or None.
+What kernels multiply, or the features, are whitened (privacy/public.py): by --public images, or without them by the
+layer norm below; --nowhiten does not. The result's "whitening": "images", "norm", or None.
 """
 
 import dataclasses

@@ -95,7 +95,7 @@ def moments_of_norms(predict: Predictor) -> Moments:
 
 
 def moment_of_norm(w: Tree, norm: str) -> np.ndarray:
-    """diag(s^2) + b b^T of the gain s and the bias b of a layer norm, "1 i i": no such kernel has heads in its inputs."""
+    """diag(s^2) + b b^T of the gain s and the bias b of a layer norm, "1 i i": its kernels share inputs among heads."""
     leaves = trees.leaves(w)
     s, b = leaves[f"{norm}/scale"], leaves[f"{norm}/bias"]
     return np.asarray(jnp.diag(jnp.square(s)) + jnp.outer(b, b))[None]
