@@ -135,11 +135,11 @@ def check_images(function: str, public: Features, private: Features | None) -> N
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
-def inverse_root(a: np.ndarray, damping: float = DAMPING) -> jax.Array:
+def inverse_root(a: np.ndarray) -> jax.Array:
     """R of matrices "h i i", on the host in f64; one thread, as `solver.curvature.invert` says."""
     wide, n = a.astype(np.float64), a.shape[-1]
     mean = np.trace(wide, axis1=1, axis2=2).mean() / n or 1.0
-    m = wide / mean + damping * np.eye(n)
+    m = wide / mean + DAMPING * np.eye(n)
     roots = [scipy.linalg.solve_triangular(np.linalg.cholesky(block), np.eye(n), lower=True).T for block in m]
     return jnp.asarray(np.stack(roots), a.dtype)
 
