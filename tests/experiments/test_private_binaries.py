@@ -65,12 +65,17 @@ def test_private_statistics_are_released_once(cache, tmp_path):
 @pytest.mark.long
 def test_the_table_of_private_statistics(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--epsilon=1,8", "--seed=0,1"]
-    result = json.loads(run("privacy statistics", *flags)[0])["digits"]["plain"]
-    assert 0.7 < result["8"]["mean"] < 1
-    assert result["1"]["mean"] < result["8"]["mean"]
-    assert len({*result["1"]["accuracies"]}) == 2  # noise is each seed's own
-    held = json.loads(run("privacy statistics", *flags, "--held_out")[0])["digits"]["plain"]
-    assert abs(held["8"]["mean"] - result["8"]["mean"]) < 0.1
+    more = ["--only=h,h+ntk", "--width=64", f"--public=folder:{photographs(tmp_path / 'public')}"]
+    table = json.loads(run("privacy statistics", *flags, *more)[0])["digits"]
+    assert {name: [*ways] for name, ways in table.items()} == {
+        name: ["plain", "norm", "images"] for name in ("h", "h+ntk 1 64")
+    }
+    for result in (table["h"]["plain"], table["h"]["norm"], table["h+ntk 1 64"]["norm"]):
+        assert 0.7 < result["8"]["mean"] < 1
+        assert result["1"]["mean"] < result["8"]["mean"]
+        assert len({*result["1"]["accuracies"]}) == 2  # noise is each seed's own
+    held = json.loads(run("privacy statistics", *flags, "--held_out")[0])["digits"]["h"]["norm"]
+    assert abs(held["8"]["mean"] - table["h"]["norm"]["8"]["mean"]) < 0.1
     assert (tmp_path / "statistics.png").exists()
 
 
