@@ -28,6 +28,7 @@ define(*MODEL, *CACHED, "delta", "public", "held_out", "clip_norm", "noise", dat
 define(epsilon=["1", "3", "8"], seed=["0", "1", "2"], only=["h"], blocks=["1"], width=["256"])
 
 FEATURES = ("h", "h+ntk")
+MEASURED = ("mean", "spread")
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
     rows = [[name, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for name, row in cells.items()]
     text = command.markdown(["data set, features", *(f"epsilon {e:g}" for e in epsilons)], rows)
     (command.out_folder() / "statistics.md").write_text(text)
-    draw(cells, epsilons)
+    draw(result, cells, epsilons)
     print(text)
     command.finish(result)
 
@@ -77,11 +78,17 @@ def of_map(built: FeatureMap, dataset: Dataset, epsilons: list[float], seeds: li
     return cells
 
 
-def draw(cells: dict[str, dict[str, dict[str, Any]]], epsilons: list[float]) -> None:
-    """Plots the test accuracy of one release by epsilon, of each data set, plain and whitened."""
-    lines = {name: [row[e]["mean"] for e in row] for name, row in cells.items()}
-    panel = {"x": epsilons, "lines": lines, "xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons}
-    plots.curves(command.out_folder() / "statistics.png", [{**panel, "log": "x"}], titles.released_once(cells))
+def draw(result: dict[str, Any], cells: dict[str, dict[str, dict[str, Any]]], epsilons: list[float]) -> None:
+    """Plots the test accuracy of one release by epsilon: a panel for each data set, a line for each way."""
+    panels, axes = [], {"xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons, "log": "x"}
+    for dataset, table in result.items():
+        lines = {
+            way if len(table) == 1 else f"{name}, {way}": tuple([cell[k] for cell in row.values()] for k in MEASURED)
+            for name, ways in table.items()
+            for way, row in ways.items()
+        }
+        panels.append({"x": epsilons, "lines": lines, "title": dataset, **axes})
+    plots.curves(command.out_folder() / "statistics.png", panels, titles.released_once(cells))
 
 
 def of_seeds(
