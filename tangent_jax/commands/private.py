@@ -10,7 +10,10 @@ by guesses, "gaussian_epsilon_lower": proved were the mechanism Gaussian (None f
 both together, "guesses", "right", "kept": both within the claim}}.
 
 --method=exact trains nothing. It releases noisy statistics of the features before the head once, as one step, and
-solves for the head (privacy/statistics.py); --public whitens the features.
+solves for the head (privacy/statistics.py).
+
+What kernels multiply, or the features, are whitened (privacy/public.py): by --public images, or without them by the
+layer norm below; --nowhiten does not. The result's "whitening": "images", "norm", or None.
 """
 
 import dataclasses
@@ -25,7 +28,7 @@ from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVA
 from tangent_jax.core import InputError, Tree, identity, require, trees
 from tangent_jax.data import Dataset, Examples, Owner
 
-define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", **PRIVATE)
+define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", "whiten", **PRIVATE)
 define("batch_size", "head", "owners", blocks=1, epochs=50, lr=0.03, out="out/private")
 define("save_anchor", "leave_out_anchor_images", store=None, method=("taft", "nlft", "exact"))
 define(
@@ -35,6 +38,8 @@ only_with(
     *("epochs", "lr", "subset", "sampling", "plan", "loss", "penalty", "batch_size", "output", "head"),
     method=["taft", "nlft"],
 )
+
+only_with("public", whiten=True)
 
 CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 
@@ -144,12 +149,19 @@ def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Ow
     return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
 
 
+def whitening_of(predict: tj.Predictor) -> str | None:
+    """What whitens: "images", "norm", or None for no image and no kernel above a layer norm."""
+    if F.public or not F.whiten:
+        return "images" if F.public else None
+    return "norm" if {*predict.subset.paths} & {*getattr(predict.model, "input_norms", {})} else None
+
+
 def train_weights(
     predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
     origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
 ) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
     """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
-    trained, recipe = setup.whitened(predict, train), origin.recipe
+    trained, recipe = setup.whitened(predict, train) if F.whiten else predict, origin.recipe
     assert recipe is not None
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
@@ -160,7 +172,8 @@ def train_weights(
     dw = tj.privacy.unwhiten(trained, fitted.dw)
     known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     folders = (str(out.absolute()),)
-    origin = origin.trained_on(train, fitted.seconds, folders, privacy=fitted.spent, run=fitted.run, public=known)
+    more = {"privacy": fitted.spent, "run": fitted.run, "public": known, "whitening": whitening_of(predict)}
+    origin = origin.trained_on(train, fitted.seconds, folders, **more)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
     anchors.save(predict, dw, origin.examples + known, dataset, "private", fitted.spent)
     return fitted, dw, audit
@@ -172,7 +185,7 @@ def release(
     """Releases noisy statistics of the features before the head; returns (the run, their map, the head, its audit)."""
     known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
     built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
-    map_ = tj.privacy.on_sphere(built, known, train)
+    map_ = tj.privacy.on_sphere(built, known, train, whiten=F.whiten)
     step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism)
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
         more: Any = {**settings, "folder": command.out_folder()}
@@ -228,6 +241,7 @@ def main() -> None:
         **facts_of(fitted, spent),
         **counts_of(train),
         "public": {"dataset": F.public, "examples": len(public)} if public else None,
+        "whitening": whitening_of(predict),
         "audit": audit,
     }
     command.finish(result, history=measured)

@@ -149,6 +149,10 @@ class WithFrozenHead(Wrapper):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.of_base(self.base.shapes()) | {EMBEDDINGS: self.shape}
 
+    @property
+    def input_norms(self) -> dict[str, str]:
+        return self.of_base(super().input_norms)
+
     def stage_of(self, path: str) -> int:
         return self.stages - 1 if path.startswith((HEAD, PROJECTION)) else self.base.stage_of(path)
 

@@ -77,6 +77,13 @@ class LoRA(Wrapper):
     def settings(self) -> dict[str, Any]:
         return {**self.base.settings, "lora_rank": self.rank, "lora_blocks": self.blocks}
 
+    @property
+    def input_norms(self) -> dict[str, str]:
+        """The base's, and those of A, which reads what its kernel reads."""
+        norms = super().input_norms
+        of_a = {f"{module}/lora_a": norms.get(f"{module}/kernel") for module in self.factor_shapes()}
+        return norms | {path: norm for path, norm in of_a.items() if norm is not None}
+
     def stage_of(self, path: str) -> int:
         """A factor's stage is its kernel's."""
         module, _, name = path.rpartition("/")

@@ -32,6 +32,11 @@ class Wrapper:
         """The base's image size, in pixels."""
         return self.base.image_size
 
+    @property
+    def input_norms(self) -> dict[str, str]:
+        """The base's layer norms below kernels, if it states them."""
+        return getattr(self.base, "input_norms", {})
+
     def stage_of(self, path: str) -> int:
         """The base's stage of a leaf."""
         return self.base.stage_of(path)

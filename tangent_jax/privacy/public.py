@@ -1,14 +1,18 @@
-"""Whitening by public images: better coordinates for clipping and noise.
+"""Whitening: better coordinates for clipping and noise, without a look at private images.
 
-    M  = sum_(i,t) x_it x_it^T / m + 0.1 I       over public images i, their tokens t; m: the mean eigenvalue
-    dW = R dV,  R R^T = M^-1                         a kernel's tangent, trained as dV
+    M  = sum_(i,t) x_it x_it^T / m + a I         over public images i, their tokens t; m: the mean eigenvalue
+    M  = (diag(s^2) + b b^T) / m + a I           without public images, for a kernel that reads a layer norm s x^ + b
+    dW = R dV,  R R^T = M^-1                     a kernel's tangent, trained as dV; a: the damping
 
 Noise is equal in all directions, but a kernel's inputs are not: a few directions hold most of their energy, and in the
-others noise exceeds the gradient. Whitening by the second moments of public images makes directions more equal. It
-changes the predictor only, not the mechanism: sensitivity and noise stay. Any root of M^-1 serves, as clip norm and
-noise depend on lengths alone; this file takes the inverse of a Cholesky factor. Biases, gains and signals are not
-whitened; whitening signals by their factor G gave no gain. Public images cost no privacy. Only their inputs are read,
-so they may be of any class.
+others noise exceeds the gradient. Whitening by second moments of the inputs makes directions more equal. A standardised
+x^ has about zero mean and unit variance, so the gain s and the bias b of the norm below a kernel tell its moments, and
+they are as public as the weights. Public images tell more: all moments, of all kernels. They cost no privacy; only
+their inputs are read, so they may be of any class.
+
+Whitening changes the predictor only, not the mechanism: sensitivity and noise stay. Any root of M^-1 serves, as clip
+norm and noise depend on lengths alone; this file takes the inverse of a Cholesky factor. Biases, gains and signals are
+not whitened; whitening signals by their factor G gave no gain.
 """
 
 import dataclasses
@@ -20,9 +24,10 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from tangent_jax.core import Tree, expect, require, trees
+from tangent_jax.core import InputError, Tree, expect, require, trees
 from tangent_jax.core.boundary import public
-from tangent_jax.models.features import Features
+from tangent_jax.linear.signals import Layout, layout
+from tangent_jax.models.features import Features, input_dtype
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, times_root
 from tangent_jax.solver.problem import make_curvature
@@ -30,16 +35,21 @@ from tangent_jax.train.objective import make_objective
 
 DAMPING = 0.1  # in units of the mean eigenvalue; 0.03 to 1 serve alike
 
+Moments = dict[str, tuple[np.ndarray, Layout]]
+"""Second moments "h i i" of the inputs of kernels, up to a factor, and how the kernels' axes meet their inputs."""
+
 
 @public
-def whiten(predict: Predictor, public: Features, private: Features) -> Predictor:
-    """The predictor with kernels in coordinates whitened by public images; `unwhiten` converts its dw back.
+def whiten(predict: Predictor, public: Features | None = None, private: Features | None = None) -> Predictor:
+    """The predictor with kernels in whitened coordinates; `unwhiten` converts its dw back.
 
-    Args:       predict: a model with a closed form; public: its features of public images; private: its features of the
-                training images, to check that none of them is public.
-    Returns:    Predictor of the same outputs, whose kernels' leaves have other names.
+    Args:       predict: a model with a closed form; public: its features of public images, or None: kernels that read a
+                layer norm (`input_norms` of the model) are whitened by its gain and bias; private: its features of the
+                training images, to check that none of them is public; needed beside `public` only.
+    Returns:    Predictor of the same outputs, whose whitened leaves have other names.
     Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
-    Edge cases: fewer public images than a kernel has inputs: the damping makes M definite.
+    Edge cases: without public images, a predictor that trains no kernel above a layer norm is returned unchanged. Fewer
+                public images than a kernel has inputs: the damping makes M definite.
     Raises:     InputError for no public image, an image that is public and private, or inputs that are not finite.
 
     >>> white = tj.privacy.whiten(demo.predict, public=demo.test, private=demo.train)
@@ -47,22 +57,62 @@ def whiten(predict: Predictor, public: Features, private: Features) -> Predictor
     ('head/bias', 'head/kernel_whitened', 'second/bias', 'second/kernel_whitened')
     """
     expect(not isinstance(predict.model, Whitened), "a predictor that is not whitened", "one that is")
+    if public is None:
+        moments = moments_of_norms(predict)
+    else:
+        check_images("whiten", public, private)
+        moments = moments_of_images(predict, public)
+    if not moments:
+        return predict
+    leaves, renamed = trees.leaves(predict.w), {path: path + WHITENED for path in moments}
+    for path, (a, _) in moments.items():
+        leaves |= {path + ROOT: inverse_root(a), path + WHITENED: jnp.zeros_like(leaves[path])}
+    paths = tuple(sorted(renamed.get(path, path) for path in predict.subset.paths))
+    subset = dataclasses.replace(predict.subset, name=f"{predict.subset.name} whitened", paths=paths)
+    model = Whitened(predict.model, tuple((path, axes) for path, (_, axes) in moments.items()))
+    return dataclasses.replace(predict, model=model, w=trees.nest(leaves), subset=subset)
+
+
+def moments_of_images(predict: Predictor, public: Features) -> Moments:
+    """The moments of the inputs of all trained kernels, by public images."""
     predict.closed_form("whiten")
-    expect(len(public), "a public image at least", "none")
-    check_public("whiten", *([identifier for identifier, _ in part.examples] for part in (public, private)))
     # square loss without targets: only the inputs' factors are used
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
     tangent = dataclasses.replace(predict, method="taft")
-    public_curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
-    leaves, v = trees.leaves(predict.w), {}
-    for path, (a, _) in public_curvature.kernels.items():
+    curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
+    axes_of = dict(curvature.layouts)
+    for path, (a, _) in curvature.kernels.items():
         expect(np.isfinite(a).all(), f"finite inputs of {path}", "others", "Leave such images out")
-        leaves |= {path + ROOT: inverse_root(np.asarray(a)), path + WHITENED: jnp.zeros_like(leaves[path])}
-        v[path] = path + WHITENED
-    paths = tuple(sorted(v.get(path, path) for path in predict.subset.paths))
-    subset = dataclasses.replace(predict.subset, name=f"{predict.subset.name} whitened", paths=paths)
-    model = Whitened(predict.model, public_curvature.layouts)
-    return dataclasses.replace(predict, model=model, w=trees.nest(leaves), subset=subset)
+    return {path: (np.asarray(a), axes_of[path]) for path, (a, _) in curvature.kernels.items()}
+
+
+def moments_of_norms(predict: Predictor) -> Moments:
+    """The moments of the inputs of each trained kernel that multiplies the output of a layer norm."""
+    known = getattr(predict.model, "input_norms", {})
+    norms = {path: known[path] for path in predict.subset.paths if path in known}
+    axes_of = layouts(predict) if norms else {}
+    return {path: (moment_of_norm(predict.w, norm), axes_of[path]) for path, norm in norms.items()}
+
+
+def moment_of_norm(w: Tree, norm: str) -> np.ndarray:
+    """diag(s^2) + b b^T of the gain s and the bias b of a layer norm, "1 i i": its kernels share inputs among heads."""
+    leaves = trees.leaves(w)
+    s, b = leaves[f"{norm}/scale"], leaves[f"{norm}/bias"]
+    return np.asarray(jnp.diag(jnp.square(s)) + jnp.outer(b, b))[None]
+
+
+def layouts(predict: Predictor) -> dict[str, Layout]:
+    """How the axes of each trained kernel meet its inputs, traced on one example."""
+    model, stage = predict.model, predict.subset.stage
+    dtype = input_dtype(model) if stage == 0 else np.float32
+    found: dict[str, Layout] = {}
+
+    def trace(x: jax.Array) -> None:
+        uses = predict.probe(predict.zeros(), x, at_zero=True).uses
+        found.update({use.path: layout(use) for use in uses if use.spec is not None})
+
+    jax.eval_shape(trace, jax.ShapeDtypeStruct((1, *model.input_shape(stage)), dtype))
+    return found
 
 
 @public
@@ -74,6 +124,14 @@ def check_public(function: str, public: Collection[str], private: Collection[str
     shared = {*public} & {*private}
     got = f"{len(shared)} of {len(public)} that are among the private ones"
     require(not shared, function, "public images that are not private", got, "Take them out of one of the two")
+
+
+def check_images(function: str, public: Features, private: Features | None) -> None:
+    """Raises InputError for no public image, one that is public and private, or private images that are not named."""
+    if private is None:
+        raise InputError("private must be the features of the training images, beside public; got none")
+    expect(len(public), "a public image at least", "none")
+    check_public(function, *([identifier for identifier, _ in part.examples] for part in (public, private)))
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")

@@ -1,6 +1,7 @@
 """Private sufficient statistics: one noisy release of class sums, and optionally of G and counts.
 
-    u = (z - mean) R / |(z - mean) R|          an image's features at length 1, in coordinates whitened by public images
+    u = z R / |z R|                            an image's features at length 1; R: of the layer norm that gives h, or of
+                                               public images, with z - mean instead of z (public.py)
     g = (a tri(u u^T), b e_y u^T, c e_y)       shares a^2 + b^2 + c^2 = 1, so that |g| = 1
     S = sum_i g_i + sigma N(0, I),    G = tri^-1(S_1) / a,   B = S_2 / b,   counts = S_3 / c
 
@@ -10,7 +11,7 @@ images is clipped. One Gaussian mechanism releases them together, with an exact 
 <g, dw> at any dw, so the release is one step of `fit_private`, with its ledger, units, discrete noise and audits.
 
 A statistic with share 0 is not released. Noise on G has a spectral norm of sigma sqrt(2 k) / a, larger than G of a few
-thousand images. Instead public images give G: in their coordinates it is n / k I.
+thousand images. Instead whitening gives G: in whitened coordinates it is about n / k I.
 
 Source: sufficient statistics perturbation, as AdaSSP (Wang 2018, "Revisiting differentially private linear
 regression"), which splits epsilon over three releases and has no public images. Class means shrink as in James and
@@ -36,7 +37,7 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.mapped import rows_of
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
-from tangent_jax.privacy.public import check_public, inverse_root
+from tangent_jax.privacy.public import check_images, inverse_root, moment_of_norm
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.statistics import Settings, Statistics, checked_rows
 from tangent_jax.train.losses import Loss
@@ -109,7 +110,7 @@ class Contribution:
     def statistics(self, fitted: Fitted, map_: FeatureMap, rows: Features, classes: Sequence[str]) -> Statistics:
         """The statistics of the step: its dw is the noisy sum S over C n, both public.
 
-        Statistics that were not released are replaced: equal counts, and a G with the spread of public images around
+        Statistics that were not released are replaced: equal counts, and a G with equal spread in all directions around
         the class means.
         """
         assert fitted.spent is not None
@@ -144,12 +145,17 @@ def triangle(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @public
-def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> FeatureMap:
-    """The feature map with rows of length 1, in coordinates whitened by public images (None: not whitened).
+def on_sphere(
+    map_: FeatureMap, public: Features | None = None, private: Features | None = None, *, whiten: bool = True
+) -> FeatureMap:
+    """The feature map with rows of length 1, in whitened coordinates.
 
-    Args:       map_: by `feature_map`; public: its features of public images, or None; private: its features of the
-                images whose statistics will be released, to check that none of them is public.
+    Args:       map_: by `feature_map`; public: its features of public images, which whiten all parts, or None: h is
+                whitened by the layer norm that gives it; private: its features of the images whose statistics will be
+                released, to check that none of them is public, needed beside `public` only; whiten: False to whiten
+                nothing.
     Guarantees: reads the content identifiers of private images and nothing else of them; reads no labels.
+    Edge cases: where no layer norm gives h, public images alone can whiten.
     Raises:     InputError for no public image, one whose features are not finite, or an image that is public and
                 private.
 
@@ -158,11 +164,13 @@ def on_sphere(map_: FeatureMap, public: Features | None, private: Features) -> F
     1.000
     """
     expect(map_.root is None, "a map whose rows are not whitened", "one whose rows are")
-    k = sum(map_.sizes)
-    if public is None:
-        return dataclasses.replace(map_, center=jnp.zeros(k), root=jnp.eye(k))
-    expect(len(public), "a public image at least", "none")
-    check_public("on_sphere", *([identifier for identifier, _ in part.examples] for part in (public, private)))
+    if public is None or not whiten:
+        norm = getattr(map_.predict.model, "input_norms", {}).get("head/kernel") if whiten else None
+        roots = [jnp.eye(size) for size in map_.sizes]
+        if norm is not None and "h" in map_.parts:
+            roots[map_.parts.index("h")] = inverse_root(moment_of_norm(map_.w, norm))[0]
+        return dataclasses.replace(map_, center=jnp.zeros(sum(map_.sizes)), root=jax.scipy.linalg.block_diag(*roots))
+    check_images("on_sphere", public, private)
     rows = checked_rows(map_, public).astype(np.float64)
     center = rows.mean(0)
     root = inverse_root(np.cov(rows.T, bias=True).astype(np.float32)[None])[0]

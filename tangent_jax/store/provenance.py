@@ -54,10 +54,11 @@ class Provenance:
     of a component that was solved to its optimum, which stays when examples leave; `certificate`: the bound on its
     distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
     of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
-    targets; `public`: (content identifier, name) of each public image that whitened its training; `session`: the first
-    session of its anchor, None for pre-trained weights; `features`: the settings of the features that a component of
-    statistics sums, None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then no
-    folder, weights or data that it names are opened (`own`).
+    targets; `public`: (content identifier, name) of each public image that whitened its training; `whitening`: what
+    whitened it, "images", "norm" (the layer norms' gains and biases) or None; `session`: the first session of its
+    anchor, None for pre-trained weights; `features`: the settings of the features that a component of statistics sums,
+    None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then no folder, weights or
+    data that it names are opened (`own`).
 
     Guarantees: owners have one spelling; names of images and classes hold printable characters only.
 
@@ -87,6 +88,7 @@ class Provenance:
     preprocessing: str = ""
     targets: str = ""
     public: tuple[tuple[str, str], ...] = ()
+    whitening: str | None = None
     features: FeatureSettings | None = None
     session: FirstSession | None = None
     is_own: bool = dataclasses.field(default=True, compare=False)

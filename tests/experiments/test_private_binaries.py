@@ -35,9 +35,14 @@ def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
     ledger = (tmp_path / "ledger.json").read_text()
     assert json.loads(run("private", *flags)[0]) == result  # read, not trained
     assert (tmp_path / "ledger.json").read_text() == ledger
-    _, err = run("private", *flags, "--epsilon=8", code=1)
-    assert "Ledger: expected the ledger of this run" in err
+    for other in ("--epsilon=8", "--nowhiten"):
+        _, err = run("private", *flags, other, code=1)
+        assert "Ledger: expected the ledger of this run" in err
     assert json.loads((tmp_path / "result.json").read_text())["epsilon"] == result["epsilon"]
+    _, metadata = read_component(tmp_path / "dw.safetensors")
+    assert (result["whitening"], json.loads(metadata["provenance"])["whitening"]) == ("norm", "norm")
+    plain = json.loads(run("private", cache, f"--out={tmp_path}/plain", "--epochs=1", "--subset=head", "--nowhiten")[0])
+    assert (plain["whitening"], plain["public"]) == (None, None)
     assert Image.open(tmp_path / "curves.png").size[0] > 500
 
 
@@ -49,7 +54,7 @@ def test_private_statistics_are_released_once(cache, tmp_path):
     assert result["accuracy"] > 0.7
     assert (result["private"], result["steps"], result["steps_paid"]) == (True, 1, 1)
     assert abs(result["epsilon"] - 8) < 1e-9
-    assert result["learning_rate"] is None
+    assert (result["learning_rate"], result["whitening"]) == (None, "norm")
     ledger = (tmp_path / "ledger.json").read_text()
     assert json.loads(run("private", *flags)[0]) == result  # read, not released again
     assert (tmp_path / "ledger.json").read_text() == ledger
@@ -60,12 +65,17 @@ def test_private_statistics_are_released_once(cache, tmp_path):
 @pytest.mark.long
 def test_the_table_of_private_statistics(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--epsilon=1,8", "--seed=0,1"]
-    result = json.loads(run("privacy statistics", *flags)[0])["digits"]["plain"]
-    assert 0.7 < result["8"]["mean"] < 1
-    assert result["1"]["mean"] < result["8"]["mean"]
-    assert len({*result["1"]["accuracies"]}) == 2  # noise is each seed's own
-    held = json.loads(run("privacy statistics", *flags, "--held_out")[0])["digits"]["plain"]
-    assert abs(held["8"]["mean"] - result["8"]["mean"]) < 0.1
+    more = ["--only=h,h+ntk", "--width=64", f"--public=folder:{photographs(tmp_path / 'public')}"]
+    table = json.loads(run("privacy statistics", *flags, *more)[0])["digits"]
+    assert {name: [*ways] for name, ways in table.items()} == {
+        name: ["plain", "norm", "images"] for name in ("h", "h+ntk 1 64")
+    }
+    for result in (table["h"]["plain"], table["h"]["norm"], table["h+ntk 1 64"]["norm"]):
+        assert 0.7 < result["8"]["mean"] < 1
+        assert result["1"]["mean"] < result["8"]["mean"]
+        assert len({*result["1"]["accuracies"]}) == 2  # noise is each seed's own
+    held = json.loads(run("privacy statistics", *flags, "--epsilon=8", "--held_out")[0])["digits"]["h"]["norm"]
+    assert abs(held["8"]["mean"] - table["h"]["norm"]["8"]["mean"]) < 0.1
     assert (tmp_path / "statistics.png").exists()
 
 
@@ -172,16 +182,16 @@ def test_owners_says_what_protecting_them_costs(cache, tmp_path):
 @pytest.mark.long
 def test_table3_fills_its_grid_and_does_not_repeat_itself(cache, tmp_path):
     flags = [cache, f"--out={tmp_path}", "--subset=head", "--epsilon=8", "--lr=0.06", "--clip_norm=1"]
-    flags += ["--method=nlft,taft,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
+    flags += ["--method=nlft,taft,norm,public", f"--public=folder:{photographs(tmp_path / 'public')}"]
     line, _ = run("paper table3", *flags, "--seed=0,1", "--steps=4")
     result = json.loads(line)
-    for method in ("taft", "nlft", "public"):
+    for method in ("taft", "nlft", "norm", "public"):
         cell = result["digits"]["8"]["head"][method]
         assert len(cell["accuracies"]) == 2
         assert cell["mean"] > 0.2
     assert result["with_search"]["8"] > 8
     assert Image.open(tmp_path / "table3.png").size[0] > 500
-    assert (tmp_path / "table3.md").read_text().count("±") == 3
+    assert (tmp_path / "table3.md").read_text().count("±") == 4
     finished = (tmp_path / "runs.jsonl").read_bytes()
     again, _ = run("paper table3", *flags, "--seed=0,1", "--steps=4")
     assert json.loads(again) == result
@@ -243,6 +253,7 @@ def test_bench_private_measures_its_ratios(tmp_path):
         ("private", ["--canaries=900"], "expected --canaries of at most 898 canaries, one for each image; got 900"),
         ("privacy audit", ["--repeats=3"], "expected 4 --repeats or more, without --canaries; got 3"),
         ("private", ["--part=3/3"], "expected --part=I/K with 0 <= I < K; got 3/3"),
+        ("private", ["--public=x", "--nowhiten"], "flags: expected --whiten of True beside --public; got False"),
         ("private", ["--public=digits"], "flags: expected public images that are not private; got 898 of 898"),
         ("paper table3", ["--method=taft,public"], "expected --public with the method public"),
         ("paper table3", ["--subset=most"], "expected --subset of blocks, bitfit, layernorm, head; got most"),

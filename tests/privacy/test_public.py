@@ -7,13 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, private_task, scale_accepted, tree_normal
+from helpers import MODERN, assert_rel_close, images, private_task, scale_accepted, small, tree_normal
 
 from tangent_jax.core import InputError, trees
 from tangent_jax.exports.folder import export
+from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
+from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.functions import model_of
 from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.resnet.config import ResNetConfig
+from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.whitened import ROOT, WHITENED
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
@@ -44,14 +49,14 @@ def public_of(x, count=5):
 
 
 def task(*arguments, **options):
-    """A predictor, the same whitened by five images, a step of that, six inputs and their labels."""
+    """A predictor, the same whitened by five images or by norms, a step of that, six inputs and their labels."""
     return task_of(bool(jax.config.jax_enable_x64), *arguments, **options)
 
 
 @functools.cache
-def task_of(_, *arguments, **options):
+def task_of(_, *arguments, by="images", **options):
     predict, _, x, y = private_task(*arguments, **options)
-    own = whiten(predict, public_of(x), of(x, "private"))
+    own = whiten(predict, public_of(x), of(x, "private")) if by == "images" else whiten(predict)
     return predict, own, tree_normal(5, own.zeros()), x, y
 
 
@@ -72,6 +77,8 @@ def by_hand(predict, own, v, x, y):
     [
         ("head", 1, {}),
         ("blocks", 1, {}),
+        ("head", 1, {"by": "norms"}),
+        ("blocks", 2, {"by": "norms"}),
         *(
             pytest.param(kind, blocks, variant, marks=pytest.mark.long)
             for kind, blocks, variant in [
@@ -109,6 +116,67 @@ def test_the_roots_whiten_the_damped_second_moments_of_public_inputs(x64):
         root, m = np.asarray(trees.leaves(own.w)[path + ROOT]), a / mean + DAMPING * np.eye(a.shape[-1])
         for r, block in zip(root, m, strict=True):
             np.testing.assert_allclose(r.T @ block @ r, np.eye(len(r)), atol=1e-10)
+
+
+def standardised(predict, x):
+    """For each kernel of the subset: whether it multiplies rows g x^ + b of a norm of the subset's model, by norm."""
+    w, found = trees.leaves(predict.w), {}
+    norms = sorted(path.removesuffix("/scale") for path in w if "norm" in path and path.endswith("/scale"))
+    for use in predict.probe(predict.zeros(), x, at_zero=True).uses:
+        for norm in norms if use.spec is not None else ():
+            g, b = (np.asarray(w[f"{norm}/{name}"]) for name in ("scale", "bias"))
+            if use.x.shape[-1:] != g.shape:
+                continue
+            x_hat = (np.asarray(use.x) - b) / g
+            if np.allclose(x_hat.mean(-1), 0, atol=1e-8) and np.allclose(x_hat.var(-1), 1, atol=1e-3):
+                found[use.path] = norm
+    return found
+
+
+MODELS = {
+    "token": {},
+    "avg": {"pool": "avg"},
+    **MODERN,
+    **{pool: {"pool": pool} for pool in ("norm_avg", "plain_avg", "token_avg")},
+    "adapters": {"adapter_width": 3},
+}
+
+
+@pytest.mark.parametrize("name", [*MODELS, "lora", "projection"])
+def test_a_model_states_the_norm_below_exactly_those_kernels_that_read_one(x64, name):
+    model, w = small(**MODELS.get(name, {}))
+    made = Pretrained(model, w, "here")
+    if name == "projection":
+        made = made.with_frozen_head(FrozenHead(("owl", "gull"), np.eye(2, 7)))
+    if name == "lora":
+        made = made.with_lora(2, 2, KEY)
+    made = dataclasses.replace(made, w=trees.cast(made.w, float))
+    predict = tangent(made, kind=lambda path: not path.startswith("head/embeddings"))
+    x = jnp.asarray(images(3, made.model.image_size), float)
+    assert made.model.input_norms == standardised(predict, x)
+    assert set(made.model.input_norms) <= set(made.model.shapes())
+    bare = small(**{**MODELS.get(name, {}), "classes": 0})[0]
+    assert not [path for path in bare.input_norms if path not in bare.shapes()]
+
+
+def test_norms_whiten_by_the_second_moment_of_a_standardised_row_and_read_no_image(x64):
+    predict, own, _, _, _ = task("blocks", 2, by="norms")
+    w, norms = trees.leaves(own.w), predict.model.input_norms
+    assert {path for path, _ in own.model.layouts} == {*norms}
+    assert {path.removesuffix(WHITENED) for path in own.subset.paths} == {*predict.subset.paths}
+    rng = np.random.default_rng(0)
+    for path, norm in norms.items():
+        s, b = w[f"{norm}/scale"], w[f"{norm}/bias"]
+        rows = s * rng.choice([-1.0, 1.0], (4096, len(s))) + b  # of zero mean and unit variance
+        a, root = rows.T @ rows / len(rows), np.asarray(w[path + ROOT])
+        m = a / np.trace(a) * len(s) + DAMPING * np.eye(len(s))
+        assert root.shape == (1, len(s), len(s))
+        np.testing.assert_allclose(root[0].T @ m @ root[0], np.eye(len(s)), atol=0.2)
+    resnet = ResNet(ResNetConfig((1, 1), False, 4, stem="small", image_size=8, classes=3))
+    plain = tangent(Pretrained(resnet, initial_weights(resnet, KEY), "here"))
+    assert whiten(plain) is plain
+    head = tangent(Pretrained(*small(pool="plain_avg"), "here"), kind="head")
+    assert whiten(head) is head
 
 
 def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_other_is_taken_for_it(x64):
@@ -206,6 +274,10 @@ def test_wrong_public_images_are_one_clear_line(tmp_path):
         whiten(predict, public.take(np.zeros(0, int)), private)
     with pytest.raises(InputError, match="expected a predictor that is not whitened"):
         whiten(own, public, private)
+    with pytest.raises(
+        InputError, match="private must be the features of the training images, beside public; got none"
+    ):
+        whiten(predict, public)
     with pytest.raises(InputError, match="finite"):
         whiten(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
     with pytest.raises(InputError, match="of shape"):

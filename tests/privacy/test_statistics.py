@@ -17,6 +17,7 @@ from tangent_jax.models.features import Features
 from tangent_jax.models.mapped import rows_of
 from tangent_jax.models.ntk import feature_map
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
+from tangent_jax.privacy.public import DAMPING
 from tangent_jax.privacy.statistics import (
     ADDED,
     OBJECTIVE,
@@ -46,7 +47,7 @@ def case():
     x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(N), 0, built.predict.subset.stage))
     examples = tuple((f"{i:064x}", f"{i}") for i in range(N))
     data = Features(x, np.arange(N, dtype=np.int32) % 3, examples)
-    return on_sphere(built, None, data), data
+    return on_sphere(built, whiten=False), data
 
 
 def summed(rows, targets, mechanism=LITTLE):
@@ -226,13 +227,34 @@ def test_public_images_whiten_the_rows_and_are_never_private(case):
     with pytest.raises(InputError, match="public images that are not private"):
         on_sphere(built, data, data)
     with pytest.raises(InputError, match="a map whose rows are not whitened"):
-        on_sphere(white, None, data)
+        on_sphere(white)
+    with pytest.raises(InputError, match="private must be the features of the training images, beside public"):
+        on_sphere(built, public)
     with pytest.raises(InputError, match="a map of on_sphere"):
         release_statistics(built, data, CLASSES, mechanism=LITTLE)
     with pytest.raises(InputError, match="a mechanism of one step; got 2"):
         release_statistics(map_, data, CLASSES, mechanism=dataclasses.replace(LITTLE, steps=2))
     with pytest.raises(InputError, match="class indices below 2"):
         release_statistics(map_, data, CLASSES[:2], mechanism=LITTLE)
+
+
+def test_without_public_images_the_last_norm_whitens_h_and_other_parts_stay(case):
+    map_, data = case
+    built = dataclasses.replace(map_, center=None, root=None)
+    norm, h = map_.w["norm"], rows_of(built, data)
+    s, b = (np.asarray(norm[name], np.float64) for name in ("scale", "bias"))
+    m = (np.diag(s**2) + np.outer(b, b)) / np.mean(s**2 + b**2) + DAMPING * np.eye(K)
+    u = np.linalg.solve(np.linalg.cholesky(m), h.T).T
+    norms = np.linalg.norm(u, axis=1, keepdims=True)
+    white = on_sphere(built)
+    np.testing.assert_allclose(rows_of(white, data), u / norms, atol=1e-5)
+    assert white.identity != map_.identity
+    both = feature_map(Pretrained(map_.predict.model, map_.w, "test"), ("relu", "h"), width=16)
+    root = np.asarray(on_sphere(both).root)
+    np.testing.assert_array_equal(root[:16], np.eye(16, 16 + K))
+    np.testing.assert_array_equal(root[16:, 16:], np.asarray(white.root))
+    model, w = small(pool="plain_avg")
+    np.testing.assert_array_equal(on_sphere(feature_map(Pretrained(model, w, "test"), ("h",))).root, np.eye(K))
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def mechanism_of(settings: Settings) -> tj.privacy.Mechanism:
 
 
 def map_of(predict: FeatureMap, public: str = "", cache: str = "") -> FeatureMap:
-    """The feature map whose rows have length 1, in coordinates whitened by public images of a data set, "" for none."""
+    """The feature map whose rows have length 1, whitened by public images of a data set; "": by its last layer norm."""
     if not public:
-        return on_sphere(predict, None, None)
+        return on_sphere(predict)
     dataset = tj.open_dataset(public)
     split = dataset.splits.get("train", next(iter(dataset.splits.values())))
     images = predict.features(split, tj.Cache(cache))

@@ -161,9 +161,9 @@ def public_images(private: Examples) -> Examples:
 
 
 def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
-    """The predictor whitened by the images of --public; unchanged without that flag."""
+    """The predictor whitened by the images of --public, or without that flag by its layer norms."""
     if F.public is None:
-        return predict
+        return tj.privacy.whiten(predict)
     return tj.privacy.whiten(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
 
 

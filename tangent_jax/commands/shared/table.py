@@ -150,6 +150,11 @@ TABLE: dict[str, partial] = {
         "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
         default=None,
     ),
+    "whiten": flag(
+        "bool",
+        "Whiten what kernels multiply: by --public images, or without them by the layer norm below. Costs no privacy.",
+        default=True,
+    ),
     "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
     "at_once": flag(
         "integer",

@@ -47,6 +47,23 @@ def shapes(config: ViTConfig) -> Shapes:
     return leaves
 
 
+def input_norms(config: ViTConfig) -> dict[str, str]:
+    """The layer norm whose output each kernel multiplies, by path; kernels that multiply something else are left out.
+
+    In a block of one query, keys multiply the query, and values a mean of tokens (rules/class_query.py). A head above
+    `norm_avg`, or above two rows side by side, multiplies means of normalised patches.
+    """
+    c, of_pool = config, {"token": {"head": "norm"}, "avg": {"head": "norm"}, "attention": {"pool/mlp_in": "pool/norm"}}
+    norms = dict(of_pool.get(c.pool, {}))
+    for i in range(c.depth):
+        is_last = i == c.depth - 1 and c.pool == "token"
+        first = [f"attention/{name}" for name in ("query", "key", "value")[: 1 if is_last else 3]]
+        second = ["mlp_in", "mlp_gate"][: 1 + c.gated]
+        norms |= {f"block_{i}/{name}": f"block_{i}/norm1" for name in first}
+        norms |= {f"block_{i}/{name}": f"block_{i}/norm2" for name in second}
+    return {f"{module}/kernel": norm for module, norm in norms.items() if module != "head" or c.classes}
+
+
 def initial(path: str, key: Array, shape: tuple[int, ...]) -> Array:
     """A fresh leaf, f32, by its path: timm's scheme, and the linear-probe head of MoCo and DINO.
 

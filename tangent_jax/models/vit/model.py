@@ -64,6 +64,10 @@ class VisionTransformer:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return leaves.shapes(self.config)
 
+    @property
+    def input_norms(self) -> dict[str, str]:
+        return leaves.input_norms(self.config)
+
     def stage_of(self, path: str) -> int:
         if path.startswith("block_"):
             return int(path.split("/")[0].removeprefix("block_")) + 1
