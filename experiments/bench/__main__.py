@@ -2,7 +2,20 @@
 
 from tangent_jax.commands.shared.dispatch import dispatch
 
-WHAT = ("step", "private", "plan", "solve", "store", "export", "scale", "times", "accelerator", "features", "rivals")
+WHAT = (
+    "step",
+    "private",
+    "plan",
+    "solve",
+    "store",
+    "export",
+    "scale",
+    "times",
+    "accelerator",
+    "features",
+    "rivals",
+    "session",
+)
 
 if __name__ == "__main__":
     dispatch("python -m experiments.bench", "experiments.bench", WHAT)
