@@ -15,6 +15,7 @@ WHAT = (
     "features",
     "rivals",
     "session",
+    "contributors",
 )
 
 if __name__ == "__main__":

@@ -27,10 +27,11 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import search
+from experiments.shared.averaging import average, moved
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import Tree, check_stop, identity, trees
+from tangent_jax.core import Tree, identity
 from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *TRAINING, "dtype", "search_epochs", "search_images", "at_once", seed=["0"], dataset=["digits"])
@@ -134,21 +135,11 @@ def fine_tuned(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, _: 
 
 
 def averaged(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, rival: Rival, title: str) -> tj.Predictor:
-    """The network after --rounds of federated averaging: each moves it by the mean of the contributors' steps."""
-    parts = tj.shards.uniform(len(train), rival.contributors, recipe.seed)
-    digits = len(str(rival.contributors - 1))
-    rows = {f"shard {s:0{digits}}": part for s, part in enumerate(parts) if len(part)}
-    for r in range(F.rounds):
-        with tj.show_progress(f"{title}, round {r + 1} of {F.rounds}"):
-            steps = tj.store.Shards(predict, train, recipe, rows, at_once=F.at_once).fit()
-        predict = moved(predict, tj.compose({name: fitted.dw for name, fitted in steps.items()}))
-        check_stop()
-    return predict
-
-
-def moved(predict: tj.Predictor, dw: Tree) -> tj.Predictor:
-    """The network at w + dw."""
-    return dataclasses.replace(predict, w=trees.add(predict.w, dw))
+    """The network after --rounds of federated averaging over contributors with equally many images."""
+    parts, digits = tj.shards.uniform(len(train), rival.contributors, recipe.seed), len(str(rival.contributors - 1))
+    rows = {f"shard {s:0{digits}}": part for s, part in enumerate(parts)}
+    with tj.show_progress(title):
+        return average(predict, train, recipe, rows, F.rounds, F.at_once)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,13 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import search
+from experiments.shared.averaging import moved
 from experiments.shared.folds import FOLDS, choose_by_folds, dual_scores, folds_of
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
 from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import check_stop, identity, require, trees
+from tangent_jax.core import check_stop, identity, require
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureSettings, rows_of
 
@@ -96,10 +97,8 @@ def measured(
     predict = setup.predictor(recipe, dataset.classes)
     train, test = setup.train_and_measured(predict, dataset, on_test=True)
     order = np.random.default_rng([seed, 10]).permutation(len(train))
-    sessions = {share: np.sort(order[: round(share * len(train))]) for share in shares}
-    folds = np.full(len(train), FOLDS)  # no fold
-    left = np.setdiff1d(np.arange(len(train)), np.concatenate([*sessions.values()]))
-    folds[left] = folds_of(train.targets[left])
+    sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
+    folds = folds_of(train.targets, np.concatenate([*sessions.values()]))
     found: dict[float, dict[str, Scores]] = {}
     for share, rows in sessions.items():
         key = identity(setup.run_key(spec, recipe.weights), recipe, share, shares, F.blocks, F.directions, F.width)
@@ -131,7 +130,7 @@ def at_anchor(
             dw = recipe.fit(predict, train, rows).dw
         held = train.take(np.flatnonzero(folds < FOLDS))
         own["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
-    anchor = tj.Pretrained(predict.model, trees.add(predict.w, dw), recipe.weights)
+    anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.weights)
     psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.blocks, F.directions, F.width, recipe.seed))
     relu = parts_of(anchor, dataset, FeatureSettings(("relu",), 1, 1, RANPAC, recipe.seed))
     targets = np.concatenate([train.targets, test.targets])

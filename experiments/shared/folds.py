@@ -19,11 +19,12 @@ class Chosen(NamedTuple):
     nll: float
 
 
-def folds_of(labels: np.ndarray) -> np.ndarray:
-    """The fold of each example, "n": every fifth of each class."""
-    folds = np.zeros(len(labels), int)
+def folds_of(labels: np.ndarray, training: Sequence[int] | np.ndarray = ()) -> np.ndarray:
+    """The fold of each example, "n": every fifth of each class; FOLDS for those at `training`, which always train."""
+    folds = np.full(len(labels), FOLDS)
+    left = np.setdiff1d(np.arange(len(labels)), training)
     for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
+        rows = left[labels[left] == label]
         folds[rows] = np.arange(len(rows)) % FOLDS
     return folds
 
