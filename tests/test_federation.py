@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_binary import ROOT
@@ -20,12 +21,12 @@ from run_binary import ROOT
 import tangent_jax as tj
 from tangent_jax.core import InputError, trees
 from tangent_jax.models import FeatureSettings
-from tangent_jax.store import Shards, fill, fill_rounds, make_provenance, round_stores
+from tangent_jax.store import Shards, fill, make_provenance
 
 sys.path.insert(0, str(ROOT / "examples/federation"))
 
 from tangent_federation import faults, fixed_point, private, secure
-from tangent_federation.collection import Collection, compose_round, moves_of, remove_from
+from tangent_federation.collection import Collection, remove_from
 from tangent_federation.contributor import Contribution, Contributor, file_bytes, read_bytes
 from tangent_federation.settings import Request, Settings
 
@@ -58,14 +59,14 @@ def fresh(people, home):
 @pytest.fixture
 def collection(tmp_path):
     request = Request(LDA, CLASSES, most_bytes=1 << 20)
-    return Collection(tj.Store(tmp_path / "rounds/round 01"), request, LDA.first_predictor(CLASSES), LDA)
+    return Collection(tj.Store(tmp_path / "store"), request, LDA.predictor(CLASSES), LDA)
 
 
 def one_process(recipe, cache, count=COUNT):
     """(predictor, the shards of the contributors) in one process that has all images."""
     dataset = tj.open_dataset("digits")
     parts = tj.shards.uniform(len(dataset.train), PARTS, seed=0)[:count]
-    predict = recipe.first_predictor(CLASSES)
+    predict = recipe.predictor(CLASSES)
     features = predict.features(dataset.train.take(np.concatenate(parts)), tj.Cache(cache))
     ends = np.cumsum([len(part) for part in parts])
     rows = {name: np.arange(end - len(part), end) for name, part, end in zip(NAMES, parts, ends, strict=True)}
@@ -120,7 +121,7 @@ WRONG = {
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_contributor_that_does_wrong_is_left_out_and_harms_nobody(people, collection, fault, tmp_path):
-    first = faults.spoiled(people[0], collection.request, b"", fault, wait=0)  # first of all: it decides nothing
+    first = faults.spoiled(people[0], collection.request, fault, wait=0)  # first of all: it decides nothing
     assert not collection.take(NAMES[0], first)
     for own in people[1:]:
         assert collection.take(own.name, own.contribute(collection.request))
@@ -156,17 +157,17 @@ def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had
     sent = [own.contribute(collection.request) for own in people]
     for name, files in zip(NAMES, sent, strict=True):
         collection.take(name, files)
-    removed = remove_from(tmp_path / "rounds", NAMES[1])
+    removed = remove_from(tmp_path / "store", NAMES[1])
     assert collection.missing(NAMES) == [NAMES[1]]
     never = dataclasses.replace(collection, store=tj.Store(tmp_path / "never"), left_out={})
     for i in (0, 2):
         never.take(NAMES[i], sent[i])
-    assert [[*receipt.removed] for receipt in removed.receipts] == [[NAMES[1]]]
+    assert [*removed.receipt.removed] == [NAMES[1]]
     assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(never.store.sum())
     assert not collection.take(NAMES[1], sent[1])
     assert "examples that were not removed" in collection.left_out[NAMES[1]]
     with pytest.raises(InputError, match="a contributor or an image of this store"):
-        remove_from(tmp_path / "rounds", NAMES[1])
+        remove_from(tmp_path / "store", NAMES[1])
 
 
 def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, tmp_path):
@@ -175,17 +176,26 @@ def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, t
         collection.take(own.name, own.contribute(collection.request))
     image = collection.store.provenance(NAMES[2]).examples[4][0]
     before = collection.store.provenance(NAMES[2]).examples
-    removed = remove_from(tmp_path / "rounds", image)
+    removed = remove_from(tmp_path / "store", image)
     assert removed.forget == {NAMES[2]: (image,)}
     assert collection.missing(NAMES) == [NAMES[2]]
     asked = dataclasses.replace(collection.request, forget=removed.forget[NAMES[2]])
     assert collection.take(NAMES[2], people[2].contribute(asked))
     assert {i for i, _ in collection.store.provenance(NAMES[2]).examples} == {i for i, _ in before} - {image}
-    (own_store,) = round_stores(people[2].home)
+    own_store = tj.Store(people[2].home / "store")
     assert own_store.state.receipts  # a receipt here too, and what is gone stays gone
     assert image not in collection.store.provenance(NAMES[2]).identifiers
     people[2].contribute(collection.request)
     assert image not in own_store.provenance(NAMES[2]).identifiers
+
+
+def test_an_image_that_a_contributor_must_forget_never_enters_a_store_that_is_begun_later(people, collection, tmp_path):
+    own = dataclasses.replace(people[0], home=tmp_path / "home")
+    image = own.features(collection.predict, CLASSES).examples[0][0]
+    own.contribute(dataclasses.replace(collection.request, forget=(image,)))
+    origin = tj.Store(own.home / "store").provenance(own.name)
+    assert len(origin.examples) == len(own.features(collection.predict, CLASSES)) - 1
+    assert image not in origin.identifiers
 
 
 def made_by_hand(predict, recipe, number):
@@ -198,72 +208,41 @@ def made_by_hand(predict, recipe, number):
 
 
 @pytest.mark.parametrize("kind", ["head", "blocks"])
-def test_a_late_reply_of_an_earlier_round_is_not_summed_and_who_was_in_it_is_said(tmp_path, kind):
-    """Two of three contributors answer round 1; the answer of the third one comes in round 2."""
+def test_a_component_of_other_weights_is_not_summed_and_is_asked_for_again(tmp_path, kind):
+    """One folder, two runs: the second one is of weights that moved, where only a head is trained its head alone."""
     recipe = dataclasses.replace(HEAD, kind=kind)
-    predict = recipe.first_predictor(CLASSES)
+    predict = recipe.predictor(CLASSES)
+    moved = dataclasses.replace(predict, w=trees.add(predict.w, jax.tree.map(jnp.ones_like, predict.zeros())))
     sent = [made_by_hand(predict, recipe, i) for i in range(COUNT)]
-    first = Collection(tj.Store(tmp_path / "round 01"), Request(recipe, CLASSES), predict, recipe)
+    first = Collection(tj.Store(tmp_path / "store"), Request(recipe, CLASSES), predict, recipe)
+    second = dataclasses.replace(first, predict=moved)
     for name, contribution in zip(NAMES[:2], sent, strict=False):
         assert first.take(name, contribution), first.left_out
-    total = compose_round(first.store, "mean", recipe.penalty)[1]
-    moves = moves_of([first.store], [1.0], "mean", recipe.penalty)
-    later, moved = dataclasses.replace(recipe, moves=moves), tj.solver.move_anchor(predict, total)
-    second = Collection(tj.Store(tmp_path / "round 02"), Request(later, CLASSES, round=2), moved, later)
+    assert first.missing(NAMES) == NAMES[2:]
+    assert second.missing(NAMES) == NAMES
     assert not second.take(NAMES[2], sent[2])
     assert f"expected {'head' if kind == 'head' else 'anchor'} " in second.left_out[NAMES[2]]
-    assert second.take(NAMES[0], made_by_hand(moved, later, 3)), second.left_out
+    assert second.take(NAMES[0], made_by_hand(moved, recipe, 3)), second.left_out
     assert [*second.store] == NAMES[:1]
-    (move,) = second.store.provenance(NAMES[0]).moves
-    assert [*move.components] == NAMES[:2]
-    assert [identifier for identifier, _ in move.examples] == [f"{number:064x}" for number in range(2)]
-    assert second.missing(NAMES) == NAMES[1:]
-    assert dataclasses.replace(second, predict=predict).missing(NAMES) == NAMES  # round 1 changed: round 2 is stale
 
 
 @pytest.mark.long
-def test_rounds_have_the_bits_of_one_process(people, cache, tmp_path):
-    """The size of each step is decided by the sum of contributors' losses."""
-    from tangent_jax.solver import fit_rounds
-    from tangent_jax.solver.rounds import network_loss
-
+def test_tangents_merged_by_their_factors_have_the_bits_of_one_process(people, cache, tmp_path):
+    alone, people = tj.Store(tmp_path / "alone"), fresh(people, tmp_path)
     predict, shards = one_process(HEAD, cache)
-    alone = fill_rounds(tmp_path / "alone", shards, 2, merge="inputs")
-    people, request = fresh(people, tmp_path), Request(HEAD, CLASSES, factors=True)
-
-    def fit(here, before):
-        stores = round_stores(tmp_path / "rounds")
-        moves = moves_of(stores, [past.size for past in before], "inputs", HEAD.penalty)
-        store, recipe = (
-            tj.Store(tmp_path / f"rounds/round {len(before) + 1:02}"),
-            dataclasses.replace(HEAD, moves=moves),
-        )
-        own = Collection(store, dataclasses.replace(request, round=len(before) + 1), here, recipe)
-        total = file_bytes(before[-1].total, {}) if before else b""
-        for person in people:
-            assert own.take(person.name, person.contribute(own.request, total)), own.left_out
-        return compose_round(store, "inputs", HEAD.penalty)[1]
-
-    def loss(total):
-        parts = [
-            (network_loss(predict, total, own.features(predict, CLASSES), HEAD.objective()), own) for own in people
-        ]
-        counts = [len(own.features(predict, CLASSES)) for _, own in parts]
-        return sum(value * count for (value, _), count in zip(parts, counts, strict=True)) / sum(counts)
-
-    rounds = fit_rounds(predict, loss, HEAD.objective(), fit, 2)
-    assert [r.size for r in rounds] == [r.size for r in alone]
-    assert [trees.fingerprint(r.total) for r in rounds] == [trees.fingerprint(r.total) for r in alone]
-    np.testing.assert_allclose([r.loss for r in rounds], [r.loss for r in alone], rtol=1e-6)
-    second = round_stores(tmp_path / "rounds")[1]
-    assert len(second.provenance(NAMES[0]).images_seen) == len(shards.features)  # all images that moved its anchor
+    fill(alone, shards, True)
+    own = Collection(tj.Store(tmp_path / "store"), Request(HEAD, CLASSES, factors=True), predict, HEAD)
+    for person in people[::-1]:
+        assert own.take(person.name, person.contribute(own.request)), own.left_out
+    merged = [store.compose(how="inputs", penalty=HEAD.penalty) for store in (own.store, alone)]
+    assert same(*merged)
 
 
 @pytest.mark.long
 def test_factors_by_which_nothing_can_be_merged_leave_their_contributor_out(people, tmp_path):
-    request, predict = Request(HEAD, CLASSES, factors=True), HEAD.first_predictor(CLASSES)
+    request, predict = Request(HEAD, CLASSES, factors=True), HEAD.predictor(CLASSES)
     own = fresh(people[:1], tmp_path)[0]
-    collection = Collection(tj.Store(tmp_path / "rounds/round 01"), request, predict, HEAD)
+    collection = Collection(tj.Store(tmp_path / "store"), request, predict, HEAD)
     sent = own.contribute(request)
     tree, metadata = read_bytes(sent.factors)
     path = next(path for path in trees.leaves(tree) if path.startswith("input/"))
@@ -298,7 +277,7 @@ def test_a_number_that_would_spoil_a_secure_sum_is_not_sent(x):
 
 def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, cache):
     settings = Settings("/tmp", method="lda", secure=True, limit=1e5)
-    request, map_ = Request(LDA, CLASSES), LDA.first_predictor(CLASSES)
+    request, map_ = Request(LDA, CLASSES), LDA.predictor(CLASSES)
     limbs = np.array([secure.limbs_of(own, request, settings) for own in people])
     summed = secure.sum_of([*limbs.mean(0)], COUNT, map_, request, settings.limit)
     plain = sum(tj.solver.make_statistics(map_, own.features(map_, CLASSES), CLASSES) for own in people)
@@ -313,7 +292,7 @@ def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, 
 def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_path):
     settings = Settings("/tmp", privacy="local", epsilon=8.0)
     mechanism, request = private.mechanism_of(settings), Request(LDA, CLASSES)
-    map_, people = private.map_of(LDA.first_predictor(CLASSES)), fresh(people[:2], tmp_path)
+    map_, people = private.map_of(LDA.predictor(CLASSES)), fresh(people[:2], tmp_path)
     files = [private.release(own, request, mechanism) for own in people]
     for own, file in zip(people, files, strict=True):  # paid once, read again
         assert same(read_bytes(private.release(own, request, mechanism))[0], read_bytes(file)[0])
@@ -333,7 +312,7 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
 
 
 def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
-    request, map_ = Request(LDA, CLASSES), private.map_of(LDA.first_predictor(CLASSES))
+    request, map_ = Request(LDA, CLASSES), private.map_of(LDA.predictor(CLASSES))
     step = private.Contribution(len(CLASSES), sum(map_.sizes), private.SHARES)
     sums = {own.name: private.read_clipped(private.clipped(own, request, 1.0), step) for own in people}
     assert all(abs(np.linalg.norm(s) - 1) < 1e-5 for s in sums.values())  # 23 images of length 1 each
@@ -349,12 +328,12 @@ def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
 
 
 def test_settings_that_cannot_be_are_refused():
-    for wrong in ({"method": "ridge"}, {"out": "here"}, {"secure": True, "method": "taft"}, {"rounds": 2}):
+    for wrong in ({"method": "ridge"}, {"out": "here"}, {"secure": True, "method": "taft"}, {"merge": "inputs"}):
         with pytest.raises(InputError, match="federation: expected"):
             Settings(**{"out": "/tmp", **wrong})
     with pytest.raises(InputError, match="known settings; got \\['outt'\\]"):
         Settings.of({"out": "/tmp", "outt": 1})
-    request = Request(dataclasses.replace(LDA, image_size=16), CLASSES, 2, forget=("a",))
+    request = Request(dataclasses.replace(LDA, image_size=16), CLASSES, True, forget=("a",))
     assert Request.from_json(request.to_json()) == request
 
 
@@ -422,7 +401,7 @@ def test_the_server_waits_no_longer_than_it_says(people, collection, monkeypatch
     assert federation.grid.asked == []  # what is there is not asked for again
 
 
-def test_no_answer_of_one_contributor_spoils_the_loss_or_the_classes_of_all(monkeypatch):
+def test_no_answer_of_one_contributor_spoils_the_classes_of_all(monkeypatch):
     pytest.importorskip("flwr", reason="flwr is absent")
     from flwr.supercore.task_identity import TaskIdentity
     from tangent_federation.server_app import Federation
@@ -430,15 +409,6 @@ def test_no_answer_of_one_contributor_spoils_the_loss_or_the_classes_of_all(monk
     for field in ("_run_id", "_task_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, field, 1)
 
-    def losses(*values):
-        return {i: reply({"answer": {"loss": value, "count": 10 * (i + 1)}}) for i, value in enumerate(values)}
-
-    federation = Federation(Grid(losses(1.0, np.nan, 4.0)), None, Settings("/tmp", wait=0.3), {"a": 0, "b": 1, "c": 2})
-    federation.request = Request(LDA, CLASSES)
-    zero = {"head": np.zeros(1, np.float32)}
-    assert federation.loss(zero) == (1.0 * 10 + 4.0 * 30) / 40
-    federation.grid.answers = losses(0.5, 0.1, np.inf)
-    assert federation.loss(zero) == (0.5 * 10 + 4.0 * 30) / 40  # c by what it said before; b never counts
     names = {0: {"name": "a", "classes": '["1", "0"]'}, 1: {"name": "a", "classes": "[]"}, 2: {"classes": "[]"}}
     names[3] = {"name": "d", "classes": "no list"}
     grid = Grid({node: reply({"answer": answer}) for node, answer in names.items()})
@@ -496,9 +466,9 @@ def flower(environment, out, nodes, cache, **settings):
 @pytest.mark.long
 def test_a_flower_run_has_the_bits_of_one_process_and_goes_on_after_a_removal(superlink, cache, tmp_path):
     said = flower(superlink, tmp_path / "out", 4, cache, faults="nan:0 silent:1")
-    assert [*said["left_out"]] == ["contributor 0, round 1", "contributor 1, round 1"]
+    assert [*said["left_out"]] == ["contributor 0", "contributor 1"]
     dataset = tj.open_dataset("digits")
-    map_ = LDA.first_predictor(CLASSES)
+    map_ = LDA.predictor(CLASSES)
     features = map_.features(dataset.train, tj.Cache(cache))
     shards = dict(zip(said["names"], tj.shards.uniform(len(features), 4, seed=0), strict=True))
 
@@ -510,8 +480,8 @@ def test_a_flower_run_has_the_bits_of_one_process_and_goes_on_after_a_removal(su
 
     assert said["fingerprint"] == alone(2, 3)
     again = flower(superlink, tmp_path / "out", 4, cache, remove="contributor 3")
-    assert again["receipts"] == [["contributor 3"]]
-    assert [*again["left_out"]] == ["contributor 3, round 1"]  # it has no image that was not removed
+    assert again["removed"] == ["contributor 3"]
+    assert [*again["left_out"]] == ["contributor 3"]  # it has no image that was not removed
     assert again["fingerprint"] == alone(0, 1, 2)
 
 

@@ -22,7 +22,6 @@ FIELD = """
 | DP-SGD | `private`, `tj.fit_private` |
 | influence of an example | effect |
 | class-incremental learning | heads joined over classes; `--head=named` |
-| federated averaging | rounds of `soup` |
 """
 
 

@@ -17,7 +17,7 @@ from tangent_federation.settings import Settings
 
 import tangent_jax as tj
 from tangent_jax.core import Tree, trees
-from tangent_jax.store import Shards, fill, fill_rounds, read_component
+from tangent_jax.store import Shards, fill, read_component
 
 
 def errors(plain: Tree, path: Path) -> dict[str, float]:
@@ -32,18 +32,15 @@ def main(out: str, cache: str) -> int:
     settings, names = Settings(**said["settings"]), said["names"]
     recipe, dataset = settings.recipe(), tj.open_dataset(settings.dataset)
     began = time.perf_counter()
-    predict = recipe.first_predictor(dataset.classes)
+    predict = recipe.predictor(dataset.classes)
     train = predict.features(dataset.train, tj.Cache(cache))
     rows = dict(zip(names, tj.shards.uniform(len(train), len(names), seed=0), strict=True))
     shards = Shards(predict, train, recipe, rows, dataset.classes, at_once=1)
     with tempfile.TemporaryDirectory() as folder:
-        if settings.rounds > 1:
-            dw = fill_rounds(folder, shards, settings.rounds, merge=settings.merge, penalty=settings.penalty)[-1].total
-        else:
-            store = tj.Store(folder)
-            fill(store, shards, settings.merge == "inputs")
-            is_sum = settings.method != "taft"
-            dw = store.statistics().solve() if is_sum else store.compose(how=settings.merge, penalty=settings.penalty)
+        store = tj.Store(folder)
+        fill(store, shards, settings.merge == "inputs")
+        is_sum = settings.method != "taft"
+        dw = store.statistics().solve() if is_sum else store.compose(how=settings.merge, penalty=settings.penalty)
         same = trees.fingerprint(dw) == said["fingerprint"]
         result = {"contributors": len(names), "same_bits": same, "seconds": time.perf_counter() - began}
         if settings.secure:

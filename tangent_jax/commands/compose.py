@@ -6,10 +6,6 @@ features), ranpac (random ReLU features). A store keeps the components of each m
 on held-out images, or with --settings=leave_one_out on the training images.
 With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
 number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, optimum or classes sets several flags.
-With --rounds=R the merged components move the anchor, R times, and the last line is {"rounds": {"10": {"taft":
-[accuracy of the network at the anchor after each round], ...}, ...}}; for soup this is federated averaging. Tangents
-then use --output=total, and by default --solver=optimum --penalty=0.1 --passes=12.
-With --anchor_images the anchor is the network fine-tuned on these public images (--lr_nlft, --epochs).
 --farm or --worker trains the components on many machines (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
@@ -26,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import additive, command, farm, plots, rounds, setup, titles
+from tangent_jax.commands.shared import additive, command, farm, plots, setup, titles
 from tangent_jax.commands.shared.additive import ADDITIVE, Additive
 from tangent_jax.commands.shared.flags import (
     FARM,
@@ -58,7 +54,7 @@ define(
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
-define("preset", "head_scale", "rounds", "anchor_images", settings="held_out")
+define("preset", "head_scale", settings="held_out")
 define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
 define(store="out/stores")
 
@@ -82,13 +78,6 @@ only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TR
 def main() -> None:
     farm.check_flags()
     check_flags()
-    if F.rounds > 1:
-        return rounds.compose({name: make(name, **rounds.recipe_of(TRAINED[name][0])) for name in F.method})
-    return compose_once()
-
-
-def compose_once() -> None:
-    """Composes the components of one anchor."""
     most = max(shard_counts())
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, most, runs) for name in F.method if name in TRAINED}
@@ -163,10 +152,6 @@ def check_flags() -> None:
     require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
     positive("lr")
     additive.check_flags(methods)
-    if F.rounds > 1:
-        rounds.check_flags({*ADDITIVE})
-    expected = "--method of taft or soup beside --anchor_images"
-    require(F.anchor_images is None or {*methods} <= {"taft", "soup"}, "flags", expected, ",".join(methods))
     ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
     expected = f"--method of {', '.join(ranked)} beside --rank"
     require({*methods} & {*ranked} or not F["rank"].present, "flags", expected, ",".join(methods))

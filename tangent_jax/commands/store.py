@@ -11,7 +11,7 @@ compose  composes all components by their mean, or by --merge with the factors t
          With --dataset it prints the accuracy on its test images (of statistics, solved with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
-         its remaining data. In a folder of rounds (compose --rounds) both repeat the rounds from the first affected one
+         its remaining data
 verify   checks every file against its hash; with --receipt, checks a removal
 push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
 pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
@@ -35,7 +35,6 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command
-from tangent_jax.commands.shared import rounds as of_rounds
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_known, describe, planned
@@ -54,8 +53,7 @@ def main(command: str, url: str = "") -> None:
         require(not F[name].present, f"store {command}", expected, got, "Leave it out")
     path = expand_path("store", F.store)
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
-    rounds = tj.store.round_stores(path) if command == "remove" else []
-    known = command in ("add", "merge", "pull") or tj.store.is_store(path) or inside or rounds
+    known = command in ("add", "merge", "pull") or tj.store.is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
@@ -68,8 +66,6 @@ def main(command: str, url: str = "") -> None:
         result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
     elif command in ("push", "pull"):
         result = tj.store.push(tj.Store(path), url) if command == "push" else tj.store.pull(path, url)
-    elif rounds:
-        result = of_rounds.remove(path)
     else:
         result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
@@ -159,8 +155,6 @@ def remove(store: tj.Store) -> dict[str, Any]:
         return {"plan": described, "unknown": plan.unknown, "removed": [], **traces._asdict()}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
-    for line in receipt.anchors:
-        print(f"NOT removed: {line}", file=sys.stderr)
     for name, optimum in receipt.optima.items():
         if not optimum.converged:
             asked = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"

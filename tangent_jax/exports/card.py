@@ -31,7 +31,6 @@ from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.mechanism import PrivacyCost
-from tangent_jax.store.moves import images_of, without_names
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import statement
 
@@ -154,7 +153,7 @@ def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
         recipe, owned = part.recipe, part.owners
         if recipe is not None:
             places = {field: without_folders(getattr(recipe, field)) for field in ("weights", "dataset", "head")}
-            recipe = dataclasses.replace(recipe, **places, moves=without_names(recipe.moves))
+            recipe = dataclasses.replace(recipe, **places)
         said[f"component {i}"] = dataclasses.replace(
             part,
             recipe=recipe,
@@ -204,14 +203,11 @@ def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[st
     seen = {identifier for part in parts for identifier in part.identifiers}
     owners = {owner for part in parts for owner in part.owners.values()}
     public = len({identifier for part in parts for identifier, _ in part.public})
-    before = {identifier for part in parts for identifier, _ in images_of(part.moves, False)}
     names = ", ".join(map(plain, classes[:NAMED])) + f" and {len(classes) - NAMED} more" * (len(classes) > NAMED)
     of = f", of {plain(', '.join(data_sets(parts)))}" if data_sets(parts) else ""
     return [
         f"Examples: {len(seen)}, in {count_in_words(parts)}{of}" if parts else "Examples: not known",
-        *[f"Images that moved the anchor in rounds before: {len(before)}"] * bool(before),
-        *[f"Public images, which whitened the training or moved the anchor, and nothing protects: {public}"]
-        * (public > 0),
+        *[f"Public images, which whitened the training, and nothing protects: {public}"] * (public > 0),
         f"Owners: {len(owners) or 'not known'}",
         f"Classes ({count}): {names or 'without names'}",
     ]
@@ -229,7 +225,7 @@ def training(predict: Predictor | FeatureMap, said: Mapping[str, Any], parts: li
     alike = {
         name: value
         for name, value in recipes[0].items()
-        if value not in (None, ()) and name != "moves" and all(other[name] == value for other in recipes)
+        if value not in (None, ()) and all(other[name] == value for other in recipes)
     }
     shown = [f"{name} {without_folders(value) if isinstance(value, str) else value}" for name, value in alike.items()]
     return [*lines, f"Settings of every component: {plain(', '.join(shown))}"]

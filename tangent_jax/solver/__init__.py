@@ -7,7 +7,6 @@ from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
-from tangent_jax.solver.rounds import Round, fit_rounds, move_anchor, network
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.solver.statistics import BALANCES, SHRINKAGES, Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
@@ -20,14 +19,12 @@ __all__ = [
     "Kernel",
     "KernelPosterior",
     "KernelSolution",
-    "Round",
     "Settings",
     "SolverPosterior",
     "Statistics",
     "choose_settings",
     "distance_bound",
     "expand",
-    "fit_rounds",
     "fitted_beta",
     "jacobian_rows",
     "make_changes",
@@ -35,8 +32,6 @@ __all__ = [
     "make_kernel",
     "make_posterior",
     "make_statistics",
-    "move_anchor",
-    "network",
     "probabilities",
     "solve_many",
 ]

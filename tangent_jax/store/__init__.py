@@ -15,7 +15,6 @@ from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
 from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
-from tangent_jax.store.rounds import fill_rounds, public_move, remove_rounds, round_stores
 from tangent_jax.store.store import Factors
 from tangent_jax.store.sums import greedy_soup
 
@@ -37,7 +36,6 @@ __all__ = [
     "body_factors",
     "erase_traces",
     "fill",
-    "fill_rounds",
     "greedy_soup",
     "is_store",
     "kind_of",
@@ -45,7 +43,6 @@ __all__ = [
     "plan_removal",
     "predictor_of",
     "preview_removal",
-    "public_move",
     "pull",
     "push",
     "read_component",
@@ -53,8 +50,6 @@ __all__ = [
     "read_receipt",
     "rehearse",
     "remove",
-    "remove_rounds",
-    "round_stores",
     "union",
     "widen_factors",
     "write_component",

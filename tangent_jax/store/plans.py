@@ -24,7 +24,6 @@ from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Dataset
-from tangent_jax.store.moves import images_of
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.store import Store
 
@@ -292,9 +291,7 @@ def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
 def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
     """The reason why a component cannot be treated this way without these identifiers; None if it can."""
     if gone & {i for i, _ in origin.public}:
-        return "public images went into its anchor or its training, and must go"
-    if gone & {i for i, _ in images_of(origin.moves, False)}:
-        return "they moved its anchor: repeat the rounds from there (`tj.store.repeat_rounds`)"
+        return "public images went into its training, and must go"
     if origin.privacy is not None:
         return "only components without privacy are trained again"
     if origin.recipe is None:

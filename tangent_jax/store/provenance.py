@@ -26,7 +26,6 @@ from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.privacy.mechanism import Spent
-from tangent_jax.store.moves import Move, images_of
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
@@ -54,10 +53,9 @@ class Provenance:
     of a component that was solved to its optimum, which stays when examples leave; `certificate`: the bound on its
     distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
     of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
-    targets; `public`: (content identifier, name) of each public image that whitened its training or moved its anchor;
-    `features`: the settings of the features that a component of statistics sums, None for tangent weights (kinds.py);
-    `is_own`: False if another machine or user wrote it: then no folder, weights or data that it names are opened
-    (`own`).
+    targets; `public`: (content identifier, name) of each public image that whitened its training; `features`: the
+    settings of the features that a component of statistics sums, None for tangent weights (kinds.py); `is_own`: False
+    if another machine or user wrote it: then no folder, weights or data that it names are opened (`own`).
 
     Guarantees: owners have one spelling; names of images and classes hold printable characters only.
 
@@ -156,16 +154,8 @@ class Provenance:
 
     @property
     def images_seen(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image that the numbers depend on: its own, public ones, its anchor's."""
-        if not (self.public or self.moves):
-            return self.examples
-        own = dict.fromkeys((*self.examples, *self.public))
-        return *self.examples, *self.public, *(pair for pair in images_of(self.moves, False) if pair not in own)
-
-    @property
-    def moves(self) -> tuple[Move, ...]:
-        """The moves of its anchor; none without a recipe."""
-        return () if self.recipe is None else self.recipe.moves
+        """(content identifier, name) of each image that the numbers depend on: its own, and public ones."""
+        return self.examples + self.public
 
     def protected_units(self) -> set[str]:
         """The names of the units that its privacy account protects: owners if the unit is an owner, else identifiers.
@@ -238,7 +228,6 @@ def make_provenance(
     do = "Pass the names of the outputs"
     expect(len(classes) in (0, model.classes), f"{model.classes} classes", len(classes), do)
     said = {"classes": tuple(classes), "preprocessing": json.dumps(settings_of(model.preprocessing))}
-    said["public"] = () if recipe is None else images_of(recipe.moves, True)
     return Provenance(
         predict.method, model.settings, head, anchor, predict.subset.paths, recipe=recipe, features=features, **said
     )
@@ -258,8 +247,6 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
     assert recipe is not None
     if recipe.head not in HEADS:
         origin.own(function, f"the head {recipe.head}", "Train it again")
-    if recipe.moves:
-        origin.own(function, recipe.moves[0].file, "Repeat its rounds")
     if weights is None and not is_made(recipe.weights):
         origin.own(function, recipe.weights, "Pass weights=")
     return load(weights or recipe.weights, recipe.architecture, recipe.ignore_config)

@@ -31,9 +31,8 @@ COUNTED = "The penalty Lambda of a component under optima still counts the remov
 LIMITS = (
     "Deleted files of the store are listed under deleted, and so is data of the removed images that this library wrote "
     "outside it, where the components' provenance names it. Known copies that were left alone, exports too, are under "
-    "not_reached. Not covered: the pre-trained anchor; anchors that removed images moved in earlier rounds (under "
-    "anchors; repeat those rounds); settings chosen with the removed data; models in other folders that saw the same "
-    "images; copies and backups of other programs."
+    "not_reached. Not covered: the pre-trained anchor; settings chosen with the removed data; models in other "
+    "folders that saw the same images; copies and backups of other programs."
 )
 
 
@@ -76,9 +75,8 @@ class Receipt:
     `how`: the way, "" in receipts of version 0.3; `asked`: the requested examples; `owner`: the owner, if all images
     of one were requested; `unseen`: identifiers of requested images that no component saw; `deleted`: deletions, in the
     store and outside it; `not_reached`: known copies of the images, or of weights trained on them, that it could not or
-    must not delete (`exported_before`: exports, in receipts of version 0.3); `anchors`: a line for each remaining
-    anchor that removed images moved; `optima`: of retrained components that are optima; `time`: UTC; `path`: the
-    receipt's file, which is not part of its text.
+    must not delete (`exported_before`: exports, in receipts of version 0.3); `optima`: of retrained components that
+    are optima; `time`: UTC; `path`: the receipt's file, which is not part of its text.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
@@ -98,7 +96,6 @@ class Receipt:
     unseen: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
-    anchors: tuple[str, ...] = ()
     optima: dict[str, Optimum] = dataclasses.field(default_factory=dict)
     store: str = ""
     journal: str = ""

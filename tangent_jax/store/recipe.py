@@ -23,9 +23,7 @@ from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve
-from tangent_jax.solver.rounds import move_anchor
 from tangent_jax.solver.statistics import as_tree, moments
-from tangent_jax.store.moves import Move, total_of
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import spell_loss
@@ -48,17 +46,16 @@ class Recipe:
 
     Anchor: `weights`, `architecture`, `ignore_config`, `dataset` as `load` and `open_dataset` take them; `image_size`
     in pixels, a side or (height, width), None for the weights' own; `reset`: re-initialise the trained leaves (the
-    paper's PT=F); `new_class_token`: the paper's CLS=T; `head_scale`: a factor on a new head, drawn N(0, 0.01^2);
-    `moves`: of the anchor, by rounds. Head: `head` is "drawn" as a whole; or "named", each class drawn by its name, so
-    that heads of other classes join and a component has only the classes of its images; or the file of a frozen head,
-    as for `read_frozen_head`. Trained leaves: `method` taft (tangent), nlft (non-linear) or fc (the head alone);
-    `kind`, `blocks` as `make_subset`; `rank` of LoRA (a tangent trains B alone) or width of adapters; `output`,
-    `linearization`, `dtype` as `Predictor`; `cache_dtype` as `Cache`. Objective: `penalty`, and `loss`, a name in
-    `tj.losses.LOSSES` with hyper-parameters, as in "rsl:alpha=2:kappa=5". Training: `seed` draws the head and reset
-    leaves; `order` is folded into its key for the order of examples; `solver` is "adam", with `radius` as the bound of
-    projected descent (None: no bound), or "optimum", by `tj.solve` to `certificate` or in `passes`, without learning
-    rate, epochs or order. Statistics: `features`, the settings of the features of the pre-trained model; nothing is
-    trained.
+    paper's PT=F); `new_class_token`: the paper's CLS=T; `head_scale`: a factor on a new head, drawn N(0, 0.01^2). Head:
+    `head` is "drawn" as a whole; or "named", each class drawn by its name, so that heads of other classes join and a
+    component has only the classes of its images; or the file of a frozen head, as for `read_frozen_head`. Trained
+    leaves: `method` taft (tangent), nlft (non-linear) or fc (the head alone); `kind`, `blocks` as `make_subset`; `rank`
+    of LoRA (a tangent trains B alone) or width of adapters; `output`, `linearization`, `dtype` as `Predictor`;
+    `cache_dtype` as `Cache`. Objective: `penalty`, and `loss`, a name in `tj.losses.LOSSES` with hyper-parameters, as
+    in "rsl:alpha=2:kappa=5". Training: `seed` draws the head and reset leaves; `order` is folded into its key for the
+    order of examples; `solver` is "adam", with `radius` as the bound of projected descent (None: no bound), or
+    "optimum", by `tj.solve` to `certificate` or in `passes`, without learning rate, epochs or order. Statistics:
+    `features`, the settings of the features of the pre-trained model; nothing is trained.
 
     >>> recipe = tj.Recipe(loss="ce", penalty=1e-3, solver="optimum")
     >>> recipe.objective()
@@ -93,7 +90,6 @@ class Recipe:
     architecture: str | None = None
     features: FeatureSettings | None = None
     head_scale: float = 1.0
-    moves: tuple[Move, ...] = ()
     ignore_config: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,7 +103,6 @@ class Recipe:
             expect(shows, f"{field} in characters that show", repr(text))
         finite_number("head_scale", self.head_scale, 0.0)
         one_of("solver", self.solver, SOLVERS)
-        expect(not self.moves or self.features is None, "no moves of the anchor of statistics", f"{len(self.moves)}")
         free = self.solver == "adam" or self.radius is None
         expect(free, "no radius for solver optimum", self.radius)
         is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
@@ -144,17 +139,11 @@ class Recipe:
         return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at its anchor, or the feature map.
+        """The predictor at its anchor, with its new head, new class token and reset; or the feature map.
 
-        The anchor gets its new head, new class token and reset, then its moves.
         Args:   classes: their names, or their number for a drawn head; pretrained: the weights, if they are loaded
                 already.
         """
-        predict = self.first_predictor(classes, pretrained)
-        return move_anchor(predict, total_of(predict.zeros(), self.moves)) if self.moves else predict
-
-    def first_predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
-        """The predictor at the anchor before its moves; arguments as `predictor`."""
         fits = self.head == "drawn" or not isinstance(classes, int)
         require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained

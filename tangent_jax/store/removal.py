@@ -22,7 +22,6 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.features import Cache
 from tangent_jax.store import erasure
 from tangent_jax.store.kinds import composition, kind_of
-from tangent_jax.store.moves import anchors_that_saw
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.provenance import check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
@@ -194,7 +193,6 @@ def commit(
             unseen=tuple(identifier for identifier, _ in plan.unseen),
             deleted=tuple(files + traces.deleted),
             not_reached=tuple(traces.not_reached + elsewhere.not_reached),
-            anchors=anchors_that_saw(origins, [pair for own in plan.components.values() for pair in own.rows]),
             **said_of(how, retrained),
             store=store.identity,
             journal=store.journal.last(),

@@ -167,11 +167,6 @@ EARLY = [
         ["--method=exact,ridge", "--settings=lda,1,1"],
         "expected --settings=ridge,SHRINKAGE,BALANCE beside --method=ridge; got lda,1,1",
     ),
-    (
-        "compose",
-        ["--method=fc", "--anchor_images=0.3"],
-        "expected --method of taft or soup beside --anchor_images; got fc",
-    ),
     ("finetune", [f"--out={os.devnull}/x"], "expected --out in a folder that can be written to; got /dev/null/x"),
     ("finetune", ["--factors", "--method=nlft"], "flags: expected --factors without --method=nlft; got both"),
     ("private", ["--part=4/4"], "private: expected --part=I/K with 0 <= I < K; got 4/4"),

@@ -220,6 +220,8 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
     plan = plan_removal(store, examples=["photo 22.jpg"])
     assert [*plan.components] == ["whitened"]
     assert (plan.components["whitened"].left, [*plan.components["whitened"].impossible]) == (3, ["retrain", "exact"])
+    with pytest.raises(InputError, match="whitened: public images went into its training, and must go"):
+        remove(store, plan, "retrain")
     receipt = remove(store, plan)
     assert any("another store, in which too saw removed images" in line for line in receipt.not_reached)
     for came_back in ({"public": public}, {"examples": public}):

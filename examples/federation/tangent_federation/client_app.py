@@ -17,9 +17,8 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from flwr.compat.common import recorddict_compat as compat
 
 from tangent_federation import faults, private, secure
-from tangent_federation.contributor import Contributor, read_bytes
+from tangent_federation.contributor import Contributor
 from tangent_federation.settings import Request, Settings, check
-from tangent_jax.solver.rounds import network_loss
 
 
 def contributor_of(context: Context) -> tuple[Contributor, Settings, str]:
@@ -68,22 +67,10 @@ def contribute(message: Message, context: Context) -> Message:
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*limbs]), 1, {})
         return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
     record = message.content.config_records["request"]
-    request, total = Request.from_json(str(record["json"])), bytes(record.get("total", b""))
+    request = Request.from_json(str(record["json"]))
     if settings.privacy == "local":
         return reply(message, component=private.release(own, request, private.mechanism_of(settings)))
     if settings.privacy == "central":
         return reply(message, component=private.clipped(own, request, 1.0))
-    sent = faults.spoiled(own, request, total, fault, settings.wait) if fault else own.contribute(request, total)
+    sent = faults.spoiled(own, request, fault, settings.wait) if fault else own.contribute(request)
     return reply(message, **({} if sent is None else sent._asdict()))
-
-
-@app.evaluate()
-def measure_loss(message: Message, context: Context) -> Message:
-    """The mean loss of the network on its own images where the anchor has moved by `total`, and how many they are."""
-    own, _, _ = contributor_of(context)
-    record = message.content.config_records["request"]
-    request = Request.from_json(str(record["json"]))
-    predict = own.at_anchor(request)
-    features = own.features(predict, request.classes)
-    total, _ = read_bytes(bytes(record["total"]))
-    return reply(message, loss=network_loss(predict, total, features, request.recipe.objective()), count=len(features))

@@ -17,25 +17,24 @@ import tangent_jax as tj
 from tangent_federation.contributor import Contribution, read_bytes
 from tangent_federation.settings import Request, check
 from tangent_jax.core import Tree
-from tangent_jax.store import Receipt, kind_of, make_provenance, plan_removal, read_factors, remove
+from tangent_jax.store import Receipt, is_store, kind_of, make_provenance, plan_removal, read_factors, remove
 from tangent_jax.store.provenance import Provenance, check_one_body
-from tangent_jax.store.rounds import composition_of, move_of
 
 
 class Removed(NamedTuple):
-    """The receipts of a removal, and the content identifiers that each contributor must remove of its own."""
+    """The receipt of a removal, and the content identifiers that each contributor must remove of its own."""
 
-    receipts: list[Receipt]
+    receipt: Receipt
     forget: dict[str, tuple[str, ...]]
 
 
 @dataclasses.dataclass
 class Collection:
-    """The components of one round, as they come in.
+    """The components of a federation, as they come in.
 
-    `store`: of the round; `request`: what every contributor was asked for; `predict`: the predictor, or feature map, at
-    the round's anchor; `recipe`: as the provenance says it, with the moves of the anchor; `left_out`: a line for each
-    contributor that is left out; `bytes`: of each file that was taken.
+    `store`: of the components; `request`: what every contributor was asked for; `predict`: the predictor, or feature
+    map; `recipe`: as the provenance says it; `left_out`: a line for each contributor that is left out; `bytes`: of each
+    file that was taken.
     """
 
     store: tj.Store
@@ -109,13 +108,10 @@ class Collection:
         return factors
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """The contributors whose component the store has not; those of another anchor are taken out first.
-
-        An earlier round to which a contributor came late moves the anchor of this one.
-        """
+        """The contributors whose component the store has not; those of other weights are taken out first."""
         self.store.reload()
         origins = {name: self.store.provenance(name) for name in self.store}
-        here = self.expected.anchor, self.expected.head  # where only a head is trained, it alone moves
+        here = self.expected.anchor, self.expected.head
         stale = [name for name, origin in origins.items() if (origin.anchor, origin.head) != here]
         if stale:
             self.store.discard(stale)
@@ -127,41 +123,11 @@ def one_line(error: Exception) -> str:
     return " ".join(f"{error}".split())[:400] or type(error).__name__
 
 
-def open_rounds(folder: Path) -> list[tj.Store]:
-    """The stores of the rounds below a folder."""
-    return tj.store.round_stores(folder)
-
-
 def remove_from(folder: Path, what: str) -> Removed:
-    """Removes a contributor, or one image by its content identifier, from all rounds.
-
-    The first round that held it keeps the others' components; every later round is taken out whole, because its anchor
-    moved by what is removed, and is asked for again. Receipts lie in the stores.
-    """
-    forget: dict[str, set[str]] = {}
-    receipts: list[Receipt] = []
-    stores = open_rounds(folder)
-    check(stores, "a store to remove from", f"none in {folder}")
-    for store in reversed(stores):
-        plan = plan_removal(store, owner=what) if what in store else plan_removal(store, examples=[what])
-        for name in plan.components:
-            asked = {i for i, _ in store.provenance(name).examples} & {*plan.identifiers}
-            forget.setdefault(name, set()).update(asked)
-        if plan.components:
-            receipts.append(remove(store, plan))
-    check(receipts, "a contributor or an image of this store", what)
-    return Removed(receipts, {name: tuple(sorted(asked)) for name, asked in forget.items() if asked})
-
-
-def compose_round(store: tj.Store, merge: str, penalty: float) -> tuple[dict, Tree]:
-    """(the journal's entry, dw) of the composition of a round's components, which the store keeps."""
-    check(len(store), "a contributor at least", f"none in {store.root}")
-    return composition_of(store, merge, penalty)
-
-
-def moves_of(stores: Sequence[tj.Store], sizes: Sequence[float], merge: str, penalty: float) -> tuple:
-    """The moves of the anchor by these rounds, for the provenance of the next one's components."""
-    moves = []
-    for store, size in zip(stores, sizes, strict=True):
-        moves.append(move_of(store, composition_of(store, merge, penalty)[0], size, merge, penalty, moves))
-    return tuple(moves)
+    """Removes a contributor, or one image by its content identifier, from a store; the receipt lies in the store."""
+    check(is_store(folder), "a store to remove from", f"none in {folder}")
+    store = tj.Store(folder)
+    plan = plan_removal(store, owner=what) if what in store else plan_removal(store, examples=[what])
+    check(plan.components, "a contributor or an image of this store", what)
+    asked = {name: {i for i, _ in store.provenance(name).examples} & {*plan.identifiers} for name in plan.components}
+    return Removed(remove(store, plan), {name: tuple(sorted(own)) for name, own in asked.items() if own})

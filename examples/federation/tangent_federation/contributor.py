@@ -1,7 +1,7 @@
 """A contributor: its images stay here, and one file of its component goes out. Nothing here knows Flower.
 
-home/round 01, ...    a store of its own for each round: the component as it was trained, with names and folders
-what is sent          the same numbers, with content identifiers in the place of names, and no folder or recipe
+home/store      a store of its own: the component as it was trained, with names and folders
+what is sent    the same numbers, with content identifiers as names, and no folder or recipe
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Contribution(NamedTuple):
 class Contributor:
     """One contributor.
 
-    `name`: in the server's store; `home`: the folder of its own stores; `dataset`: as `tj.open_dataset`; `part`: (its
+    `name`: in the server's store; `home`: the folder of its own store; `dataset`: as `tj.open_dataset`; `part`: (its
     number, how many share the data set) in a simulation, else (0, 1); `cache`: the folder of features; `weights`: where
     the network's weights lie here, "" where the request names them rightly. Other weights are another anchor.
     """
@@ -56,21 +56,20 @@ class Contributor:
         rows = tj.shards.uniform(len(dataset.train), count, seed=0)[number]
         return in_classes(predict.features(dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes, classes)
 
-    def at_anchor(self, request: Request, total: bytes = b"") -> tj.Predictor:
-        """The predictor, or feature map, at the round's anchor; `total`: the file of all that the anchor has moved."""
-        predict = self.recipe(request).first_predictor(request.classes)
-        return tj.solver.move_anchor(predict, read_bytes(total)[0]) if total else predict
+    def at_anchor(self, request: Request) -> tj.Predictor:
+        """The predictor, or feature map, at the anchor of a request."""
+        return self.recipe(request).predictor(request.classes)
 
-    def contribute(self, request: Request, total: bytes = b"") -> Contribution:
+    def contribute(self, request: Request) -> Contribution:
         """The files that answer a request; trained now, or read where they were trained already.
 
         Raises: InputError where no image is left, or a file would be larger than the server takes.
         """
-        predict = self.at_anchor(request, total)
+        predict = self.at_anchor(request)
         features = self.features(predict, request.classes)
         shards = Shards(predict, features, self.recipe(request), {self.name: np.arange(len(features))}, request.classes)
         self.forget(request.forget)  # first: a store that is open does not see what another takes out
-        store = tj.Store(self.home / f"round {request.round:02}")
+        store = tj.Store(self.home / "store")
         fill(store, shards, request.factors)
         check(self.name in store, "an image that was not removed", f"none left of {self.name}")
         factors = store.factors(self.name) if request.factors else None
@@ -83,10 +82,11 @@ class Contributor:
         return sent
 
     def forget(self, identifiers: tuple[str, ...]) -> None:
-        """Removes images from its own stores and caches, for good."""
-        for store in tj.store.round_stores(self.home) if identifiers else []:
+        """Removes images from its own store and caches, for good."""
+        if identifiers:
+            store = tj.Store(self.home / "store")
             plan = plan_removal(store, examples=identifiers)
-            if plan.components:
+            if plan.components or plan.unseen:
                 remove(store, plan, cache=tj.Cache(self.cache))
 
 

@@ -24,7 +24,7 @@ def fault_of(faults: str, number: int) -> str:
     return said.get(f"{number}", "")
 
 
-def spoiled(own: Contributor, request: Request, total: bytes, fault: str, wait: float) -> Contribution | None:
+def spoiled(own: Contributor, request: Request, fault: str, wait: float) -> Contribution | None:
     """The answer of a contributor with this fault."""
     check(fault != "error", "no fault", fault)
     if fault == "silent":
@@ -36,7 +36,7 @@ def spoiled(own: Contributor, request: Request, total: bytes, fault: str, wait: 
         if other.features is not None:
             other = dataclasses.replace(other, features=dataclasses.replace(other.features, width=64, parts=("relu",)))
         request, own = dataclasses.replace(request, recipe=other), dataclasses.replace(own, home=own.home / "other")
-    sent = own.contribute(request, total)
+    sent = own.contribute(request)
     if fault == "nan":
         dw, metadata = read_bytes(sent.component)
         leaves, structure = jax.tree.flatten(dw)

@@ -1,14 +1,13 @@
 """The Flower server: asks contributors, and keeps what they send in a store.
 
-    OUT/rounds/round 01, ...    a store for each round: components, compositions, receipts
-    OUT/result.json             accuracy, bytes, seconds, and a line for each contributor that is left out
+    OUT/store          the store: components, compositions, receipts
+    OUT/result.json    accuracy, bytes, seconds, and a line for each contributor that is left out
 
 Run again it asks only for what is missing; `remove` takes a contributor or an image out first.
 """
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,13 +18,12 @@ from flwr.serverapp import Grid, ServerApp
 
 import tangent_jax as tj
 from tangent_federation import secure_sum
-from tangent_federation.collection import Collection, compose_round, moves_of, one_line, open_rounds, remove_from
+from tangent_federation.collection import Collection, one_line, remove_from
 from tangent_federation.contributor import Contribution, file_bytes
 from tangent_federation.private import map_of, mechanism_of, read_clipped, read_release, release_sum
 from tangent_federation.settings import Request, Settings, check
 from tangent_jax.core import Tree, trees
 from tangent_jax.privacy import Contribution as Step
-from tangent_jax.solver import Round, fit_rounds
 
 app = ServerApp()
 POLL = 0.1  # seconds
@@ -33,7 +31,7 @@ POLL = 0.1  # seconds
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """One run: a removal, rounds (or one release, or one secure sum), the composition, the result."""
+    """One run: a removal, the components (or one release, or one secure sum), their composition, the result."""
     Federation(grid, context, Settings.of(context.run_config)).run()
 
 
@@ -41,7 +39,7 @@ def main(grid: Grid, context: Context) -> None:
 class Federation:
     """A run; `nodes`: the node of each contributor, by name; `result`: what result.json will say.
 
-    `losses`: (mean loss, how many images) of each contributor; `left_out`: a line for each that is left out.
+    `left_out`: a line for each contributor that is left out.
     """
 
     grid: Grid
@@ -49,13 +47,12 @@ class Federation:
     settings: Settings
     nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     result: dict[str, Any] = dataclasses.field(default_factory=dict)
-    losses: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def run(self) -> None:
         """The whole run."""
         settings, began = self.settings, time.perf_counter()
-        self.rounds = Path(settings.out) / "rounds"
+        self.store = Path(settings.out) / "store"
         forget = self.remove() if settings.remove else {}
         classes = self.meet()
         most = int(settings.most_mb * (1 << 20))
@@ -81,9 +78,9 @@ class Federation:
         print(json.dumps(shown), flush=True)
 
     def remove(self) -> dict[str, tuple[str, ...]]:
-        """Removes what the settings say from the stores; what each contributor must forget, by name."""
-        removed = remove_from(self.rounds, self.settings.remove)
-        self.result["receipts"] = [sorted(receipt.removed) for receipt in removed.receipts]
+        """Removes what the settings say from the store; what each contributor must forget, by name."""
+        removed = remove_from(self.store, self.settings.remove)
+        self.result["removed"] = sorted(removed.receipt.removed)
         return removed.forget
 
     # Messages
@@ -128,74 +125,42 @@ class Federation:
         check(len(known) >= self.settings.least, f"{self.settings.least} contributors or more", len(known))
         return tuple(sorted(classes))
 
-    def collect(self, collection: Collection, forget: Mapping[str, tuple[str, ...]], total: bytes = b"") -> None:
-        """Asks for the components of a round that are missing, and adds them as they come."""
+    def collect(self, collection: Collection, forget: Mapping[str, tuple[str, ...]]) -> None:
+        """Asks for the components that are missing, and adds them as they come."""
         requests, request = {}, collection.request
         for name in collection.missing([*self.nodes]):
             own = dataclasses.replace(request, forget=forget.get(name, ()))
-            fields = {"json": own.to_json(), **({"total": total} if total else {})}
-            requests[name] = RecordDict({"request": ConfigRecord(fields)})
+            requests[name] = RecordDict({"request": ConfigRecord({"json": own.to_json()})})
         for name, answer, why in self.ask(MessageType.TRAIN, requests):
             fields = (
                 {} if answer is None else {field: answer[field] for field in Contribution._fields if field in answer}
             )
             collection.take(name, Contribution(**fields) if fields else None, why)
 
-    # Composition, in rounds
+    # Composition
 
     def compose(self, forget: Mapping[str, tuple[str, ...]]) -> tuple[Any, Tree]:
-        """(predictor, dw) at the last anchor, of the rounds of all contributors."""
-        settings, recipe = self.settings, self.request.recipe
-        first = recipe.first_predictor(self.request.classes)
-        self.result |= {"bytes": 0, "round_seconds": []}
-
-        def fit(here: Any, before: list[Round]) -> Tree:
-            began = time.perf_counter()
-            stores = open_rounds(self.rounds)[: len(before)]
-            moves = moves_of(stores, [past.size for past in before], settings.merge, settings.penalty)
-            store = tj.Store(self.rounds / f"round {len(before) + 1:02}")
-            request = dataclasses.replace(self.request, round=len(before) + 1, factors=settings.merge == "inputs")
-            own = Collection(store, request, here, dataclasses.replace(recipe, moves=moves))
-            total = file_bytes(before[-1].total, {}) if before else b""
-            self.collect(own, forget, total)
-            self.left_out |= {f"{name}, round {request.round}": line for name, line in own.left_out.items()}
-            self.result["bytes"] += sum(own.bytes.values())
-            self.result["contributors"] = len(store)
-            dw = compose_round(store, settings.merge, settings.penalty)[1]
-            self.result["round_seconds"].append(time.perf_counter() - began)
-            return dw
-
-        if settings.method != "taft":
-            fit(first, [])
-            return first, tj.Store(self.rounds / "round 01").statistics().solve()
-        if settings.rounds == 1:
-            return first, fit(first, [])
-        rounds = fit_rounds(first, self.loss, recipe.objective(), fit, settings.rounds)
-        self.result["losses"] = [past.loss for past in rounds]
-        return tj.solver.network(first), rounds[-1].total
-
-    def loss(self, total: Tree) -> float:
-        """The mean loss of the network where the anchor has moved by `total`, over all contributors' images.
-
-        Who gave no finite loss at first does not count; whose loss does not come later counts by the one before.
-        """
-        fields = {"json": self.request.to_json(), "total": file_bytes(total, {})}
-        record = RecordDict({"request": ConfigRecord(fields)})
-        answers = self.ask(MessageType.EVALUATE, dict.fromkeys(self.nodes, record))
-        is_first = not self.losses
-        for name, answer, _ in answers:
-            pair = loss_of(answer)
-            if pair is not None and (is_first or name in self.losses):
-                self.losses[name] = pair
-        check(self.losses, "the loss of a contributor at least", "none")
-        pairs = self.losses.values()
-        return sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)
+        """(predictor, dw) or (feature map, head) of the components of all contributors."""
+        settings, recipe, began = self.settings, self.request.recipe, time.perf_counter()
+        predict, store = recipe.predictor(self.request.classes), tj.Store(self.store)
+        request = dataclasses.replace(self.request, factors=settings.merge == "inputs")
+        collection = Collection(store, request, predict, recipe)
+        self.collect(collection, forget)
+        self.left_out |= collection.left_out
+        check(len(store), "a contributor at least", f"none in {store.root}")
+        if settings.method == "taft":
+            dw = store.compose(how=settings.merge, penalty=settings.penalty)
+        else:
+            dw = store.statistics().solve()
+        self.result |= {"bytes": sum(collection.bytes.values()), "contributors": len(store)}
+        self.result["round_seconds"] = time.perf_counter() - began
+        return predict, dw
 
     # Sums of which the server sees no contributor's part, or adds noise to
 
     def sum_securely(self) -> tuple[Any, Tree]:
         """(feature map, head) of the secure sum of all contributors' statistics."""
-        map_ = self.request.recipe.first_predictor(self.request.classes)
+        map_ = self.request.recipe.predictor(self.request.classes)
         total, count = secure_sum.run(self.grid, self.context, self.request, map_, self.settings)
         self.result |= {"contributors": count, "images": float(total.counts.sum())}
         numbers = sum(leaf.size for leaf in trees.leaves(total.tree).values())
@@ -208,7 +173,7 @@ class Federation:
     def release(self) -> tuple[Any, Tree]:
         """(feature map, head) of private statistics."""
         settings, request = self.settings, self.request
-        map_ = map_of(request.recipe.first_predictor(request.classes), request.public, settings.cache)
+        map_ = map_of(request.recipe.predictor(request.classes), request.public, settings.cache)
         mechanism = mechanism_of(settings)
         step = Step(len(request.classes), sum(map_.sizes), (0.0, 1.0, 0.0))
         record, parts = RecordDict({"request": ConfigRecord({"json": request.to_json()})}), {}
@@ -231,11 +196,3 @@ class Federation:
             self.result["epsilon"] = fitted.spent.compute_epsilon()
         self.result["contributors"] = len(parts)
         return map_, step.head(noised, request.classes, mechanism)
-
-
-def loss_of(answer: ConfigRecord | None) -> tuple[float, int] | None:
-    """(mean loss, how many images) of an answer; None where it says none that is finite."""
-    said = {} if answer is None else answer
-    loss, count = said.get("loss"), said.get("count")
-    good = isinstance(loss, float) and isinstance(count, int) and math.isfinite(loss) and count > 0
-    return (loss, count) if good else None

@@ -21,13 +21,12 @@ class Settings:
     "" for none; `least`: contributors that must be there before anybody is asked; `classes`: divided by commas, "" for
     those of all contributors; `weights`: as `tj.load`; `method`: lda or exact (statistics), or taft (tangent weights);
     `width`: of the tangent features of exact; `solver`: optimum or adam, with `penalty`, `passes`, `epochs`,
-    `learning_rate` as `tj.Recipe`; `rounds`: of taft at an anchor that moves; `merge`: mean or inputs; `secure`:
-    statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none,
-    local (each contributor adds noise) or central (the server does, and protects each contributor as one user), with
-    `epsilon` and `delta`, and `public`, a data set of images that everybody has and may know, "" for none; `remove`: a
-    contributor's name, or an image's content identifier, before anything is asked for; `most_mb`: the largest file that
-    is taken; `wait`: seconds for answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the
-    contributors' folder of features.
+    `learning_rate` as `tj.Recipe`; `merge`: mean or inputs, of taft; `secure`: statistics by SecAgg+, in `limbs` whole
+    numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none, local (each contributor adds noise) or
+    central (the server does, and protects each contributor as one user), with `epsilon` and `delta`, and `public`, a
+    data set of images that everybody has and may know, "" for none; `remove`: a contributor's name, or an image's
+    content identifier, before anything is asked for; `most_mb`: the largest file that is taken; `wait`: seconds for
+    answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the contributors' folder of features.
     """
 
     out: str
@@ -41,7 +40,6 @@ class Settings:
     passes: int = 12
     epochs: int = 10
     learning_rate: float = 3e-3
-    rounds: int = 1
     merge: str = "mean"
     secure: bool = False
     limbs: int = 3
@@ -66,7 +64,7 @@ class Settings:
         sums = self.method != "taft"
         check(sums or not self.secure, "method lda or exact beside secure", self.method)
         check(sums or self.privacy == "none", "method lda or exact beside privacy", self.method)
-        check(not sums or (self.rounds == 1 and self.merge == "mean"), "one round of statistics, by mean", self.rounds)
+        check(not sums or self.merge == "mean", "merge mean of statistics, which are summed", self.merge)
         check(not self.secure or self.privacy == "none", "secure, or privacy", "both")
 
     @classmethod
@@ -78,7 +76,7 @@ class Settings:
         return cls(**given)
 
     def recipe(self) -> tj.Recipe:
-        """The recipe of all components, from the anchor where rounds begin."""
+        """The recipe of all components."""
         common = {"weights": self.weights, "dataset": self.dataset}
         if self.method != "taft":
             return tj.Recipe(features=FeatureSettings(PARTS[self.method], width=self.width), **common)
@@ -91,14 +89,13 @@ class Settings:
 class Request:
     """The request to one contributor.
 
-    `recipe`: of the component, at the first anchor; `classes`: of all contributors, sorted; `round`: from 1;
-    `factors`: whether the merge needs the component's Kronecker factors; `forget`: content identifiers of images that
-    must go; `public`: a data set of public images; `most_bytes`: of the file that is taken.
+    `recipe`: of the component; `classes`: of all contributors, sorted; `factors`: whether the merge needs the
+    component's Kronecker factors; `forget`: content identifiers of images that must go; `public`: a data set of public
+    images; `most_bytes`: of the file that is taken.
     """
 
     recipe: tj.Recipe
     classes: tuple[str, ...]
-    round: int = 1
     factors: bool = False
     forget: tuple[str, ...] = ()
     public: str = ""
@@ -113,7 +110,6 @@ class Request:
         """The request of a text that `to_json` wrote."""
         fields = json.loads(text)
         recipe = fields.pop("recipe")
-        recipe["moves"] = ()
         recipe["ignore_config"] = tuple(recipe["ignore_config"])
         if recipe["features"] is not None:
             recipe["features"]["parts"] = tuple(recipe["features"]["parts"])

@@ -40,7 +40,6 @@ class Component:
             return {}
         recipe = {} if origin.recipe is None else origin.recipe.settings
         words = {name.replace("_", " "): value for name, value in recipe.items() if name != "order"}  # of its name
-        words |= {"moves": len(origin.moves)}
         words |= {"method": origin.method, "leaves": len(origin.subset), "anchor": origin.anchor[:12]}
         words["head at the anchor"] = origin.head[:12]
         return words | {f"version of {name}": version for name, version in origin.versions.items()}

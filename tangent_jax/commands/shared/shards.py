@@ -1,6 +1,5 @@
 """Models trained apart on shards of a data set, kept in stores, so that no binary trains them twice."""
 
-import dataclasses
 import re
 import sys
 from collections import Counter
@@ -38,8 +37,6 @@ class Method:
         self.is_held_out = False
         if F.held_out:
             self.hold_out()
-        if "anchor_images" in F and F.anchor_images is not None:
-            self.move_anchor()
 
     def list_all(self) -> tj.Features:
         """The training images without inputs, removed ones too: they decide shards, so that no other image moves."""
@@ -54,35 +51,6 @@ class Method:
         known = {pair: row for row, pair in enumerate(self.train.examples)}
         at = np.array([known.get(pair, -1) for pair in self.listed.examples], int)
         return [at[rows][at[rows] >= 0] for rows in parts]
-
-    def move_anchor(self) -> None:
-        """Moves the anchor by the network fine-tuned on --anchor_images, which leave the training set.
-
-        Raises: InputError for a method with other leaves than the network's, images of other classes, or private ones.
-        """
-        if re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(e-?[0-9]+)?", F.anchor_images):
-            expected = "--anchor_images, a fraction above 0 and below 1, or a data set"
-            require(0 < float(F.anchor_images) < 1, "flags", expected, F.anchor_images)
-            order = np.random.default_rng([F.seed, 10]).permutation(len(self.listed))
-            count = round(float(F.anchor_images) * len(self.listed))
-            require(0 < count < len(self.listed), "flags", "--anchor_images of some images, not all", F.anchor_images)
-            parts = np.sort(order[:count]), np.sort(order[count:])
-            public, self.train = map(self.train.take, self.left(*parts))
-            self.listed = self.listed.take(parts[1])
-        else:
-            dataset = setup.open_dataset(F.anchor_images)
-            same = dataset.classes == self.dataset.classes
-            require(same, "flags", f"--anchor_images of the classes of {self.dataset.name}", f"those of {dataset.name}")
-            public = setup.features(self.predict, dataset.train, "public inputs")
-        tj.privacy.check_public("flags", *({i for i, _ in data.examples} for data in (public, self.train)))
-        changes = {"method": "nlft", "solver": "adam", "learning_rate": F.lr_nlft, "output": "total"}
-        changes["penalty"] = tj.Recipe().penalty
-        recipe, pretrained = dataclasses.replace(self.recipe, **changes), setup.pretrained(self.recipe.weights)
-        predict, classes = recipe.predictor(self.dataset.classes, pretrained), self.dataset.classes
-        move = tj.store.public_move(self.path("anchor"), predict, public, recipe, classes)
-        # the outputs are the total: f_w holds the training on public images
-        self.recipe = dataclasses.replace(self.recipe, moves=(move,), output="total")
-        self.predict = setup.predictor(self.recipe, classes)
 
     def hold_out(self) -> Self:
         """Trains on four fifths of the training images from now on, and tests on the rest."""
@@ -144,8 +112,6 @@ class Method:
         """The folder of the store of this title."""
         words = [self.dataset.name, self.name, F.sharding, *[title] * bool(title), f"seed{F.seed}"]
         words += ["held_out"] * self.is_held_out + ["named"] * (self.recipe.head == "named")
-        if "anchor_images" in F and F.anchor_images is not None:
-            words.append(F.anchor_images)
         return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:

@@ -219,8 +219,6 @@ TABLE: dict[str, partial] = {
     "dry_run": flag("bool", "remove: print the plan and its cost, and stop.", default=False),
     "receipt": flag("string", "verify: also check this receipt.", default=None),
     "rehearse": flag("bool", "Measure each way of removal by training outside the store.", default=False),
-    "rounds": flag("integer", "Number of rounds: each moves the anchor by the merged components.", low=1, default=1),
-    "anchor_images": flag("string", "Public images that move the anchor: a fraction, or a data set.", default=None),
     "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
         "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or how that is chosen: held_out or leave_one_out."
