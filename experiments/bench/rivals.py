@@ -36,7 +36,7 @@ from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *TRAINING, "dtype", "search_epochs", "search_images", "at_once", seed=["0"], dataset=["digits"])
 define(method=["nlft", "fedavg"], blocks=["1"], lr=["3e-4", "1e-3", "3e-3"], out="out/bench_rivals")
-define(shards=["10"], rounds=8, local_epochs=["5", "20"])
+define("rounds", shards=["10"], local_epochs=["5", "20"])
 
 FIELDS = {"nlft": ("learning_rate",), "fedavg": ("learning_rate", "epochs")}
 """The fields of a recipe that are searched; epochs of fedavg are local ones."""

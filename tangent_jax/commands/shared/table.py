@@ -163,7 +163,10 @@ TABLE: dict[str, partial] = {
     "search_images": flag(
         "integer", "Training images of each searched run, at most, drawn at random; unset: all.", low=2, default=None
     ),
-    "shares": flag("list", "Shares of the training images that fine-tune the anchor; 0: the pre-trained one."),
+    "shares": flag(
+        "list", "Shares of the training images that fine-tune the anchor; 0: the pre-trained weights.", default=["0"]
+    ),
+    "rounds": flag("integer", "Number of rounds of federated averaging.", low=1, default=8),
     "local_epochs": flag("integer", "Epochs of each contributor in a round of federated averaging.", low=1, default=5),
     "compilation_cache": flag(
         "string",
