@@ -25,8 +25,8 @@ define("finished", out="out/bench_contributors")
 
 ALL = "all"
 SESSION = "exact, first session"
-LINES = {"exact": "exact", "session": SESSION, "lda": "LDA", "ranpac": "RanPAC", "taft": "TAFT", "soup": "soup"}
-LINES |= {"fedavg": "federated averaging"}
+LINES = {"exact": "exact", "session": SESSION, "lda": "LDA", "ranpac": "RanPAC", "taft": "TAFT (linearized)"}
+LINES |= {"soup": "soup of models", "fedavg": "federated averaging"}
 """The lines of the picture, from the top, by their methods."""
 
 
@@ -107,7 +107,7 @@ READ = {"compose": of_compose, "rivals": of_rivals, "session": of_session}
 
 
 def draw(result: dict[str, dict[str, dict[str, float]]]) -> None:
-    """Draws a panel for each data set; a value for ALL numbers of contributors is a horizontal line."""
+    """Draws a panel for each data set, side by side; a value for ALL numbers of contributors is a horizontal line."""
     every = [row for lines in result.values() for row in lines.values()]
     counts = sorted({int(at) for row in every for at in row if at != ALL}) or [1]
     names = ordered(dict.fromkeys(line for lines in result.values() for line in lines))
@@ -118,7 +118,7 @@ def draw(result: dict[str, dict[str, dict[str, float]]]) -> None:
         networks = [name for name in names if name.startswith("network")]
         panel = {"x": counts, "lines": drawn, "ticks": counts, "title": dataset, "dashed": networks}
         panels.append({**panel, "xlabel": "contributors (1: all images together)", "ylabel": "test accuracy"})
-    plots.curves(command.out_folder() / "contributors.png", panels, titles.contributed(result))
+    plots.curves(command.out_folder() / "contributors.png", panels, titles.contributed(result), beside=True)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def test_bench_contributors_draws_finished_results(tmp_path):
         "signs": {
             "exact": {"1": pytest.approx(0.6), "10": pytest.approx(0.6)},
             "exact, first session": {"all": 0.65},
-            "soup": {"1": pytest.approx(0.3), "10": pytest.approx(0.3)},
+            "soup of models": {"1": pytest.approx(0.3), "10": pytest.approx(0.3)},
             "federated averaging": {"10": 0.55},
             "network, 12 blocks": {"all": 0.7},
         }
