@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import Dual, Tree, trees
 from tangent_jax.rules.probe import Probe, widen
 
 
@@ -115,15 +115,18 @@ class Leaf:
         return dataclasses.replace(self, x=None if self.x is None else self.x[rows], s=self.s[rows])
 
 
-def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> Probed:
-    """The outputs f(dw) on a batch, the uses of every leaf of dw, and the map back to their signals.
+def probe_uses(
+    f: Callable[[Tree], Dual], answer: Callable[[Dual], Array], dw: Tree, at_zero: bool = False
+) -> Probed:
+    """The outputs answer(f(dw)) on a batch, the uses of every leaf of dw, and the map back to their signals.
 
-    Args:       f: a closed form made of rules, which take probes as leaves; its leaves are nested; at_zero: the outputs
-                at dw = 0, for any dw, without multiplications by it.
+    Args:       f: a closed form made of rules, which take probes as leaves; its leaves are nested; answer: the outputs
+                "b c" of its value and tangent, linear in the tangent; at_zero: the outputs at dw = 0, for any dw,
+                without multiplications by it.
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
 
-    def outputs_of(zeros: list[Array] | None) -> tuple[Array, tuple[list[Use], list[Array]]]:
+    def outputs_of(zeros: list[Array] | None) -> tuple[Dual, tuple[list[Use], list[Array]]]:
         uses: list[Use] = []
         terms: list[Array] = []
 
@@ -139,12 +142,15 @@ def probe_uses(f: Callable[[Tree], Array], dw: Tree, at_zero: bool = False) -> P
     zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
     named: list[Use] = []
 
-    def run(zeros: list[Array]) -> tuple[Array, list[Array | None]]:
-        outputs, (uses, _) = outputs_of(zeros)
+    def run(zeros: list[Array]) -> tuple[Array, tuple[Array, list[Array | None]]]:
+        value, (uses, _) = outputs_of(zeros)
         named[:] = [use._replace(x=None) for use in uses]
-        return outputs, [use.x for use in uses]
+        outputs = answer(value)
+        # at zero the tangent is 0: nobody reads its forward pass, so the compiler drops it
+        read = answer(Dual(value.primal, jnp.zeros_like(value.primal))) if at_zero else outputs
+        return outputs, (read, [use.x for use in uses])
 
-    outputs, back, inputs = jax.vjp(run, zeros, has_aux=True)
+    _, back, (outputs, inputs) = jax.vjp(run, zeros, has_aux=True)
     uses = [use._replace(x=x) for use, x in zip(named, inputs, strict=True)]
     of_leaves = {path: jnp.shape(leaf) for path, leaf in leaves.items()}
     return Probed(outputs, uses, lambda cotangent: back(cotangent)[0], of_leaves)

@@ -12,6 +12,7 @@ gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) without formi
 
 import dataclasses
 import hashlib
+import math
 from functools import partial
 from typing import Any
 
@@ -108,10 +109,14 @@ class FeatureMap:
         return tuple(len(self.projection) if part == "h" else self.width for part in self.parts)
 
     @property
+    def blocks(self) -> int:
+        """The number of last blocks whose gradients ntk takes."""
+        return self.predict.model.stages - 1 - self.predict.subset.stage
+
+    @property
     def settings(self) -> FeatureSettings:
         """The arguments of `feature_map` that made it."""
-        blocks = self.predict.model.stages - 1 - self.predict.subset.stage
-        return FeatureSettings(self.parts, blocks, self.directions, self.width, self.seed)
+        return FeatureSettings(self.parts, self.blocks, self.directions, self.width, self.seed)
 
     @property
     def identity(self) -> str:
@@ -167,66 +172,96 @@ class FeatureMap:
 
     def rows(self, x: Array) -> Array:
         """The features of inputs "b ...", "b k"."""
+        return self.rows_by_depth(x, (self.blocks,))[0]
+
+    def rows_by_depth(self, x: Array, depths: tuple[int, ...]) -> Array:
+        """The features by the last 0, 1, ... blocks, for each of `depths`, in one pass: "l b k", b > 0.
+
+        Guarantees: of each depth those of the map with as many blocks, up to rounding.
+        """
         if x.shape[0] == 0:  # no gradient of no example
             outputs = self.predict(self.predict.zeros(), x)
-            return jnp.zeros((0, sum(self.sizes)), outputs.dtype)
+            return jnp.zeros((len(depths), 0, sum(self.sizes)), outputs.dtype)
         if "ntk" in self.parts:
             probed = self.predict.probe(self.predict.zeros(), x, at_zero=True)
-            outputs, psi = probed.outputs, self.sketch(probed)
+            outputs, by_stage = probed.outputs, self.sketch(probed)
         else:
-            outputs = self.predict(self.predict.zeros(), x)
-            psi = outputs[:, :0]
+            outputs, by_stage = self.predict(self.predict.zeros(), x), {}
         h = outputs[:, : len(self.projection)]
-        parts = {
-            "h": h,
-            "relu": jax.nn.relu(h @ self.projection),
-            "ntk": psi,
-        }  # compiled: unused parts are dropped
-        z = jnp.concatenate([parts[part] for part in self.parts], 1)
+        last, every = self.predict.model.stages - 1, []
+        zero = jnp.zeros((len(h), self.width), h.dtype)
+        for depth in depths:
+            psi = sum((part for stage, part in by_stage.items() if stage >= last - depth), start=zero)
+            parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: unused parts are dropped
+            every.append(self.whitened(jnp.concatenate([at_length_1(parts[part]) for part in self.parts], 1)))
+        return jnp.stack(every)
+
+    def whitened(self, z: Array) -> Array:
+        """(z - center) root at length 1, if these are given; else z."""
         if self.root is None or self.center is None:
             return z
-        z = (z - self.center) @ self.root
-        return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
+        return at_length_1((z - self.center) @ self.root)
 
-    def sketch(self, probed: Probed) -> Array:
-        """psi, "b m", from a forward pass with probes."""
+    def sketch(self, probed: Probed) -> dict[int, Array]:
+        """The part of psi, "b m", of each stage's leaves, from a forward pass with probes."""
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
-        leaves: dict[str, Leaf] = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
-        psi, waves = jnp.zeros((b, self.width), probed.outputs.dtype), []
+        leaves = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
+        by_stage: dict[int, list[str]] = {}
+        for path in sorted(leaves):
+            by_stage.setdefault(self.predict.model.stage_of(path), []).append(path)
+        return {
+            stage: self.sketch_stage(stage, {path: leaves[path] for path in paths}) for stage, paths in by_stage.items()
+        }
+
+    def sketch_stage(self, stage: int, leaves: dict[str, Leaf]) -> Array:
+        """The part of psi, "b m", of one stage: its vectors in signed places, and (X R)^T (S Q) of each kernel.
+
+        Kernels of a stage with inputs of one size share R, so that those of one input (q, k, v) share X R; Q is each
+        kernel's own. Heads and directions that share an input are one S.
+        """
+        side = math.isqrt(self.width)
+        vectors = [leaf.s.reshape(len(leaf.s), -1) for leaf in leaves.values() if leaf.layout is None]
+        psi: Any = self.sketch_vector(jnp.concatenate(vectors, 1), f"{stage} vectors") if vectors else 0
         for path, leaf in leaves.items():
             if leaf.layout is None:
-                psi += self.count_sketch(leaf.s.reshape(b, -1), path)
-            else:
-                waves.append(self.waves(path, leaf))
-        return psi + jnp.fft.irfft(sum(waves), self.width) if waves else psi  # blocks=0: the final norm has no kernel
+                continue
+            b, t, heads, n = leaf.x.shape
+            s = leaf.s.transpose(0, 2, 3, 1, 4).reshape(b, t, heads, -1)  # "b k t h o" -> "b t h ko"
+            xr = self.grouped(leaf.x, side, f"{stage} inputs {n}")
+            sq = self.grouped(s, side, path)
+            product = jnp.einsum("bthi,btho->bio", xr, sq, preferred_element_type=leaf.s.dtype)
+            psi += product.reshape(b, -1)
+        return psi
 
-    def waves(self, path: str, leaf: Leaf) -> Array:
-        """The Fourier transform of a kernel's part of psi, "b m/2+1"."""
-        x, s = leaf.x, jnp.moveaxis(leaf.s, 1, 3)  # "b t h i", "b t h v o"
-        b, t, heads = s.shape[:3]
-        s = s.reshape(b, t, heads, -1)
-        total: Any = 0
-        for head in range(heads):
-            own = x[:, :, head if x.shape[2] > 1 else 0]
-            pair = self.count_sketch(own, f"{path} in"), self.count_sketch(s[:, :, head], f"{path} out {head}")
-            a, d = (jnp.fft.rfft(part) for part in pair)
-            total += jnp.sum(a * d, 1)
-        return total
+    def sketch_vector(self, x: Array, name: str) -> Array:
+        """Sums of every m-th number with random signs, "b n" -> "b m"."""
+        signed = x * jnp.asarray(self.random(name).choice((-1.0, 1.0), x.shape[1]), x.dtype)
+        padded = jnp.pad(signed, ((0, 0), (0, -x.shape[1] % self.width)))
+        return padded.reshape(len(x), -1, self.width).sum(1)
 
-    def count_sketch(self, x: Array, name: str) -> Array:
-        """The count sketch of the last axis to `width` numbers: random signs at random places, evenly filled."""
-        n, m = x.shape[-1], self.width
-        rng = np.random.default_rng(np.frombuffer(hashlib.sha256(f"{self.seed} {name}".encode()).digest(), np.uint32))
-        signs = jnp.asarray(rng.choice((-1.0, 1.0), n), x.dtype)
-        depth = -(-n // m)
-        places = rng.permutation(depth * m).reshape(depth, m)
-        padded = jnp.concatenate([x * signs, jnp.zeros((*x.shape[:-1], depth * m - n), x.dtype)], -1)
-        return padded[..., places].sum(-2)
+    def grouped(self, x: Array, m: int, name: str) -> Array:
+        """x R, "b t h n" -> "b t h m": sums of random, evenly filled groups with random signs, others for each head."""
+        heads, n = x.shape[2:]
+        rng = self.random(name)
+        signs = rng.choice((-1.0, 1.0), (heads, n, 1))
+        places = rng.permuted(np.tile(np.arange(n) % m, (heads, 1)), axis=1)
+        r = jnp.where(jnp.asarray(places)[..., None] == jnp.arange(m), jnp.asarray(signs), 0).astype(x.dtype)
+        return x @ r[0] if heads == 1 else jnp.einsum("bthn,hnm->bthm", x, r)  # sums by a product: the fastest way
+
+    def random(self, name: str) -> np.random.Generator:
+        """The generator of this name's signs and places."""
+        digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
+        return np.random.default_rng(np.frombuffer(digest, np.uint32))
 
     def features(self, examples: Examples, cache: Cache | None = None) -> Features:
         """The map's inputs for every example, computed once and then read from the cache."""
         return self.predict.features(examples, cache)
+
+
+def at_length_1(z: Array) -> Array:
+    """The rows "b k" divided by their L2 norm; a row of zeros stays."""
+    return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
 
 @public

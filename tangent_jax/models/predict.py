@@ -110,7 +110,7 @@ class Predictor:
         stage, dual = self.subset.stage, self.closed_form("probe")
         w, x = prepare(self.model, self.w, x, self.dtype, stage)
         dw = trees.cast(dw, self.dtype)
-        return probe_uses(lambda probes: self.answer(dual(trees.pair(w, probes), x, stage)), dw, at_zero)
+        return probe_uses(lambda probes: dual(trees.pair(w, probes), x, stage), self.answer, dw, at_zero)
 
     def answer(self, f: Dual) -> Array:
         """The outputs "b c", in f32 or wider, from the model's value and tangent."""
