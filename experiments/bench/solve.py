@@ -19,12 +19,13 @@ from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core import Tree
+from tangent_jax.data import Examples
 from tangent_jax.models import feature_map
 from tangent_jax.solver import Settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
 define("blocks", passes=12, out="out/bench_solve")
-define("images", "width", "directions")
+define("images", "width", "directions", "feature_blocks")
 
 
 def main() -> None:
@@ -33,8 +34,9 @@ def main() -> None:
     dataset = setup.open_dataset(recipe.dataset)
     predict = setup.predictor(recipe, len(dataset.classes))
     order = np.random.default_rng(F.seed).permutation(len(dataset.train))
-    train = setup.features(predict, dataset.train.take(np.sort(order[: F.images or None])), "train inputs")
-    test = setup.features(predict, dataset.test, "test inputs") if not F.images else train
+    images = dataset.train.take(np.sort(order[: F.images or None]))
+    tested = images if F.images else dataset.test
+    train, test = (setup.features(predict, part, "inputs") for part in (images, tested))
 
     def accuracy(dw: Tree) -> float:
         return tj.evaluate(predict, dw, test)
@@ -58,18 +60,19 @@ def main() -> None:
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
     result["statistics"] = {
-        name: of_statistics(name, predict, dataset.classes, train, test, steady(fitted)) for name in ("exact", "lda")
+        name: of_statistics(name, predict, dataset.classes, images, tested, steady(fitted)) for name in ("exact", "lda")
     }
     command.finish({**result, "pass_over_epoch": of_pass / epoch, "trained": predict.subset.size})
 
 
 def of_statistics(
-    name: str, predict: tj.Predictor, classes: tuple[str, ...], train: tj.Features, test: tj.Features, adam: float
+    name: str, predict: tj.Predictor, classes: tuple[str, ...], images: Examples, tested: Examples, adam: float
 ) -> dict[str, float]:
     """The accuracy of a head of statistics at default settings, and the median seconds of three runs, after one."""
     parts, how = ADDITIVE[name]
-    options = {"blocks": F.blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
+    options = {"blocks": F.feature_blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
     map_, seconds, head = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options), [], None
+    train, test = (setup.features(map_.predict, part, f"{name}: inputs") for part in (images, tested))
     with tj.show_progress(f"{name}, four times"):
         for _ in range(4):
             began = time.perf_counter()

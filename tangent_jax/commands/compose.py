@@ -51,6 +51,7 @@ define(
     "left",
     "width",
     "directions",
+    "feature_blocks",
     **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
     out="out/compose",
 )
@@ -70,7 +71,7 @@ TRAINED = {
 """The recipe of each method's components: its method and kind."""
 NAMES = {"greedy": "greedy soup", "exact": "exact (tangent features)", "ranpac": "RanPAC (random features)"}
 NAMES |= {"lda": "LDA (frozen features)", "ridge": "ridge (frozen features)"}
-only_with("width", "directions", method="exact")
+only_with("width", "directions", "feature_blocks", method="exact")
 only_with("settings", method=[*ADDITIVE])
 only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TRAINED])
 

@@ -115,9 +115,7 @@ class Leaf:
         return dataclasses.replace(self, x=None if self.x is None else self.x[rows], s=self.s[rows])
 
 
-def probe_uses(
-    f: Callable[[Tree], Dual], answer: Callable[[Dual], Array], dw: Tree, at_zero: bool = False
-) -> Probed:
+def probe_uses(f: Callable[[Tree], Dual], answer: Callable[[Dual], Array], dw: Tree, at_zero: bool = False) -> Probed:
     """The outputs answer(f(dw)) on a batch, the uses of every leaf of dw, and the map back to their signals.
 
     Args:       f: a closed form made of rules, which take probes as leaves; its leaves are nested; answer: the outputs

@@ -1,13 +1,17 @@
 """NTK features: a random sketch psi of gradients, which needs no classes, beside the features h before the head.
 
-    phi_v(x) = J_w (v . h)(x)             the gradient of one number of h in the body's trained leaves, v random, "d"
-    psi(x)   = sum_v S_v phi_v(x)         "m",    E <psi(x), psi(x')> = sum_v <phi_v(x), phi_v(x')>
+    z(x)     = (h / |h|, psi / |psi|)       |z|^2 = 2: a function of one image, so sums over images stay sums
+    phi_v(x) = J_w (v . h)(x)               the gradient of one number of h in the body's trained leaves, v random, "d"
+    psi(x)   = sum_v S_v phi_v(x)           "m",    E <psi(x), psi(x')> = sum_v <phi_v(x), phi_v(x')>
 
 Source: NTK features by few random outputs (pseudo-NTK; Mohamadi, Bae and Sutherland 2023, "A Fast, Well-Founded
-Approximation to the Empirical Neural Tangent Kernel"). S is a TensorSketch (Pham and Pagh 2013), which takes a kernel's
-gradient sum_t x_t s_t^T as inputs and signals (linear/signals.py) without forming it:
+Approximation to the Empirical Neural Tangent Kernel"). S sketches a kernel's gradient X^T S = sum_t x_t s_t^T, of inputs
+X "t i" and signals S "t o" (linear/signals.py), from both sides, without forming it:
 
-    S (x s^T) = IFFT(FFT(C x) FFT(D s))   C, D: count sketches, random signs at random places
+    (X R)^T (S Q)        "r r", r^2 = m;   R "i r", Q "o r": one random sign in each row, as many in each column
+
+R and Q are count sketches (Charikar, Chen and Farach-Colton 2002), so E R R^T = I, and inner products of two gradients
+stay in the mean.
 """
 
 import dataclasses
@@ -21,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, identity, require, trees, whole_number
+from tangent_jax.core import InputError, Tree, expect, identity, require, trees, whole_number
 from tangent_jax.core.boundary import public, public_class
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
@@ -47,8 +51,8 @@ class FeatureSettings:
     """
 
     parts: tuple[str, ...] = ("h", "ntk")
-    blocks: int = 1
-    directions: int = 4
+    blocks: int | None = None
+    directions: int = 1
     width: int = 4096
     seed: int = 0
 
@@ -80,7 +84,8 @@ class FeatureSettings:
 class FeatureMap:
     """x -> rows "b k" of features of a pre-trained model: the `parts`, side by side.
 
-    `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width".
+    `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width"; each part
+    has length 1.
     `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
     `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
     (privacy/statistics.py). A map is called like a predictor: map(head, x) = rows(x) kernel + bias. So `evaluate`,
@@ -264,20 +269,26 @@ def at_length_1(z: Array) -> Array:
     return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
 
+def default_blocks(depth: int) -> int:
+    """Two thirds of a model's blocks, rounded, and at least one: best over five data sets (docs/benchmarks.md)."""
+    return max(1, round(2 * depth / 3))
+
+
 @public
 def feature_map(
     pretrained: Pretrained,
     parts: tuple[str, ...] = ("h", "ntk"),
     *,
-    blocks: int = 1,
-    directions: int = 4,
+    blocks: int | None = None,
+    directions: int = 1,
     width: int = 4096,
     seed: int = 0,
 ) -> FeatureMap:
     """The feature map of a pre-trained model; its head has no influence.
 
-    Args:       parts: of h, relu, ntk; blocks: ntk takes gradients of the last blocks and the final norm; directions:
-                the number of random v; width: m; seed: of v, of R and of the sketch.
+    Args:       parts: of h, relu, ntk; blocks: ntk takes gradients of the last blocks and the final norm, None for two
+                thirds of the blocks (for none without ntk); directions: the number of random v; width: m, a square with ntk;
+                seed: of all that is random.
     Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
 
     >>> map_ = tj.models.feature_map(demo.model, ("h", "ntk"), width=16)
@@ -286,9 +297,14 @@ def feature_map(
     """
     known = [part for part in PARTS if part in parts]
     expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
-    whole_number("blocks", blocks, 0, pretrained.model.stages - 2)
+    depth = pretrained.model.stages - 2
+    if blocks is None:
+        blocks = default_blocks(depth) if "ntk" in parts else 0
+    whole_number("blocks", blocks, 0, depth)
     whole_number("directions", directions, 1, 1024)
-    whole_number("width", width, 2, 1 << 16)
+    whole_number("width", width, 4, 1 << 16)
+    if "ntk" in parts and math.isqrt(width) ** 2 != width:
+        raise InputError(f"width must be the square of a whole number, such as 1024 or 4096; got {width}")
     whole_number("seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
     expect(len(shape) == 2, "a model whose head is a kernel (d, c)", f"shape {shape}")

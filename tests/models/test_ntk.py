@@ -1,6 +1,7 @@
 """Features of the tangent: the sketch of inputs and signals is that of gradients by autodiff."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,51 +10,58 @@ import pytest
 from helpers import assert_rel_close, images, in_long, small
 
 from tangent_jax.core import InputError, trees
-from tangent_jax.linear.signals import layout
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import feature_map
+from tangent_jax.models.ntk import FeatureSettings, feature_map
 
 
 def made(blocks=1, parts=("h", "ntk"), **changes):
     model, w = small(**changes.pop("model", {}))
-    options = {"blocks": blocks, "directions": 3, "width": 32, "seed": 5} | changes
+    options = {"blocks": blocks, "directions": 3, "width": 36, "seed": 5} | changes
     built = feature_map(Pretrained(model, w, "test"), parts, **options)
     x = jax.jit(model.apply, static_argnums=(2, 3))(w, images(4), 0, built.predict.subset.stage)
     return model, w, built, x
 
 
 def sketched(built, x):
-    """psi of gradients that autodiff forms, each number at the place and with the sign that the count sketches say."""
-    predict, count = built.predict, built.directions
+    """psi of gradients that autodiff forms: R^T (dL/dW) Q for each kernel, signed places for each stage's vectors."""
+    predict, count, side = built.predict, built.directions, math.isqrt(built.width)
     zeros = predict.zeros()
-    rows = jax.jacrev(lambda dw: predict(dw, x)[:, -count:])(zeros)
-    uses = {use.path: use for use in predict.probe(zeros, x, at_zero=True).uses}
+    rows = trees.leaves(jax.jacrev(lambda dw: predict(dw, x)[:, -count:])(zeros))
+    leaves = predict.probe(zeros, x, at_zero=True).rows(jnp.zeros((count, len(x), built.predict.model.classes)))
+    assert all(np.abs(rows[path]).max() < 1e-12 for path in rows.keys() - leaves.keys())  # a key's bias under a softmax
     psi = np.zeros((len(x), built.width))
 
-    def sketch(n, name):
-        table = np.asarray(built.count_sketch(jnp.eye(n), name))
-        places = np.abs(table).argmax(1)
-        assert np.all(np.abs(table).sum(1) == 1)
-        return places, table[np.arange(n), places]
+    def table(n, heads, name):
+        eye = jnp.broadcast_to(jnp.eye(n)[None, :, None], (1, n, heads, n))
+        r = np.moveaxis(np.asarray(built.grouped(eye, side, name))[0], 1, 0)  # "h n m"
+        assert np.all(np.abs(r).sum(-1) == 1)
+        counts = np.abs(r).sum(1)
+        assert np.all(counts <= -(-n // side))
+        assert np.all(counts >= n // side)
+        return r
 
-    for path, rows_of_leaf in trees.leaves(rows).items():
-        gradient, use = np.asarray(rows_of_leaf), uses.get(path)  # "b v ..."
-        if use is None:  # a key's bias, which the class query's softmax does not read
-            assert np.abs(gradient).max() < 1e-12
+    vectors = {}
+    for path in sorted(leaves):
+        gradient, leaf, stage = np.asarray(rows[path]), leaves[path], predict.model.stage_of(path)
+        if leaf.layout is None:
+            vectors.setdefault(stage, []).append(gradient.reshape(len(x), -1))
             continue
-        if use.spec is None:
-            flat = gradient.reshape(len(x), -1)
-            places, signs = sketch(flat.shape[1], path)
-            np.add.at(psi.T, places, (flat * signs).T)
-            continue
-        blocks = np.array([[layout(use).blocks(one) for one in example] for example in gradient])  # "b v h i o"
-        for head in range(blocks.shape[2]):
-            own = blocks[:, :, head].transpose(0, 2, 1, 3).reshape(len(x), blocks.shape[3], -1)  # "b i (v o)"
-            a, s = sketch(own.shape[1], f"{path} in")
-            d, t = sketch(own.shape[2], f"{path} out {head}")
-            at = (a[:, None] + d) % built.width
-            np.add.at(psi.T, at.ravel(), (own * s[:, None] * t).reshape(len(x), -1).T)
+        blocks = np.array([[leaf.layout.blocks(one) for one in example] for example in gradient])  # "b v h i o"
+        if leaf.x.shape[2] == 1:  # heads share the input, and are one S
+            blocks = blocks.transpose(0, 3, 2, 1, 4).reshape(len(x), 1, leaf.x.shape[3], -1)
+        else:
+            blocks = blocks.transpose(0, 2, 3, 1, 4).reshape(len(x), leaf.x.shape[2], leaf.x.shape[3], -1)
+        r = table(blocks.shape[2], blocks.shape[1], f"{stage} inputs {blocks.shape[2]}")
+        q = table(blocks.shape[3], blocks.shape[1], path)
+        psi += np.einsum("bhio,hir,hoq->brq", blocks, r, q).reshape(len(x), -1)
+    for stage, parts in vectors.items():
+        psi += np.asarray(built.sketch_vector(jnp.asarray(np.concatenate(parts, 1)), f"{stage} vectors"))
     return psi
+
+
+def unit(z):
+    """Rows at length 1."""
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("parts", [("h",), ("h", "relu", "ntk")])
@@ -66,18 +74,44 @@ def test_the_map_of_no_example_has_its_number_of_columns(parts):
 def test_the_sketch_of_inputs_and_signals_is_that_of_gradients(x64, blocks, pool):
     _, _, built, x = made(blocks, model={"pool": pool})
     rows = jax.jit(type(built).rows)(built, x)
-    assert rows.shape == (4, sum(built.sizes)) == (4, 12 + 32)
-    assert_rel_close(rows[:, 12:], jnp.asarray(sketched(built, x)))
+    assert rows.shape == (4, sum(built.sizes)) == (4, 12 + 36)
+    assert_rel_close(rows[:, 12:], jnp.asarray(unit(sketched(built, x))))
+
+
+def test_each_part_has_length_one_also_where_the_network_computes_in_half(x64):
+    _, _, built, x = made(parts=("h", "relu", "ntk"))
+    for dtype in (None, jnp.bfloat16):
+        parts = np.split(np.asarray(built.in_dtype(dtype).rows(x)), np.cumsum(built.sizes)[:-1], 1)
+        for part in parts:
+            np.testing.assert_allclose(np.linalg.norm(part, axis=1), 1, atol=1e-6)
+
+
+def test_one_pass_gives_the_features_of_every_depth(x64):
+    model, w, deep, x = made(2)
+    depths = deep.rows_by_depth(x, (0, 1, 2))
+    assert_rel_close(depths[2], deep.rows(x))
+    assert np.abs(depths[0] - depths[2]).max() > 0.1
+    for blocks in (0, 1):
+        shallow = made(blocks)[2]
+        inputs = model.apply(w, x, deep.predict.subset.stage, shallow.predict.subset.stage)
+        assert_rel_close(depths[blocks], shallow.rows(inputs))
+
+
+def test_two_thirds_of_the_blocks_are_the_default():
+    pretrained = Pretrained(*small(depth=5), "test")
+    assert feature_map(pretrained, width=16).settings == FeatureSettings(blocks=3, width=16)
+    assert feature_map(pretrained, ("h",), width=16).settings.blocks == 0  # h needs no gradient
 
 
 def test_features_are_what_the_head_reads_and_no_head_decides_them(x64):
     model, w, built, x = made()
-    outputs = model.apply(w, x, built.predict.subset.stage)
-    head = {"kernel": w["head"]["kernel"], "bias": w["head"]["bias"]}
-    alone = feature_map(Pretrained(model, w, "test"), ("h",))
-    assert_rel_close(alone(head, x), outputs)
+    h = made(parts=("h",))[2].predict(built.predict.zeros(), x)[:, :12]
+    assert_rel_close(
+        jnp.asarray(h @ w["head"]["kernel"] + w["head"]["bias"]), model.apply(w, x, built.predict.subset.stage)
+    )
+    assert_rel_close(built.rows(x)[:, :12], jnp.asarray(unit(h)))
     other = Pretrained(model, {**w, "head": jax.tree.map(lambda leaf: 2 * leaf, w["head"])}, "test")
-    options = {"blocks": 1, "directions": 3, "width": 32, "seed": 5}
+    options = {"blocks": 1, "directions": 3, "width": 36, "seed": 5}
     assert feature_map(other, **options).identity != feature_map(other, **options | {"seed": 6}).identity
     np.testing.assert_array_equal(feature_map(other, **options).rows(x), built.rows(x))
     assert feature_map(other, **options).identity == built.identity
@@ -85,8 +119,8 @@ def test_features_are_what_the_head_reads_and_no_head_decides_them(x64):
 
 def test_random_relu_features(x64):
     _, _, built, x = made(parts=("relu",))
-    h = feature_map(Pretrained(*small(), "test"), ("h",)).rows(x)
-    assert_rel_close(built.rows(x), jnp.maximum(h @ built.projection, 0))
+    h = made(parts=("h",))[2].rows(x)
+    assert_rel_close(built.rows(x), jnp.asarray(unit(np.maximum(h @ built.projection, 0))))
 
 
 def test_the_kernel_is_that_of_gradients_in_the_mean(x64):
@@ -98,7 +132,7 @@ def test_the_kernel_is_that_of_gradients_in_the_mean(x64):
     probed = built.predict.probe(built.predict.zeros(), x, at_zero=True)
     grams = []
     for seed in range(60):
-        psi = np.asarray(dataclasses.replace(built, seed=seed).sketch(probed))
+        psi = np.asarray(sum(dataclasses.replace(built, seed=seed).sketch(probed).values()))
         grams.append(psi @ psi.T)
     error = np.std(grams, 0) / len(grams) ** 0.5
     assert np.all(np.abs(np.mean(grams, 0) - exact) < 4 * error)
@@ -112,7 +146,7 @@ def test_wrong_maps_are_refused_in_one_line():
         "parts of h, relu, ntk; got psi": {"parts": ("psi",)},
         "blocks": {"blocks": 3},
         "directions": {"directions": 0},
-        "width": {"width": 1},
+        "width must be the square of a whole number, such as 1024 or 4096; got 50": {"width": 50},
     }.items():
         with pytest.raises(InputError, match=match):
             feature_map(pretrained, **more)

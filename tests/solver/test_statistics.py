@@ -26,7 +26,7 @@ N, SIZES = 60, (5, 7)
 @pytest.fixture(scope="module")
 def case():
     """(a map that is never called, rows "n k" of two parts, the second 20 times as large, targets of all classes)."""
-    built = feature_map(Pretrained(*small(), "test"), width=8)
+    built = feature_map(Pretrained(*small(), "test"), width=9)
     rng, targets = np.random.default_rng(3), np.arange(N) % len(CLASSES)
     rows = rng.standard_normal((N, sum(SIZES))) + 0.7 * np.eye(len(CLASSES), sum(SIZES))[targets]
     return Sized(built), rows * np.repeat([1.0, 20.0], SIZES), targets
@@ -229,11 +229,11 @@ def test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_tha
 
 def test_without_a_block_the_final_norm_alone_is_sketched():
     model, w = small()
-    built = feature_map(Pretrained(model, w, "test"), ("ntk",), width=8, directions=2, blocks=0)
+    built = feature_map(Pretrained(model, w, "test"), ("ntk",), width=9, directions=2, blocks=0)
     rows = jax.jit(type(built).rows)(
         built, jax.random.normal(jax.random.key(0), (3, *model.input_shape(built.predict.subset.stage)))
     )
-    assert rows.shape == (3, 8)
+    assert rows.shape == (3, 9)
     assert np.isfinite(rows).all()
     assert (np.abs(rows).max(1) > 0).all()
 

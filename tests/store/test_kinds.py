@@ -154,7 +154,7 @@ def weights(store):
 def test_a_shard_is_made_again_of_what_is_left_to_the_bits_of_a_store_that_never_held_the_rest(tmp_path, digits):
     shards = {f"s{i}": np.arange(20 * i, 20 * i + 20) for i in range(3)}
     store = fill(tmp_path / "store", digits, shards)
-    assert store.provenance("s1").features == FeatureSettings(directions=2, width=16)
+    assert store.provenance("s1").features == FeatureSettings(blocks=4, directions=2, width=16)
     gone = [digits[3].examples[row][0] for row in (20, 27)]
     plan = plan_removal(store, examples=gone)
     assert plan.components["s1"].left == 18

@@ -38,7 +38,7 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
     """(the features of a method of ADDITIVE, how its statistics are solved)."""
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
-    return FeatureSettings(parts, F.blocks, F.directions, width, F.seed), how
+    return FeatureSettings(parts, F.feature_blocks, F.directions, width, F.seed), how
 
 
 class Additive(Method):

@@ -239,9 +239,12 @@ TABLE: dict[str, partial] = {
     "opset": flag("integer", "Opset of --format=onnx, 17 to 23; unset: 17.", default=None),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
-    "width": flag("integer", "Size of the sketch of NTK features (--method=exact).", low=2, high=1 << 15, default=4096),
+    "width": flag("integer", "Number of NTK features (--method=exact), a square.", low=4, high=1 << 16, default=4096),
     "directions": flag(
-        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=4
+        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=1
+    ),
+    "feature_blocks": flag(
+        "integer", "Last blocks whose gradients --method=exact sketches; unset: two thirds.", low=0, default=None
     ),
     "left": flag(
         "float", "Fraction of the components to compose, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
