@@ -1,6 +1,6 @@
 """The anchor of a first session: how large a share of the images it should have, chosen on held-out training images.
 
-The first session fine-tunes the network (non-linearly, its last block) on a random share of the training images, and
+The first session fine-tunes the network (non-linearly, its last --blocks) on a random share of the training images, and
 the fine-tuned network becomes the anchor; a share of 0 leaves the pre-trained one. Everything after it composes exactly
 at that anchor: exact (LDA on h and psi), and its rivals LDA and ridge on h, RanPAC on random ReLU features. Their
 statistics have all training images, those of the anchor too.
@@ -33,7 +33,9 @@ from tangent_jax.core import check_stop, identity, require
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureSettings, rows_of
 
-define(*MODEL, *CACHED, *TRAINING, "lr", "blocks", "directions", "width", seed=["0"], dataset=["digits"])
+define(
+    *MODEL, *CACHED, *TRAINING, "lr", "blocks", "feature_blocks", "directions", "width", seed=["0"], dataset=["digits"]
+)
 define(shares=["0", "0.1", "0.3"], out="out/bench_session")
 
 Cell = dict[str, Any]
@@ -93,15 +95,15 @@ def measured(
     spec: str, dataset: Dataset, seed: int, shares: Sequence[float], runs: Runs
 ) -> dict[float, dict[str, Scores]]:
     """The scores of each method for each share, with one seed."""
-    recipe = setup.recipe(method="nlft", dataset=spec, blocks=1, seed=seed)
+    recipe = setup.recipe(method="nlft", dataset=spec, seed=seed)
     predict = setup.predictor(recipe, dataset.classes)
     train, test = setup.train_and_measured(predict, dataset, on_test=True)
     order = np.random.default_rng([seed, 10]).permutation(len(train))
     sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
     folds = folds_of(train.targets, np.concatenate([*sessions.values()]))
-    found: dict[float, dict[str, Scores]] = {}
+    found, of_psi = dict[float, dict[str, Scores]](), (F.feature_blocks, F.directions, F.width)
     for share, rows in sessions.items():
-        key = identity(setup.run_key(spec, recipe.weights), recipe, share, shares, F.blocks, F.directions, F.width)
+        key = identity(setup.run_key(spec, recipe.weights), recipe, share, shares, *of_psi)
         names = [*ADDITIVE, *["network"] * (len(rows) > 0)]
         if any(f"{key} {name} held out" not in runs.done for name in names):
             own = at_anchor(predict, recipe, dataset, train, test, rows, folds)
@@ -131,8 +133,8 @@ def at_anchor(
         held = train.take(np.flatnonzero(folds < FOLDS))
         own["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
     anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.weights)
-    psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.blocks, F.directions, F.width, recipe.seed))
-    relu = parts_of(anchor, dataset, FeatureSettings(("relu",), 1, 1, RANPAC, recipe.seed))
+    psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.feature_blocks, F.directions, F.width, recipe.seed))
+    relu = parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
     targets = np.concatenate([train.targets, test.targets])
     for name, (used, how) in ADDITIVE.items():
         own[name] = scored(how, (psi | relu)[used], targets, folds)

@@ -86,7 +86,7 @@ def test_bench_rivals_searches_measures_and_repeats_nothing(tmp_path, flags):
 
 @pytest.mark.slow
 def test_bench_session_chooses_a_share_by_images_in_no_anchor(tmp_path, flags):
-    own = [*flags, "--epochs=10", "--lr=1e-2", "--shares=0,0.3", "--width=16", "--blocks=1", f"--out={tmp_path}"]
+    own = [*flags, "--epochs=10", "--lr=1e-2", "--shares=0,0.3", "--width=16", f"--out={tmp_path}"]
     line, _ = run("bench session", *own)
     row = json.loads(line)["session"]["photos"]
     assert [*row] == ["0", "0.3", "chosen", "shares"]
