@@ -1274,6 +1274,14 @@ MUTATIONS = [
       f"{LOWERING}::test_what_the_kernel_does_not_compute_is_never_given_to_it"),
     M("tangent_jax/rules/cudnn.py", "over_devices.partition", "*operands[0].sharding.spec[:1]", "",
       f"{LOWERING}::test_each_device_attends_to_its_own_examples"),
+    # Rivals of exact composition
+    M("experiments/shared/averaging.py", "average", "predict = moved(predict,", "moved(predict,",
+      "tests/experiments/test_rivals.py::test_federated_averaging_starts_each_round_from_the_mean_of_the_last"),
+    M("experiments/shared/folds.py", "folds_of", "np.setdiff1d(np.arange(len(labels)), training)",
+      "np.arange(len(labels))",
+      "tests/experiments/test_rivals.py::test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out"),
+    M("experiments/shared/folds.py", "dual_ridge", "known.mean(0)", "0",
+      "tests/experiments/test_rivals.py::test_ridge_of_gram_matrices_is_that_of_statistics"),
     M("experiments/shared/timing.py", "measured", "rows[name] = failed(name, error)", "raise",
       "tests/experiments/test_accelerator.py::test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured"),
     # PyTorch

@@ -2,7 +2,21 @@
 
 from tangent_jax.commands.shared.dispatch import dispatch
 
-WHAT = ("step", "private", "plan", "solve", "store", "export", "scale", "times", "accelerator", "features")
+WHAT = (
+    "step",
+    "private",
+    "plan",
+    "solve",
+    "store",
+    "export",
+    "scale",
+    "times",
+    "accelerator",
+    "features",
+    "rivals",
+    "session",
+    "contributors",
+)
 
 if __name__ == "__main__":
     dispatch("python -m experiments.bench", "experiments.bench", WHAT)

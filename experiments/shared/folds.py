@@ -1,17 +1,30 @@
-"""Held-out accuracy of LDA from Gram matrices: the cost depends on the number of images, not of features."""
+"""Held-out accuracy of LDA and ridge from Gram matrices: the cost depends on the number of images, not of features."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+
+from tangent_jax.core import check_stop
+from tangent_jax.solver import BALANCES, SHRINKAGES, Settings, fitted_beta
 
 FOLDS = 5
 
 
-def folds_of(labels: np.ndarray) -> np.ndarray:
-    """The fold of each example, "n": every fifth of each class."""
-    folds = np.zeros(len(labels), int)
+class Chosen(NamedTuple):
+    """The settings with the greatest likelihood of held-out labels, and their accuracy and loss on these images."""
+
+    settings: Settings
+    accuracy: float
+    nll: float
+
+
+def folds_of(labels: np.ndarray, training: Sequence[int] | np.ndarray = ()) -> np.ndarray:
+    """The fold of each example, "n": every fifth of each class; FOLDS for those at `training`, which always train."""
+    folds = np.full(len(labels), FOLDS)
+    left = np.setdiff1d(np.arange(len(labels)), training)
     for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
+        rows = left[labels[left] == label]
         folds[rows] = np.arange(len(rows)) % FOLDS
     return folds
 
@@ -47,3 +60,52 @@ def dual_lda(
         bias = means - np.einsum("nc,n,nc->c", mean_rows, inverse, mean_rows)
         scores.append((at_mean - (at_rows * inverse) @ mean_rows - bias / 2) / penalty)
     return scores
+
+
+def dual_ridge(
+    gram: np.ndarray, size: int, labels: np.ndarray, held: np.ndarray, shrinkages: Sequence
+) -> list[np.ndarray]:
+    """The scores "m c" of held-out examples by ridge of the others, for each shrinkage, as `Statistics.solve` has them.
+
+        f(z) = mean of Y + (z - m) Z^T (Z Z^T + lambda I)^-1 Y        m: the mean;  Z "n k" around it;  Y one-hot
+
+    Args: gram: of all examples, "n n"; size: k; held: a mask, "n".
+    """
+    hot = np.eye(labels.max() + 1)[labels[~held]]
+    around = np.eye(len(hot)) - 1 / len(hot)
+    known, asked = (gram[np.ix_(rows, ~held)] for rows in (~held, held))
+    values, vectors = np.linalg.eigh(around @ known @ around)
+    values = np.maximum(values, 0)
+    at_rows, right = (asked - known.mean(0)) @ around @ vectors, vectors.T @ around @ hot
+    penalties = [shrinkage * values.sum() / size for shrinkage in shrinkages]
+    return [hot.mean(0) + (at_rows / (values + penalty)) @ right for penalty in penalties]
+
+
+def dual_scores(
+    how: str, grams: Sequence[np.ndarray], size: int, labels: np.ndarray, held: np.ndarray, balance: float,
+    shrinkages: Sequence,
+) -> list[np.ndarray]:  # fmt: skip
+    """The scores of held-out examples by `how`, lda or ridge (of one part): see `dual_lda` and `dual_ridge`."""
+    if how == "lda":
+        return dual_lda(grams, size, labels, held, balance, shrinkages)
+    (gram,) = grams
+    return dual_ridge(gram, size, labels, held, shrinkages)
+
+
+def choose_by_folds(how: str, grams: Sequence[np.ndarray], size: int, labels: np.ndarray, folds: np.ndarray) -> Chosen:
+    """The settings with the greatest likelihood of the labels of all folds, each held out once.
+
+    Args: folds: of each example, "n", below FOLDS; an example of any other always trains.
+    """
+    held: dict[Settings, list[np.ndarray]] = {}
+    for fold in range(FOLDS):
+        for balance in BALANCES if len(grams) > 1 else (1.0,):
+            scores = dual_scores(how, grams, size, labels, folds == fold, balance, SHRINKAGES)
+            for shrinkage, own in zip(SHRINKAGES, scores, strict=True):
+                held.setdefault(Settings(how, shrinkage, balance), []).append(own)
+            check_stop()
+    targets = np.concatenate([labels[folds == fold] for fold in range(FOLDS)])
+    losses = {settings: fitted_beta(np.concatenate(own), None, targets)[1] for settings, own in held.items()}
+    best = min(losses, key=losses.__getitem__)
+    accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
+    return Chosen(best, accuracy, losses[best])

@@ -151,6 +151,12 @@ TITLES = {  # (title, what it says)
         titles.composed("cub50", 50, {"taft": 0.75, "soup": 0.5, "greedy": 0.1}, {"taft": 1.0, "soup": 0.625}),
         "cub50: 50 models added have 80 % (soup), 75 % (TAFT) of one model's accuracy",
     ),
+    "contributed": (
+        titles.contributed(
+            {"a": {"exact": {"1": 0.5, "50": 0.5002}}, "b": {"exact": {"1": 0.5, "50": 0.4}}, "c": {"LDA": {"1": 0.1}}}
+        ),
+        "Exact composition of any number of contributors: 0.500 on a and 0.500 (one) and 0.400 (50) on b",
+    ),
     "forgotten": (
         titles.forgotten("cub50", 25, 50, {"taft": [0.8, 0.74], "sisa_mean": [0.7, 0.6]}, 1),
         "cub50: 25 of 50 shards removed cost 6.0 (TAFT), 10.0 (SISA mean) points",

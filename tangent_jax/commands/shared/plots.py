@@ -130,16 +130,16 @@ def name_ends(
         axes.annotate(write(name), end, annotation_clip=False, **at)
 
 
-def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Plots panels, in two columns if there are more than three.
+def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str, beside: bool = False) -> None:
+    """Plots panels, in two columns if there are more than three; all in one wide row if `beside`.
 
     A panel has `x`, `lines` {name: y or (y, spread)}, `xlabel`, `ylabel`, and optionally `title`, `log` (axes), `ticks`
     and `dashed` (names of reference lines).
     """
-    columns = 1 + (len(panels) > 3)
+    columns = len(panels) if beside else 1 + (len(panels) > 3)
     rows = -(-len(panels) // columns)
-    height = 0.8 + (3.2 if rows == 1 else 2.4) * rows
-    figure, grid = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False)
+    width, height = WIDTH * max(1.0, 0.85 * columns * beside), 0.8 + (3.2 if rows == 1 else 2.4) * rows
+    figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     drawn = [*zip(panels, grid.flat, strict=False)]
@@ -166,12 +166,15 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
     ends, colour = {}, colour_lines(panel)
     for i, (name, line) in enumerate(panel["lines"].items()):
         x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
-        y, few = np.asarray(y, float), np.isfinite(y).sum() < 60
+        y, known = np.asarray(y, float), np.isfinite(y)
         is_dashed = name in panel.get("dashed", ())
-        style: Any = {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if few else ""}
-        axes.errorbar(x, y, None if spread is None else spread, color=colour[name], **style)
-        if np.isfinite(y).any():
-            last = np.flatnonzero(np.isfinite(y))[-1]
+        style: Any = (
+            {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if known.sum() < 60 else ""}
+        )
+        bars = None if spread is None else np.asarray(spread)[known]
+        axes.errorbar(x[known], y[known], bars, color=colour[name], **style)
+        if known.any():
+            last = np.flatnonzero(known)[-1]
             ends[name] = float(x[last]), float(y[last])
     axes.set_title(panel.get("title", ""))
     if "y" not in panel.get("log", ""):

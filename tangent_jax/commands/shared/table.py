@@ -174,6 +174,14 @@ TABLE: dict[str, partial] = {
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
     "shadows": flag("integer", "Shadow models of the membership attack.", low=2, default=16),
     "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
+    "search_images": flag(
+        "integer", "Training images of each searched run, at most, drawn at random; unset: all.", low=2, default=None
+    ),
+    "shares": flag(
+        "list", "Shares of the training images that fine-tune the anchor; 0: the pre-trained weights.", default=["0"]
+    ),
+    "rounds": flag("integer", "Number of rounds of federated averaging.", low=1, default=8),
+    "local_epochs": flag("integer", "Epochs of each contributor in a round of federated averaging.", low=1, default=5),
     "compilation_cache": flag(
         "string",
         "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR.",

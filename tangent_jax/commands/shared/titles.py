@@ -25,6 +25,18 @@ def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping
     return f"{dataset}: {count} models added have {text} of one model's accuracy"
 
 
+def contributed(lines: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """The accuracy of exact composition for one and for the most contributors; `lines`: {data set: {line: {at: y}}}."""
+    texts = []
+    for dataset, row in lines.items():
+        counts = sorted((int(at), value) for at, value in row.get("exact", {}).items() if at.isdecimal())
+        if counts:
+            (_, first), (most, last) = counts[0], counts[-1]
+            many = f"{last:.3f}" if abs(last - first) < 5e-4 else f"{first:.3f} (one) and {last:.3f} ({most})"
+            texts.append(f"{many} on {dataset}")
+    return f"Exact composition of any number of contributors: {' and '.join(texts)}" if texts else "Contributors"
+
+
 def percent(share: float) -> str:
     """A share in percent."""
     return f"{100 * share:.0f} %"

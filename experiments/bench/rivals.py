@@ -1,0 +1,146 @@
+"""Rivals of exact composition: the network fine-tuned on all images, and federated averaging of contributors.
+
+nlft is the network fine-tuned non-linearly on all training images by its last --blocks (as many as the model has: all
+of them). fedavg is federated averaging (McMahan et al. 2017) of each number of contributors in --shards: in each of
+--rounds each of them fine-tunes the current network for some local epochs, and the network moves by the mean of their
+steps. Both train by Adam, with the schedule of `finetune`.
+
+Settings are chosen on held-out training images (a fifth of each class, or a validation split): the learning rate among
+--lr; for fedavg, whose searched runs are whole ones, also the local epochs among --local_epochs. A searched run of nlft
+has --search_epochs on at most --search_images images. The chosen settings train on all training images, for each
+--seed, and are measured on test. Finished runs are kept in runs.jsonl under --out, and the epochs of an unfinished run
+of nlft in checkpoints, so a killed command resumes.
+
+The last line of stdout: {"rivals": {DATASET: {"nlft 1" or "fedavg 1, 10 contributors": {"method", "blocks",
+"contributors": 1 for nlft, "mean", "spread", "accuracies": one for each seed, "chosen", "searched": how many, "tried":
+{a setting: its values}, "held_out": the chosen setting's accuracy on held-out images, None if there was one alone}}}}.
+"""
+
+import dataclasses
+import itertools
+import shutil
+import sys
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tangent_jax as tj
+from experiments.shared import search
+from experiments.shared.averaging import average, moved
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import Tree, identity
+from tangent_jax.data import Dataset
+
+define(*MODEL, *CACHED, *TRAINING, "dtype", "search_epochs", "search_images", "at_once", seed=["0"], dataset=["digits"])
+define(method=["nlft", "fedavg"], blocks=["1"], lr=["3e-4", "1e-3", "3e-3"], out="out/bench_rivals")
+define("rounds", shards=["10"], local_epochs=["5", "20"])
+
+FIELDS = {"nlft": ("learning_rate",), "fedavg": ("learning_rate", "epochs")}
+"""The fields of a recipe that are searched; epochs of fedavg are local ones."""
+RUN = ("epochs", "search_epochs", "search_images", "rounds", "batch_size", "loss")
+
+
+class Rival(NamedTuple):
+    """A rival: its method, the number of trained blocks, and of contributors (one has all images)."""
+
+    method: str
+    blocks: int
+    contributors: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name in the table."""
+        others = f", {self.contributors} contributors" if self.method == "fedavg" else ""
+        return f"{self.method} {self.blocks}{others}"
+
+
+def main() -> None:
+    runs, rivals = Runs(command.out_folder() / "runs.jsonl"), every_rival()
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for spec, dataset in setup.open_datasets().items():
+        # many blocks first: the inputs of few are computed from those of many
+        cells = {own: measured(dataset, spec, own, runs) for own in sorted(rivals, key=lambda own: -own.blocks)}
+        table[dataset.name] = {own.name: {**own._asdict(), **cells[own]} for own in rivals}
+    search.show(table, "rivals", f"Rivals of exact composition, {search.seeds()}")
+    command.finish({"rivals": table}, flags={name: F[name].value for name in RUN})
+
+
+def every_rival() -> list[Rival]:
+    """The rivals of the flags."""
+    counts = {"nlft": [1], "fedavg": numbers("shards", int)}
+    return [
+        Rival(method, blocks, count)
+        for method in listed("method", FIELDS)
+        for blocks in numbers("blocks", int)
+        for count in counts[method]
+    ]
+
+
+def recipes_of(rival: Rival, spec: str) -> list[tj.Recipe]:
+    """The recipes to search for a rival on a data set."""
+    epochs = numbers("local_epochs", int) if rival.method == "fedavg" else [F.epochs]
+    fixed = {"method": "nlft", "dataset": spec, "blocks": rival.blocks}
+    grid = itertools.product(numbers("lr", float), epochs)
+    return [setup.recipe(**fixed, learning_rate=rate, epochs=count) for rate, count in grid]
+
+
+def measured(dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
+    """One cell of the table: the setting with the highest accuracy on held-out images, on test, for each seed."""
+    recipes, fields = recipes_of(rival, spec), FIELDS[rival.method]
+    few = {"epochs": F.search_epochs} if rival.method == "nlft" else {}
+    several = len(recipes) > 1
+    held = [run(dataset, rival, dataclasses.replace(own, **few), runs) for own in recipes] if several else [0.0]
+    best = recipes[int(np.argmax(held))]
+    seeds = [dataclasses.replace(best, seed=seed) for seed in numbers("seed", int)]
+    accuracies = [run(dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
+    cell = {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": accuracies}
+    cell |= {"chosen": {field: getattr(best, field) for field in fields}, "searched": len(recipes)}
+    cell |= {"tried": {field: sorted({getattr(own, field) for own in recipes}) for field in fields}}
+    return {**cell, "held_out": max(held) if several else None}
+
+
+def run(dataset: Dataset, rival: Rival, recipe: tj.Recipe, runs: Runs, on_test: bool = False) -> float:
+    """The accuracy of one rival, on test or on held-out images, read or trained now."""
+    few = F.search_images if rival.method == "nlft" and not on_test else None
+    rounds = F.rounds if rival.method == "fedavg" else 1
+    key = identity(setup.run_key(recipe.dataset, recipe.weights), recipe, rival, rounds, on_test, few)
+    title = f"{dataset.name} {rival.name}, lr {recipe.learning_rate:g}, {recipe.epochs} epochs"
+    title += f", seed {recipe.seed}" if on_test else ", held out"
+    if key not in runs.done:
+        predict = setup.predictor(recipe, dataset.classes)
+        train, test = setup.train_and_measured(predict, dataset, on_test)
+        if few is not None:
+            train = train.take(np.sort(np.random.default_rng(0).permutation(len(train))[:few]))
+        trained = averaged if rival.method == "fedavg" else fine_tuned
+        runs.add(key, tj.evaluate(trained(predict, train, recipe, rival, title), predict.zeros(), test))
+    print(f"{title}: {runs.done[key]:.4f}", file=sys.stderr, flush=True)
+    return runs.done[key]
+
+
+def fine_tuned(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, _: Rival, title: str) -> tj.Predictor:
+    """The network fine-tuned on these images; a killed run resumes after its last saved epoch."""
+
+    def tell(row: dict[str, Any], _: Tree) -> None:
+        text = f"epoch {row['epoch']}: loss {row['loss']:.4g}, train accuracy {row['train_accuracy']:.3f}"
+        print(f"{time.strftime('%H:%M')} {title}: {text}, {row['seconds']:.0f} s", file=sys.stderr, flush=True)
+
+    folder = command.out_folder() / "checkpoints"
+    with tj.show_progress(None):
+        dw = recipe.fit(predict, train, on_step=tell, folder=folder).dw
+    shutil.rmtree(folder)
+    return moved(predict, dw)
+
+
+def averaged(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, rival: Rival, title: str) -> tj.Predictor:
+    """The network after --rounds of federated averaging over contributors with equally many images."""
+    parts, digits = tj.shards.uniform(len(train), rival.contributors, recipe.seed), len(str(rival.contributors - 1))
+    rows = {f"shard {s:0{digits}}": part for s, part in enumerate(parts)}
+    with tj.show_progress(title):
+        return average(predict, train, recipe, rows, F.rounds, F.at_once)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,168 @@
+"""The anchor of a first session: how large a share of the images it should have, chosen on held-out training images.
+
+The first session fine-tunes the network (non-linearly, its last --blocks) on a random share of the training images, and
+the fine-tuned network becomes the anchor; a share of 0 leaves the pre-trained one. Everything after it composes exactly
+at that anchor: exact (LDA on h and psi), and its rivals LDA and ridge on h, RanPAC on random ReLU features. Their
+statistics have all training images, those of the anchor too.
+
+The anchor has fitted the labels of its images, so they cannot be held out: the held-out folds (five) are of the images
+that are in no anchor of any share, the same for all shares, and all other images train. Each method takes the share
+with the highest held-out accuracy, the smallest of equals, and for each share the shrinkage and balance with the
+greatest held-out likelihood. Finished parts are kept in runs.jsonl under --out, so a killed command resumes.
+
+The last line of stdout: {"session": {DATASET: {SHARE: {"exact", "lda", "ridge", "ranpac": {"mean", "spread",
+"accuracies": on test by seed, "held_out": by seed}, "network": the fine-tuned network itself, if the share is not 0},
+"chosen": the same by the chosen shares, "shares": {"exact": the chosen share by seed, ...}}}}.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tangent_jax as tj
+from experiments.shared import search
+from experiments.shared.averaging import moved
+from experiments.shared.folds import FOLDS, choose_by_folds, dual_scores, folds_of
+from tangent_jax.commands.shared import command, setup
+from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, numbers
+from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core import check_stop, identity, require
+from tangent_jax.data import Dataset
+from tangent_jax.models import FeatureSettings, rows_of
+
+define(
+    *MODEL, *CACHED, *TRAINING, "lr", "blocks", "feature_blocks", "directions", "width", seed=["0"], dataset=["digits"]
+)
+define(shares=["0", "0.1", "0.3"], out="out/bench_session")
+
+Cell = dict[str, Any]
+
+
+class Part(NamedTuple):
+    """A part of the features: the Gram matrix of all examples, "n n", and the number of features."""
+
+    gram: np.ndarray
+    size: int
+
+
+class Scores(NamedTuple):
+    """A method's accuracy on test and on held-out images."""
+
+    test: float
+    held_out: float
+
+
+def main() -> None:
+    runs, shares = Runs(command.out_folder() / "runs.jsonl"), numbers("shares", float)
+    require(all(0 <= share < 1 for share in shares), "flags", "--shares from 0 to below 1", ",".join(F.shares))
+    result: dict[str, dict[str, Any]] = {}
+    for spec, dataset in setup.open_datasets().items():
+        found = [measured(spec, dataset, seed, shares, runs) for seed in numbers("seed", int)]
+        row: dict[str, Any] = {f"{share:g}": cells([own[share] for own in found]) for share in shares}
+        best = [{name: max(shares, key=lambda s: (own[s][name].held_out, -s)) for name in ADDITIVE} for own in found]
+        chosen = [{name: own[share][name] for name, share in at.items()} for own, at in zip(found, best, strict=True)]
+        result[dataset.name] = row | {"chosen": cells(chosen), "shares": {m: [at[m] for at in best] for m in ADDITIVE}}
+    show(result)
+    command.finish({"session": result})
+
+
+def show(result: dict[str, dict[str, Any]]) -> None:
+    """Writes the table and the picture: a row for each data set and share."""
+    titles = {key: "a share of " + key for row in result.values() for key in row if key not in ("chosen", "shares")}
+    titles |= {"chosen": "the chosen shares"}
+    table = {
+        f"{name}, {titles[key]}": {m: row[key][m] for m in ADDITIVE} for name, row in result.items() for key in titles
+    }
+    search.show(table, "session", f"Anchors of a first session, {search.seeds()}")
+
+
+def cells(of_seeds: Sequence[dict[str, Scores]]) -> dict[str, Cell]:
+    """The cell of each method, from its scores by seed."""
+    return {name: cell([scores[name] for scores in of_seeds]) for name in of_seeds[0]}
+
+
+def cell(scores: Sequence[Scores]) -> Cell:
+    """The mean, spread and values of several seeds."""
+    tests = [own.test for own in scores]
+    values = {"mean": float(np.mean(tests)), "spread": float(np.std(tests)), "accuracies": tests}
+    return {**values, "held_out": [own.held_out for own in scores]}
+
+
+def measured(
+    spec: str, dataset: Dataset, seed: int, shares: Sequence[float], runs: Runs
+) -> dict[float, dict[str, Scores]]:
+    """The scores of each method for each share, with one seed."""
+    recipe = setup.recipe(method="nlft", dataset=spec, seed=seed)
+    predict = setup.predictor(recipe, dataset.classes)
+    train, test = setup.train_and_measured(predict, dataset, on_test=True)
+    order = np.random.default_rng([seed, 10]).permutation(len(train))
+    sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
+    folds = folds_of(train.targets, np.concatenate([*sessions.values()]))
+    found, of_psi = dict[float, dict[str, Scores]](), (F.feature_blocks, F.directions, F.width)
+    for share, rows in sessions.items():
+        key = identity(setup.run_key(spec, recipe.weights), recipe, share, shares, *of_psi)
+        names = [*ADDITIVE, *["network"] * (len(rows) > 0)]
+        if any(f"{key} {name} held out" not in runs.done for name in names):
+            own = at_anchor(predict, recipe, dataset, train, test, rows, folds)
+            for name, scores in own.items():
+                runs.add(f"{key} {name}", scores.test)
+                runs.add(f"{key} {name} held out", scores.held_out)
+        found[share] = {n: Scores(runs.done[f"{key} {n}"], runs.done[f"{key} {n} held out"]) for n in names}
+        text = ", ".join(f"{name} {scores.test:.4f} ({scores.held_out:.4f})" for name, scores in found[share].items())
+        print(f"{dataset.name}, seed {seed}, share {share:g}: {text}", file=sys.stderr, flush=True)
+    return found
+
+
+def at_anchor(
+    predict: tj.Predictor,
+    recipe: tj.Recipe,
+    dataset: Dataset,
+    train: tj.Features,
+    test: tj.Features,
+    rows: np.ndarray,
+    folds: np.ndarray,
+) -> dict[str, Scores]:
+    """The scores of each method, and of the network itself, at the anchor of a first session on these images."""
+    own, dw = dict[str, Scores](), predict.zeros()
+    if len(rows):
+        with tj.show_progress(f"{dataset.name}: first session of {len(rows)}"):
+            dw = recipe.fit(predict, train, rows).dw
+        held = train.take(np.flatnonzero(folds < FOLDS))
+        own["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
+    anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.weights)
+    psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.feature_blocks, F.directions, F.width, recipe.seed))
+    relu = parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
+    targets = np.concatenate([train.targets, test.targets])
+    for name, (used, how) in ADDITIVE.items():
+        own[name] = scored(how, (psi | relu)[used], targets, folds)
+        check_stop()
+    return own
+
+
+def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[tuple[str, ...], list[Part]]:
+    """The parts of the features of all training and then all test images; also those of h alone."""
+    map_, rows = settings.of(anchor), []
+    for split in ("train", "test"):
+        data = setup.features(map_.predict, dataset.splits[split], f"{split} inputs")
+        with tj.show_progress(f"{dataset.name}: {' and '.join(settings.parts)}, {split}"):
+            rows.append(rows_of(map_, data))
+    split = np.split(np.concatenate(rows).astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
+    parts = [Part(own @ own.T, own.shape[1]) for own in split]
+    return {settings.parts: parts, settings.parts[:1]: parts[:1]}
+
+
+def scored(how: str, parts: list[Part], targets: np.ndarray, folds: np.ndarray) -> Scores:
+    """The accuracy on test images, which follow the training images, by the settings that the folds of these choose."""
+    n, size, of_test = len(folds), sum(part.size for part in parts), np.arange(len(targets)) >= len(folds)
+    grams = [part.gram for part in parts]
+    best = choose_by_folds(how, [gram[:n, :n] for gram in grams], size, targets[:n], folds)
+    _, shrinkage, balance = best.settings
+    (scores,) = dual_scores(how, grams, size, targets, of_test, balance, [shrinkage])
+    return Scores(float(np.mean(scores.argmax(1) == targets[of_test])), best.accuracy)
+
+
+if __name__ == "__main__":
+    command.run(main)
