@@ -392,9 +392,9 @@ def cholesky(matrix: np.ndarray) -> np.ndarray:
     """
     try:
         factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        is_definite = np.isfinite(np.diag(factor)).all()
     except np.linalg.LinAlgError:
-        is_definite = False
+        factor = np.full_like(matrix, np.nan)
+    is_definite = np.isfinite(np.diag(factor)).all()
     expected = "G - sum_c B_c B_c^T / n_c positive semi-definite to rounding"
     expect(is_definite, expected, "sums of no images", MADE)
     return factor
