@@ -12,8 +12,8 @@ both together, "guesses", "right", "kept": both within the claim}}.
 --method=exact trains nothing. It releases noisy statistics of the features before the head once, as one step, and
 solves for the head (privacy/statistics.py).
 
-What kernels multiply, or the features, are whitened (privacy/public.py): by --public images, or without them by the
-layer norm below; --nowhiten does not. The result's "whitening": "images", "norm", or None.
+Kernels, or the features, are whitened (privacy/public.py) by --public images, or without them by the layer norm below;
+--nowhiten switches that off. The result's "whitening": "images", "norm", or None.
 """
 
 import dataclasses
@@ -150,7 +150,7 @@ def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Ow
 
 
 def whitening_of(predict: tj.Predictor) -> str | None:
-    """What whitens: "images", "norm", or None for no image and no kernel above a layer norm."""
+    """The source of whitening: "images", "norm", or None for no image and no kernel above a layer norm."""
     if F.public or not F.whiten:
         return "images" if F.public else None
     return "norm" if {*predict.subset.paths} & {*getattr(predict.model, "input_norms", {})} else None

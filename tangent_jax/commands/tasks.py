@@ -44,8 +44,14 @@ from tangent_jax.solver import choose_settings, make_statistics
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
-define("width", "directions", merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"], method=["taft", "soup"])
-only_with("width", "directions", method="exact")
+define(
+    "width",
+    "directions",
+    "feature_blocks",
+    merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"],
+    method=["taft", "soup"],
+)
+only_with("width", "directions", "feature_blocks", method="exact")
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """The coefficients of the sum of bodies, chosen on held-out images."""
 KEPT = 0.95  # share of the others' held-out accuracy that a subtraction must keep (Ilharco et al. 2023)

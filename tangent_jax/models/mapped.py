@@ -85,9 +85,9 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     whole_number("batch", batch, 1)
     shape, wanted = tuple(np.shape(data.inputs)[1:]), tuple(map_.predict.model.input_shape(map_.predict.subset.stage))
     expect(shape == wanted, f"features of this map's model, of shape {wanted}", shape, "Make them by map.features")
-    if isinstance(data, MappedOnce) and data.rows is not None:
-        if data.mapped is data.inputs and data.rows.source == map_.identity:
-            return data.rows.read(data.at, batch)
+    known = data.rows if isinstance(data, MappedOnce) and data.mapped is data.inputs else None
+    if isinstance(data, MappedOnce) and known is not None and known.source == map_.identity:
+        return known.read(data.at, batch)
     return compute_rows(map_, data, batch)
 
 

@@ -293,7 +293,7 @@ def feature_map(
     """The feature map of a pre-trained model; its head has no influence.
 
     Args:       parts: of h, relu, ntk; blocks: ntk takes gradients of the last blocks and the final norm, None for two
-                thirds of the blocks (none, if ntk is not among the parts); directions: the number of random v; width:
+                thirds of the blocks (one, if ntk is not among the parts); directions: the number of random v; width:
                 m, a square with ntk; seed: of all that is random.
     Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
 
@@ -305,7 +305,7 @@ def feature_map(
     expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
     depth = pretrained.model.stages - 2
     if blocks is None:
-        blocks = default_blocks(depth) if "ntk" in parts else 0
+        blocks = default_blocks(depth) if "ntk" in parts else min(1, depth)
     whole_number("blocks", blocks, 0, depth)
     whole_number("directions", directions, 1, 1024)
     whole_number("width", width, 4, 1 << 16)

@@ -102,7 +102,7 @@ def moment_of_norm(w: Tree, norm: str) -> np.ndarray:
 
 
 def layouts(predict: Predictor) -> dict[str, Layout]:
-    """How the axes of each trained kernel meet its inputs, traced on one example."""
+    """The layout of each trained kernel, by path, traced on one example."""
     model, stage = predict.model, predict.subset.stage
     dtype = input_dtype(model) if stage == 0 else np.float32
     found: dict[str, Layout] = {}

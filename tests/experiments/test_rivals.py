@@ -13,6 +13,7 @@ import tangent_jax as tj
 from experiments.shared.averaging import average, moved
 from experiments.shared.folds import FOLDS, choose_by_folds, dual_ridge, folds_of
 from tangent_jax.core import trees
+from tangent_jax.models import score_rows
 from tangent_jax.solver import Settings
 from tangent_jax.solver.statistics import Statistics
 
@@ -42,7 +43,7 @@ def test_ridge_of_gram_matrices_is_that_of_statistics():
     own = Statistics(z.T @ z, sums, np.bincount(y).astype(float), ("a", "b", "c"), (9,), "")
     for shrinkage, got in zip((0.1, 1.0), dual_ridge(rows @ rows.T, 9, targets, held, (0.1, 1.0)), strict=True):
         head = own.solve(Settings("ridge", shrinkage))
-        assert_rel_close(got, rows[held] @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), 1e-5)
+        assert_rel_close(got, score_rows(head, rows[held]), 1e-5)
 
 
 def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():

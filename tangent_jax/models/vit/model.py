@@ -66,6 +66,7 @@ class VisionTransformer:
 
     @property
     def input_norms(self) -> dict[str, str]:
+        """The layer norm that gives a kernel's inputs, by the kernel's path."""
         return leaves.input_norms(self.config)
 
     def stage_of(self, path: str) -> int:
