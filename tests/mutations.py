@@ -1817,7 +1817,7 @@ MUTATIONS = [
       f"{OF_KINDS}::test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs"),
     M(MAPPED, "SharedRows.read", "at[~self.is_known[at]]", "at",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
-    M(MAPPED, "rows_of", "and data.rows.source == map_.identity", "",
+    M(MAPPED, "rows_of", "and known.source == map_.identity", "",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
     M(MAPPED, "MappedOnce.take", "at = self.at[np.asarray(rows)]", "at = np.asarray(rows)",
       f"{SOLVED_SUMS}::test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_that_it_has_alone"),
