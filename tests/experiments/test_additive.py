@@ -4,7 +4,7 @@ import json
 
 import pytest
 from photos import photographs
-from run_binary import run
+from run_binary import refused, run
 
 from tangent_jax.commands.shared import additive
 from tangent_jax.store import recipe as recipes
@@ -66,6 +66,18 @@ def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path
     line, stderr = run("compose", tiny, *data, *flags)
     assert "all 2 images of owner bob cannot be read: no component is of bob" in stderr
     assert [*json.loads(line)["shards"]] == ["1"]
+
+
+@pytest.mark.slow
+def test_the_depth_of_features_is_chosen_by_images_left_out_of_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(additive, "SAMPLE", 60)
+    flags = ["--method=exact", "--feature_blocks=auto", "--width=16", "--shards=2", "--settings=lda,0.3,1"]
+    exact = json.loads(run("compose", *flags, *places(tmp_path))[0])["methods"]["exact"]
+    assert [*exact["depths"]] == ["0", "1", "4"]  # the model has 6 blocks
+    assert exact["feature_blocks"] == int(min(exact["depths"], key=exact["depths"].get))
+    assert "--feature_blocks=auto reads the labels of images that --held_out tests on" in refused(
+        "compose", *flags, "--held_out"
+    )
 
 
 @pytest.mark.slow

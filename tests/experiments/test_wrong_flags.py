@@ -153,6 +153,7 @@ EARLY = [
     ("influence attribution", ["--loss=rsl:kappa"], "make_loss: expected rsl:HYPER_PARAMETER=NUMBER; got rsl:kappa"),
     ("private", ["--method=exact", "--loss=rsl"], "flags: expected --method of taft, nlft beside --loss; got exact"),
     ("compose", ["--method=exact,lda", "--epochs=5"], "beside --epochs; got exact,lda"),
+    ("compose", ["--method=exact", "--feature_blocks=two"], "expected a number of blocks, such as 8, or auto"),
     ("tasks", ["--directions=2"], "flags: expected --method of exact beside --directions; got taft,soup"),
     # what can be known before any image is read is said then
     (

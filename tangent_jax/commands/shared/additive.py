@@ -1,6 +1,9 @@
 """Methods that compose by sums of statistics: equal to joint training, for any division of the images."""
 
 import copy
+import dataclasses
+import functools
+import sys
 from functools import cached_property
 from typing import Any
 
@@ -10,11 +13,15 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, is_by_owner
-from tangent_jax.core import require
-from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_of, score_rows
-from tangent_jax.solver import Settings, Statistics, choose_settings
+from tangent_jax.core import InputError, require
+from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_by_depth, rows_of, score_rows
+from tangent_jax.solver import Settings, Statistics, choose_settings, fitted_beta
+from tangent_jax.solver.statistics import of_rows
 
 RANPAC = 5000  # random ReLU features
+DEPTHS = (0, 1, 4, 8)
+"""The numbers of blocks that --feature_blocks=auto tries."""
+SAMPLE = 500  # training images by which it chooses
 ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
     "exact": (("h", "ntk"), "lda"),
     "ridge": (("h",), "ridge"),
@@ -25,7 +32,9 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def check_flags(methods: list[str]) -> None:
-    """Raises InputError for --settings that do not fit these methods, before any long work."""
+    """Raises InputError for --settings and --feature_blocks that do not fit, before any long work."""
+    if F.feature_blocks == "auto" and F.held_out:
+        raise InputError("--feature_blocks=auto reads the labels of images that --held_out tests on: give a number")
     if F.settings in setup.CHOICES:
         return
     how = setup.settings_of("flags, --settings", F.settings).how
@@ -38,7 +47,37 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
     """(the features of a method of ADDITIVE, how its statistics are solved)."""
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
-    return FeatureSettings(parts, F.feature_blocks, F.directions, width, F.seed), how
+    blocks = F.feature_blocks if "ntk" in parts else None
+    return FeatureSettings(parts, blocks, F.directions, width, F.seed), how
+
+
+@functools.cache
+def tried_depths() -> dict[int, float]:
+    """For --feature_blocks=auto: mean negative log-likelihood by the number of blocks, of training images left out.
+
+    Each of up to SAMPLE training images is scored by the head of all others of the sample, at the likeliest settings.
+    Classes with one image in the sample do not take part.
+    """
+    dataset, pretrained = setup.open_dataset(F.dataset), setup.pretrained(F.weights)
+    depths = tuple(depth for depth in DEPTHS if depth <= pretrained.model.stages - 2)
+    map_ = FeatureSettings(("h", "ntk"), max(depths), F.directions, F.width, F.seed).of(pretrained)
+    order = np.random.default_rng([F.seed, 11]).permutation(len(dataset.train))
+    rows = np.sort(order[:SAMPLE])
+    labels = dataset.train.labels[rows]
+    rows = rows[np.bincount(labels)[labels] > 1]
+    if len(rows) == 0:
+        raise InputError("--feature_blocks=auto needs two training images of a class; got one of each: give a number")
+    sample = setup.features(map_.predict, dataset.train.take(rows), "a sample of train inputs")
+    with tj.show_progress("features of several depths"):
+        every = rows_by_depth(map_, sample, depths)
+    losses = {}
+    for depth, rows in zip(depths, every, strict=True):
+        total = of_rows(map_, rows, sample.targets, dataset.classes).of_classes(dataset.classes)
+        with tj.show_progress(f"{depth} blocks: settings"):
+            settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True)
+        losses[depth] = fitted_beta(total.leave_one_out(rows, sample.targets, settings), None, sample.targets)[1]
+    print("exact, blocks: " + ", ".join(f"{depth} {loss:.4f}" for depth, loss in losses.items()), file=sys.stderr)
+    return losses
 
 
 class Additive(Method):
@@ -50,6 +89,9 @@ class Additive(Method):
 
     def __init__(self, title: str, known: dict[tuple, MappedOnce]) -> None:
         features, self.how = features_of(title)
+        if features.blocks == "auto":
+            tried = tried_depths()
+            features = dataclasses.replace(features, blocks=min(tried, key=tried.__getitem__))
         super().__init__("taft", "-".join(features.parts), setup.recipe_of(features))
         self.title, self.known = title, known
         self.map: Any = self.predict
@@ -107,4 +149,7 @@ class Additive(Method):
     def facts(self) -> dict[str, Any]:
         """For the result: the chosen settings, the number tried, and the size of a contribution."""
         (settings, tried), numbers = self.chosen, self.predict.subset.size
-        return {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
+        own = {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
+        blocks = {"feature_blocks": self.map.blocks} if "ntk" in self.map.parts else {}
+        depths = {"depths": tried_depths()} if blocks and F.feature_blocks == "auto" else {}
+        return own | blocks | depths

@@ -66,6 +66,21 @@ def spell(name: str) -> str:
     return f"{name}{values} ({LOSSES[name].__name__})"
 
 
+class Blocks(flags.ArgumentParser, flags.ArgumentSerializer):
+    """Converts between a number of blocks, or auto, and its text."""
+
+    def parse(self, argument: Any) -> int | str:
+        """Returns the number, or "auto"; ValueError for any other text."""
+        text = str(argument)
+        if text != "auto" and not text.isdecimal():
+            raise ValueError("expected a number of blocks, such as 8, or auto")
+        return text if text == "auto" else int(text)
+
+    def serialize(self, value: int | str) -> str:
+        """Returns the text."""
+        return str(value)
+
+
 SEEDS = (1 << 32) - 1
 TABLE: dict[str, partial] = {
     "weights": flag(
@@ -257,8 +272,12 @@ TABLE: dict[str, partial] = {
     "directions": flag(
         "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=1
     ),
-    "feature_blocks": flag(
-        "integer", "Last blocks whose gradients --method=exact sketches; unset: two thirds.", low=0, default=None
+    "feature_blocks": partial(
+        flags.DEFINE,
+        Blocks(),
+        help="Last blocks whose gradients --method=exact sketches; unset: two thirds; auto (compose): of 0, 1, 4, 8.",
+        default=None,
+        serializer=Blocks(),
     ),
     "left": flag(
         "float", "Fraction of the components to compose, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
