@@ -98,7 +98,9 @@ def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, .
     with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}"):
         every = rows_by_depth(map_, train, depths)
     return {
-        name((parts, blocks, directions, width)): cross_validated(map_, rows, train.targets, dataset.name)
+        name((parts, blocks, directions, width)): cross_validated(
+            map_, rows, train.targets, f"{dataset.name}, {blocks} blocks"
+        )
         for blocks, rows in zip(depths, every, strict=True)
     }
 
@@ -120,7 +122,7 @@ def cross_validated(map_: FeatureMap, rows: np.ndarray, labels: np.ndarray, titl
     likelihood = {key: fitted_beta(np.concatenate(own), None, targets)[1] for key, own in held.items()}
     best = min(likelihood, key=likelihood.__getitem__)
     accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
-    print(f"{title}, {map_.blocks} blocks at most: {accuracy:.4f}", file=sys.stderr)
+    print(f"{title}: {accuracy:.4f}", file=sys.stderr)
     return {"accuracy": accuracy, "nll": likelihood[best], "shrinkage": best[0], "balance": best[1]}
 
 
