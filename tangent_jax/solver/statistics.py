@@ -214,7 +214,7 @@ class Statistics:
         LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
 
         Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
-        Args:       rows, targets: of the examples of these statistics, as for `of_rows`; targets index `classes`.
+        Args:       rows, targets: of these examples, as for `statistics_of_rows`; targets index `classes`.
         Guarantees: the scores of solving without the example, with the penalty and the scales of all examples; those of
                     LDA but for a number that all classes of an example share.
         Edge cases: the class of a single example is never chosen for it.
@@ -284,7 +284,7 @@ def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) ->
     >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
     (3, 6)
     """
-    return of_rows(map_, checked_rows(map_, data), data.targets, classes)
+    return statistics_of_rows(map_, checked_rows(map_, data), data.targets, classes)
 
 
 def checked_rows(map_: FeatureMap, data: Features) -> np.ndarray:
@@ -300,8 +300,17 @@ def checked_rows(map_: FeatureMap, data: Features) -> np.ndarray:
     return rows
 
 
-def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
-    """The statistics of examples with known feature rows "n k"; classes without examples are left out."""
+@public
+def statistics_of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
+    """The statistics of examples with known feature rows; classes without examples are left out.
+
+    Args:       map_: by `feature_map`; rows: its rows "n k"; targets: labels "n"; classes: the names they index.
+    Raises:     InputError for targets that do not index the classes.
+
+    >>> rows = tj.models.rows_of(demo.map, demo.train)
+    >>> tj.solver.statistics_of_rows(demo.map, rows, demo.train.targets, ["a", "b", "c"]).sums.shape
+    (3, 6)
+    """
     names = check_classes("make_statistics", classes)
     targets = as_labels(targets, len(names))
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
