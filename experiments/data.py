@@ -24,7 +24,9 @@ import tangent_jax as tj
 from experiments.shared.recipes import RECIPES, agreement, as_zip, chosen_of
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.core import check_stop, expand_path, progress_bar, require, write_whole
+from tangent_jax.core.checks import require
+from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.progress import check_stop, progress_bar
 
 define("source", "to")
 WORDS = {

@@ -15,7 +15,7 @@ import tangent_jax as tj
 from experiments.shared import schemes
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.core import require
+from tangent_jax.core.checks import require
 
 define("seed", epochs=12, batch_size=128, images=50_000, out="out/pretrain")
 define(network=(*schemes.MODELS,), scheme=(*schemes.SCHEMES,))

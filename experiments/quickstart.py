@@ -9,7 +9,8 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define
-from tangent_jax.core import require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
 
 define(*MODEL, *CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
 METHODS = {"FC": "fc", "NLFT-1": "nlft", "TAFT-1": "taft"}

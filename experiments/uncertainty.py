@@ -11,7 +11,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 
 define(*SINGLE, *OPTIMUM, "other", **SHARDED_DEFAULTS, penalty=["1e-2", "0.1", "1"], models=5, out="out/uncertainty")
 

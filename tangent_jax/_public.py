@@ -2,11 +2,12 @@
 
 from tangent_jax import audit, exports, losses, metrics, models, privacy, solver, store
 from tangent_jax._version import __version__
-from tangent_jax.core import InputError, show_progress
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import shards
 from tangent_jax.data.arrays import examples
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.folder import export
+from tangent_jax.io.progress import show_progress
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, Features

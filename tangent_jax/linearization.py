@@ -13,11 +13,11 @@ import jax
 from flax.errors import TraceContextError
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, refusal, require, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.notation import Dual, Tree
 
 
-@public
 def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     """Returns f_lin(dw, *x) -> Dual(f(w, *x), J_w f(w, *x) . dw), by `jax.jvp`.
 
@@ -42,7 +42,6 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     return f_lin
 
 
-@public
 def jacobian(
     f: Callable[..., Array], w: Tree, part: Tree, *x: Array
 ) -> tuple[Array, Callable[[Tree], Array], Callable[[Array], Tree]]:

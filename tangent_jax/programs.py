@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 from tangent_jax.exports.serving import flat, serve
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.filling import run_size, run_trunk

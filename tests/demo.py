@@ -15,7 +15,7 @@ from PIL import Image
 
 import tangent_jax as tj
 from tangent_jax import rules
-from tangent_jax.core import Dual
+from tangent_jax.core.notation import Dual
 
 
 def layer(name):

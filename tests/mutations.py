@@ -55,10 +55,10 @@ FUNCTIONS = "tests/models/test_functions.py"
 SESSION, OF_SESSIONS = "tangent_jax/models/session.py", "tests/models/test_session.py"
 ALTERED = "test_a_session_that_was_altered_or_cannot_be_read_is_one_sentence_with_a_way_on"
 ANCHORS = "tests/experiments/test_anchors.py"
-URLS, URL_DATA, URL_STORES = "tests/core/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
+URLS, URL_DATA, URL_STORES = "tests/remote/test_urls.py", "tests/data/test_url_data.py", "tests/store/test_copies.py"
 TWO_WRITERS = f"{URLS}::test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other_is_whole"
 DOOR, SNAPSHOTS, MIRRORS = (f"tangent_jax/core/{name}.py" for name in ("urls", "snapshots", "mirrors"))
-ERRORS, AT_URLS = "tangent_jax/core/url_errors.py", "tangent_jax/store/at_urls.py"
+ERRORS, AT_URLS = "tangent_jax/remote/url_errors.py", "tangent_jax/store/at_urls.py"
 COPIES, URL_MODELS = "tangent_jax/store/copies.py", "tests/models/test_url_models.py"
 FOREIGN = "tests/store/test_foreign.py"
 SITE = "tests/test_site.py"
@@ -79,13 +79,13 @@ COLLECTION, CONTRIBUTOR, FIXED_POINT = (
     f"examples/federation/tangent_federation/{name}.py" for name in ("collection", "contributor", "fixed_point")
 )
 FOLD = "examples/engines/fold.py"
-TENSORS, IN_TENSORS, LONG = "tangent_jax/core/tensors.py", "tests/core/test_tensors.py", "tests/store/test_long.py"
+TENSORS, IN_TENSORS, LONG = "tangent_jax/io/tensors.py", "tests/io/test_tensors.py", "tests/store/test_long.py"
 FILLING, FILLED = "tangent_jax/models/filling.py", "tests/models/test_filling.py"
 DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chacha.py"
 NOISE_ON_GRID = "tests/privacy/test_discrete.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
 CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
-JOURNAL, JOURNALS = "tangent_jax/core/journal.py", "tests/core/test_journal.py"
+JOURNAL, JOURNALS = "tangent_jax/io/journal.py", "tests/io/test_journal.py"
 WORKERS_FILE = "tangent_jax/data/workers.py"
 IDENTIFIERS, TARS, HUGGING, COLUMNS = (
     f"tangent_jax/data/{n}.py" for n in ("identifiers", "tars", "hugging_face", "columns")
@@ -108,14 +108,14 @@ MERGING = "tangent_jax/store/merge.py"
 CG, CG_TESTS = "tangent_jax/linear/cg.py", "tests/linear/test_cg.py"
 EXPANSION, EXPANDED = "tangent_jax/solver/expansion.py", "tests/solver/test_expansion.py"
 MANY, LEFT, TOGETHER = "tangent_jax/solver/many.py", "experiments/shared/left_out.py", "tests/solver/test_many.py"
-CLUSTERS, JOB, SBATCH = "tests/test_clusters.py", "tangent_jax/core/job.py", "examples/cluster/job.sbatch"
+CLUSTERS, JOB, SBATCH = "tests/test_clusters.py", "tangent_jax/io/job.py", "examples/cluster/job.sbatch"
 STOPPED_JOBS = f"{CLUSTERS}::test_a_job_that_does_not_stop_in_time_is_queued_again_100_times_and_a_cancelled_one_is_not"
 ONE_TASK = f"{CLUSTERS}::test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone"
 LOST_STEPS = "tests/experiments/test_private_binaries.py::test_a_private_run_says_how_many_paid_steps_a_kill_lost"
 URL_JOB = "tests/experiments/test_url_runs.py::test_two_processes_are_one_job_with_its_results_at_a_url"
 IN_ONE_LINE = "tests/test_commands.py::test_a_process_whose_neighbour_ended_says_so_in_one_line"
 RESUMED = "tests/train/test_run.py::test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not"
-DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/core/placement.py", "tangent_jax/privacy/noise.py"
+DEVICES, PLACEMENT, NOISES = "tests/test_devices.py", "tangent_jax/io/placement.py", "tangent_jax/privacy/noise.py"
 ONE_RUN = "tests/audit/test_one_run.py"
 ATTACK, CANARIES, BOUNDS = (f"tangent_jax/audit/{name}.py" for name in ("one_run", "canaries", "bounds"))
 ATTACKS = "tangent_jax/audit/attacks.py"
@@ -420,9 +420,9 @@ MUTATIONS = [
       f"{LEDGER}::test_an_edit_whose_seal_was_computed_anew_still_contradicts_the_run"),
     M("tangent_jax/privacy/ledger.py", "Ledger.write", "self.check_lock()", "",
       f"{LEDGER}::test_a_lock_deleted_during_a_run_stops_it_before_it_pays"),
-    M("tangent_jax/core/records.py", "matches", "abs(value) <= sys.float_info.max", "True",
-      "tests/core/test_records.py::test_a_field_of_another_type_is_named_in_one_line"),
-    M("tangent_jax/core/records.py", "read_sealed", "require(seal == own,", "require(True or seal == own,",
+    M("tangent_jax/io/records.py", "matches", "abs(value) <= sys.float_info.max", "True",
+      "tests/io/test_records.py::test_a_field_of_another_type_is_named_in_one_line"),
+    M("tangent_jax/io/records.py", "read_sealed", "require(seal == own,", "require(True or seal == own,",
       f"{IDENTITY}::test_a_damaged_checkpoint_is_one_line"),
     M("tangent_jax/train/checkpoints.py", "run_identity",
       "batches.targets[batches.rows], batches.batch_size",
@@ -641,7 +641,7 @@ MUTATIONS = [
       "sha256(content).hexdigest",
       "sha256(content[:64]).hexdigest",
       "tests/data/test_folders.py::test_every_fifth_image_by_content_is_test"),
-    M("tangent_jax/data/preprocessing.py", "Preprocessing.crop", "crop: float = 0.9", "crop: float = 0.875",
+    M("tangent_jax/models/preprocessing.py", "Preprocessing.crop", "crop: float = 0.9", "crop: float = 0.875",
       "tests/data/test_decode.py::test_the_defaults_are_augregs_and_each_filter_is_its_own"),
     M("tangent_jax/data/decode.py", "FILTERS", "Resampling[name.upper()]", "Resampling.BILINEAR",
       "tests/data/test_decode.py::test_the_defaults_are_augregs_and_each_filter_is_its_own"),
@@ -677,9 +677,9 @@ MUTATIONS = [
       "name not in LATER or value != defaults[name]",
       "True",
       f"{FAMILY}::test_settings_are_those_of_version_0_3_so_that_its_components_still_compose"),
-    M("tangent_jax/data/preprocessing.py", "Preprocessing.resized_shape", "return wide, high", "return high, wide",
+    M("tangent_jax/models/preprocessing.py", "Preprocessing.resized_shape", "return wide, high", "return high, wide",
       "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),
-    M("tangent_jax/data/preprocessing.py", "Preprocessing.corner", "round(doubled[0] / 2)", "0",
+    M("tangent_jax/models/preprocessing.py", "Preprocessing.corner", "round(doubled[0] / 2)", "0",
       "tests/data/test_decode.py::test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly"),
     M(FORWARD, "run_block", "if i == config.class_token_at", "if i - 1 == config.class_token_at",
       "tests/models/test_vit.py::test_a_replaced_class_token_is_read_at_its_block"),
@@ -859,10 +859,10 @@ MUTATIONS = [
       f"{JOURNALS}::test_of_two_writers_the_one_that_read_before_is_refused_and_writes_nothing"),
     M(JOURNAL, "Journal.append", "self.cut()\n            raise", "raise",
       f"{JOURNALS}::test_a_full_disk_leaves_nothing_half_written"),
-    M("tangent_jax/core/files.py", "replace_whole", "synchronize(partial)", "",
-      "tests/core/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
-    M("tangent_jax/core/files.py", "write_whole_folder", "synchronize(part)", "pass",
-      "tests/core/test_files.py::test_a_folder_is_on_the_disk_before_it_has_its_name"),
+    M("tangent_jax/io/files.py", "replace_whole", "synchronize(partial)", "",
+      "tests/io/test_files.py::test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns"),
+    M("tangent_jax/io/files.py", "write_whole_folder", "synchronize(part)", "pass",
+      "tests/io/test_files.py::test_a_folder_is_on_the_disk_before_it_has_its_name"),
     M("tangent_jax/store/sums.py", "scale",
       "(leaf if leaf.dtype == wide else leaf.astype(wide))",
       "leaf if coefficient == 1 else leaf",
@@ -1242,8 +1242,8 @@ MUTATIONS = [
       f"{CLAIMS}::test_a_store_that_cannot_be_taken_in_is_refused_in_one_line"),
     M("tangent_jax/store/store.py", "Store.add_all", "other.factors(name) if other.has_factors(name) else", "",
       f"{MERGE}::test_a_store_keeps_factors_and_a_removal_takes_them_along"),
-    M("tangent_jax/core/files.py", "hold_lock", "except OSError", "except ZeroDivisionError",
-      "tests/core/test_files.py::test_a_file_system_without_locks_is_one_line"),
+    M("tangent_jax/io/files.py", "hold_lock", "except OSError", "except ZeroDivisionError",
+      "tests/io/test_files.py::test_a_file_system_without_locks_is_one_line"),
     M("tangent_jax/commands/shared/farm.py", "train_own", "(number + group)", "group",
       f"{FARM}::test_a_killed_worker_s_shards_are_lost_and_whoever_comes_next_gives_the_bits_of_one_process"),
     M("tangent_jax/commands/shared/farm.py", "launch", '.lock("launcher")', '.lock("other")',
@@ -1587,10 +1587,10 @@ MUTATIONS = [
       f"{LONG}::test_identifiers_names_and_owners_lie_outside_the_header_and_count_as_before"),
     M(TENSORS, "read_header", '{"U8": np.uint8} if name', '{**DTYPES, "U8": np.uint8} if name',
       f"{IN_TENSORS}::test_a_text_that_is_none_is_refused"),
-    M("tangent_jax/core/records.py", "convert", "[*map(type, v)] == fields", "len(v) == len(fields)",
-      "tests/core/test_records.py::test_a_field_of_another_type_is_named_in_one_line"),
-    M("tangent_jax/core/records.py", "plain", "return tuple(map(plain, value))", "return value",
-      "tests/core/test_records.py::test_a_record_has_the_types_of_its_fields"),
+    M("tangent_jax/io/records.py", "convert", "[*map(type, v)] == fields", "len(v) == len(fields)",
+      "tests/io/test_records.py::test_a_field_of_another_type_is_named_in_one_line"),
+    M("tangent_jax/io/records.py", "plain", "return tuple(map(plain, value))", "return value",
+      "tests/io/test_records.py::test_a_record_has_the_types_of_its_fields"),
     M("tangent_jax/store/provenance.py", "text_of_seal", 'f"[{text}, {json.dumps(weights)}]"', "text",
       f"{LONG}::test_a_seal_covers_the_text_and_its_own_component"),
     M("tangent_jax/store/files.py", "binding", 'if name != "binding"', 'if name not in ("binding", "provenance")',
@@ -1615,7 +1615,7 @@ MUTATIONS = [
     M(CACHE, "write_at", "os.fsync(file.fileno())", "pass",
       f"{FILLED}::test_a_chunk_is_synchronised_before_its_line"),
     # What another party gives
-    M("tangent_jax/core/machine.py", "is_own",
+    M("tangent_jax/io/machine.py", "is_own",
       'bool(own) and isinstance(said, str) and hmac.compare_digest(own.encode(), said.encode(errors="replace"))',
       "True",
       f"{FOREIGN}::test_a_component_of_another_machine_deletes_nothing_and_opens_nothing"),
@@ -1653,7 +1653,7 @@ MUTATIONS = [
       'return [visible(line.replace(f"{self.root}/", ""))',
       'return [line.replace(f"{self.root}/", "")',
       f"{FOREIGN}::test_what_a_lock_or_a_file_is_called_moves_no_cursor"),
-    M("tangent_jax/core/files.py", "read_holder", 'return visible(" ".join(file.read(300).split()))', "return file.read()",
+    M("tangent_jax/io/files.py", "read_holder", 'return visible(" ".join(file.read(300).split()))', "return file.read()",
       f"{FOREIGN}::test_what_a_lock_or_a_file_is_called_moves_no_cursor"),
     M("tangent_jax/store/receipts.py", "statement", '"retrain": [RETRAINED]', '"retrain": [MOVED]',
       f"{INSPECT}::test_a_receipt_says_how_components_were_put_back_and_an_owner_is_counted_by_images"),
@@ -1682,13 +1682,13 @@ MUTATIONS = [
       f"{FOREIGN}::test_an_export_that_another_machine_journaled_leads_to_no_deletion"),
     M(ERASURE, "partial_exports", "all(p.name in EXPORTED for p in folder.iterdir())", "True",
       f"{FOREIGN}::test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_export"),
-    M("tangent_jax/core/files.py", "inside", "stat.S_ISREG(mode) or stat.S_ISDIR(mode)", "True",
+    M("tangent_jax/io/files.py", "inside", "stat.S_ISREG(mode) or stat.S_ISDIR(mode)", "True",
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
-    M("tangent_jax/core/files.py", "open_plain", "os.O_NOFOLLOW |", "",
+    M("tangent_jax/io/files.py", "open_plain", "os.O_NOFOLLOW |", "",
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
-    M("tangent_jax/core/files.py", "open_plain", "(state.st_nlink == 1 or not is_written)", "True",
+    M("tangent_jax/io/files.py", "open_plain", "(state.st_nlink == 1 or not is_written)", "True",
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
-    M("tangent_jax/core/files.py", "replace_whole",
+    M("tangent_jax/io/files.py", "replace_whole",
       "partial.unlink(missing_ok=True)\n        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC",
       "flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC",
       f"{FOREIGN}::test_paths_of_a_folder_of_others_stay_in_it"),
@@ -1917,9 +1917,9 @@ MUTATIONS = [
       f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
     M(MIRRORS, "Mirror.__init__", 'self.base.read_text() == f"{self.remote.number}"', "True",
       f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
-    M("tangent_jax/core/journal.py", "Journal.append", "tell_written(self.path)", "",
+    M("tangent_jax/io/journal.py", "Journal.append", "tell_written(self.path)", "",
       f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
-    M("tangent_jax/core/url_paths.py", "UrlPath.check_size", "got == size", "True",
+    M("tangent_jax/remote/url_paths.py", "UrlPath.check_size", "got == size", "True",
       f"{URL_DATA}::test_what_changes_after_it_was_listed_is_told"),
     M("tangent_jax/models/shared_rows.py", "fetch_rows", "url is None or holds_rows(folder)", "True",
       f"{URL_MODELS}::test_features_are_computed_once_for_all_machines"),
@@ -1940,7 +1940,7 @@ MUTATIONS = [
       f"{URLS}::test_what_a_killed_push_left_is_deleted_by_the_next[memory]"),
     M(SNAPSHOTS, "Remote.steady", "<= self.number", "<= self.number + 9",
       f"{URLS}::test_a_state_that_is_replaced_while_it_is_read_is_told[memory]"),
-    M("tangent_jax/core/url_paths.py", "UrlPath.read_bytes", "read_range(self, 0, size)", "urls.read(SPEAKER, str(self))",
+    M("tangent_jax/remote/url_paths.py", "UrlPath.read_bytes", "read_range(self, 0, size)", "urls.read(SPEAKER, str(self))",
       f"{URLS}::test_an_image_that_is_replaced_after_its_listing_is_told"),
     M("tangent_jax/privacy/ledger.py", "put_back", "replace_whole(path, before)", "pass",
       f"{LEDGER}::test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept"),

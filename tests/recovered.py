@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from tangent_jax.audit.audit import before_rounding, private_gradients
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up
 from tangent_jax.train.batches import Batches

@@ -25,10 +25,10 @@ from absl.testing import flagsaver
 
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import EFFECTS
-from tangent_jax.core import placement
+from tangent_jax.io import placement
 
 ROOT = Path(__file__).resolve().parents[1]
-REMEMBER = ("tangent_jax.commands", "tangent_jax.core.progress", "experiments")
+REMEMBER = ("tangent_jax.commands", "tangent_jax.io.progress", "experiments")
 OF_ITS_PROCESS = ("--farm=local", "--compilation_cache", "--help")
 """Flags that change the process of a binary."""
 SERVER = multiprocessing.get_context("forkserver")

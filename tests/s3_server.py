@@ -58,7 +58,7 @@ def serving_bucket(scratch):
     import fsspec
     import pytest
 
-    from tangent_jax.core import urls
+    from tangent_jax.remote import urls
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(urls, "SCRATCH", str(scratch))

@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from tangent_jax.core import progress
+from tangent_jax.io import progress
 
 if __name__ == "__main__":
     progress.EVERY = 0.1

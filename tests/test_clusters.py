@@ -26,7 +26,9 @@ from photos import photographs
 from run_binary import ROOT, output
 from safetensors.numpy import load_file
 
-from tangent_jax.core import InputError, hold_lock, job
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import job
+from tangent_jax.io.files import hold_lock
 
 FILES = ROOT / "examples/cluster"
 CLAIM, SCRIPT, PAGE = FILES / "work.yaml", FILES / "job.sbatch", ROOT / "docs/howto/clusters.md"

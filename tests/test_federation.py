@@ -20,7 +20,8 @@ import pytest
 from run_binary import ROOT
 
 import tangent_jax as tj
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.models import FeatureSettings
 from tangent_jax.store import Shards, fill, make_provenance
 

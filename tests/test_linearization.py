@@ -8,7 +8,7 @@ from flax import nnx
 from helpers import assert_rel_close, normal, tree_normal
 
 from tangent_jax import InputError, linearize
-from tangent_jax.core import Dual
+from tangent_jax.core.notation import Dual
 from tangent_jax.linearization import jacobian
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from tangent_federation.settings import Settings
 
 import tangent_jax as tj
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.store import Shards, fill, read_component
 
 

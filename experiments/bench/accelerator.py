@@ -36,7 +36,9 @@ from experiments.shared.agreement import relative, values
 from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core import check_stop, require, write_whole
+from tangent_jax.core.checks import require
+from tangent_jax.io.files import write_whole
+from tangent_jax.io.progress import check_stop
 
 define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=480.0)
 

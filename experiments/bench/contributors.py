@@ -19,7 +19,8 @@ import numpy as np
 
 from tangent_jax.commands.shared import command, plots, titles
 from tangent_jax.commands.shared.flags import define, listed
-from tangent_jax.core import InputError, expand_path
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import expand_path
 
 define("finished", out="out/bench_contributors")
 

@@ -21,7 +21,9 @@ import tangent_jax as tj
 from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core import Tree, expand_path, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path
 from tangent_jax.programs import serving
 
 define(out="out/bench_export", weights=None)

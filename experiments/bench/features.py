@@ -25,8 +25,8 @@ from experiments.shared.folds import FOLDS, dual_lda, folds_of
 from experiments.shared.timing import Operation, compiled, rounds
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
-from tangent_jax.core import check_stop
 from tangent_jax.data import Dataset
+from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureMap, feature_map, rows_by_depth
 from tangent_jax.solver import BALANCES, SHRINKAGES, fitted_beta
 

@@ -25,7 +25,7 @@ from experiments.shared.operations import CLASSES, inputs_of, private_step_of, p
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 
 define(batch_size=32, out="out/bench_private")
 define(size=("L", "Ti", "S", "B"), repeats=5, seconds=150.0)

@@ -31,7 +31,8 @@ from experiments.shared.averaging import average, moved
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import Tree, identity
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *TRAINING, "dtype", "search_epochs", "search_images", "at_once", seed=["0"], dataset=["digits"])

@@ -29,8 +29,10 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
 from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import check_stop, identity, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
+from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureSettings, rows_of
 
 define(

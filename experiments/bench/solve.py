@@ -18,7 +18,7 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 from tangent_jax.data import Examples
 from tangent_jax.models import feature_map
 from tangent_jax.solver import Settings, make_statistics

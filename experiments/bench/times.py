@@ -17,7 +17,7 @@ import tangent_jax as tj
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import MODEL, F, define
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 
 define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
 define(repeats=60, seconds=60.0)

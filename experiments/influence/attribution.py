@@ -27,7 +27,10 @@ from experiments.shared.datamodeling import datamodeling_score, margin_direction
 from experiments.shared.parts import saved
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
-from tangent_jax.core import Tree, identity, progress_bar, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar
 
 define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1, lr=3e-3, out="out/attribution")
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])

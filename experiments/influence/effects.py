@@ -24,8 +24,9 @@ from experiments.shared.memory import reuse_freed
 from tangent_jax.commands.shared import command, plots, titles
 from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.core import progress_bar, require
+from tangent_jax.core.checks import require
 from tangent_jax.data import Examples
+from tangent_jax.io.progress import progress_bar
 
 define("shards", "flip", "resolved", "images", store="out/stores", repeats=20, certificate=0.01)
 define(*SHARDED, **SHARDED_DEFAULTS, penalty=["1e-3", "1e-2", "0.1", "1"], out="out/influence")

@@ -18,7 +18,7 @@ from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import require
+from tangent_jax.core.checks import require
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "blocks", **SEARCH, dataset=["digits"], out="out/ablations")
 define(only=["loss", "pt", "cls", "radius"], radius=["1", "10", "100"])

@@ -11,7 +11,8 @@ from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, SEARCH, TRAINING, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
 
 define(*MODEL[1:], "blocks", *CACHED, *TRAINING, "dtype", "linearization", dataset=["digits"])
 define(weights=["builtin", "builtin-resnet"], shards=["10"], **SEARCH, out="out/anchors")

@@ -32,7 +32,10 @@ from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
-from tangent_jax.core import check_stop, expand_path, fingerprint, identity, require, write_whole
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
+from tangent_jax.io.files import expand_path, fingerprint, write_whole
+from tangent_jax.io.progress import check_stop
 
 define(*MODEL[1:], "cache_dir", "quick", "finished", "only", "other", dataset=["digits"], out="out/paper")
 define(weights=["builtin"], shards=["10", "25", "50"], blocks=["1"], seed=["0", "1", "2"])

@@ -13,7 +13,7 @@ from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import require
+from tangent_jax.core.checks import require
 
 define("certificate", "passes", "search_anchor", **SEARCH, blocks=["1", "7"], method=["fc", "nlft", "taft"])
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, dataset=["digits"], penalty=["1e-3", "1e-2", "0.1"], out="out/table1")

@@ -28,7 +28,8 @@ from experiments.shared.private_runs import accuracies
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import identity, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)

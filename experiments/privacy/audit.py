@@ -23,7 +23,7 @@ from experiments.shared.breaks import BREAKS, break_mechanism
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import codes, command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
-from tangent_jax.core import require
+from tangent_jax.core.checks import require
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("dataset", "delta", "seed", "epsilon", "steps", "clip_norm", "canaries", "confidence", method=("taft", "nlft"))

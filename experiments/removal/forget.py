@@ -18,7 +18,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, titles
 from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
 from tangent_jax.commands.shared.shards import Method, steady
-from tangent_jax.core import require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
 
 define(*SHARDED, "shards", "shadows", **SHARDED_DEFAULTS, store="out/stores", repeats=20, out="out/forget")
 FRACTION = 0.5  # share of the images, over all shards, removed for retraining and membership

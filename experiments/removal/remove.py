@@ -21,7 +21,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, titles
 from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, define, numbers
 from tangent_jax.commands.shared.shards import Method, steady
-from tangent_jax.core import require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
 
 define(*SINGLE, "at_once", "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
 define(removed=["1", "0.01", "0.1"])

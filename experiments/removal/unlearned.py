@@ -22,7 +22,9 @@ from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
-from tangent_jax.core import identity, progress_bar, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
+from tangent_jax.io.progress import progress_bar
 
 define(
     *MODEL, *CACHED, *COMPUTE[:2], "dataset", "blocks", "seed", "shards", "owners", "concentration", out="out/unlearned"

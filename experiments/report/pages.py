@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tangent_jax.commands.shared.thumbnails import thumbnail
-from tangent_jax.core import write_whole
 from tangent_jax.data import Examples
+from tangent_jax.io.files import write_whole
 
 SHOWN = 16  # images of a gallery
 STYLE = """

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 from tangent_jax.programs import Program, solver_pass, trunk
 
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import Tree, check_stop, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import check_stop
 
 
 def average(

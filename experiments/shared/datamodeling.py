@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from tangent_jax.core import require
+from tangent_jax.core.checks import require
 
 
 def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangent_jax.core import check_stop
+from tangent_jax.io.progress import check_stop
 from tangent_jax.solver import BALANCES, SHRINKAGES, Settings, fitted_beta
 
 FOLDS = 5

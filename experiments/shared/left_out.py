@@ -12,7 +12,11 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.parts import is_saved, saved
 from tangent_jax.commands.shared.shards import Method
-from tangent_jax.core import Tree, identity, progress_bar, require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar
 
 Measure = Callable[[np.ndarray], dict[str, np.ndarray]]
 """Outputs of the test images, "m c", -> measured values, by name."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import Dual, Tree
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.rules import dense, relu
 
 WIDTHS = {"logistic": (), "mlp": (128, 64)}

@@ -18,7 +18,8 @@ from jax.tree_util import Partial
 import tangent_jax as tj
 from experiments.shared import timing
 from experiments.shared.timing import Operation, compiled, compiled_step
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.models import initial_weights
 from tangent_jax.programs import Program, private_step, solver_pass, train_steps, train_steps_many
 from tangent_jax.programs import trunk as program_of_trunk

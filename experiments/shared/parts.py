@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import check_stop, write_whole
+from tangent_jax.io.files import write_whole
+from tangent_jax.io.progress import check_stop
 
 Arrays = dict[str, np.ndarray]
 

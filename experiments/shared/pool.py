@@ -14,7 +14,8 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import Parts, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.rows import Parts
 
 OWNERS = 30  # owners drawn without a table
 FEWEST = 10  # images of a request

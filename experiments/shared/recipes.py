@@ -21,8 +21,11 @@ import numpy as np
 from PIL import Image
 
 import tangent_jax as tj
-from tangent_jax.core import Place, fingerprint, records, refusal, require
+from tangent_jax.core.checks import refusal, require
 from tangent_jax.data import SUFFIXES, content_identifier, locate
+from tangent_jax.io import records
+from tangent_jax.io.files import fingerprint
+from tangent_jax.remote.url_paths import Place
 
 SELECTIONS = Path(__file__).with_name("selections.json")
 Chosen = dict[str, dict[str, str]]  # the images of a class and a split, as one string

@@ -18,7 +18,9 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.parts import Arrays, saved
 from experiments.shared.pool import Pool, at_zero
-from tangent_jax.core import Tree, identity, trees
+from tangent_jax.core import trees
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
 
 Signals = Arrays
 """By "way" or "way/request": signals "k n", NaN without a remaining shard."""

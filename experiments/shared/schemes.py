@@ -19,7 +19,8 @@ from jax.tree_util import Partial
 
 import tangent_jax as tj
 from experiments.shared import characters
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.data import decode_image
 from tangent_jax.models import initial_weights
 from tangent_jax.rules import dense, layer_norm

@@ -14,7 +14,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import identity, trees
+from tangent_jax.core import trees
+from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 
 FIELDS = ("learning_rate", "penalty", "reset", "new_class_token")

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import Tree, check_stop, progress_bar
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import check_stop, progress_bar
 
 Row = dict[str, Any]
 

@@ -22,8 +22,7 @@ from scipy.special import expit, log_expit
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
-from tangent_jax.core import require, whole_number
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core.checks import require, whole_number
 
 Score = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(signals "n", shadows "k n", held "k n") -> scores "n"."""
@@ -157,7 +156,6 @@ ATTACKS: Mapping[str, Score] = {
 """The attacks by name: (signals of a model, of its shadows, which shadows saw each example) -> scores."""
 
 
-@public_class
 class Ranking:
     """Scored pairs of an example and a model, for ROC curves: `member` pairs and other pairs.
 

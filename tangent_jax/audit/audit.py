@@ -21,8 +21,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, expect, progress_bar, show_progress, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar, show_progress
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk
@@ -46,7 +48,6 @@ class Bound(NamedTuple):
     false_negatives: float
 
 
-@public
 def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, confidence: float = 0.95) -> Bound:
     """Lower bounds of epsilon at `delta`, from scores of trainings without and with the canary.
 
@@ -94,7 +95,6 @@ def finite_scores(scores: Any, least: int) -> np.ndarray:
     return array
 
 
-@public
 def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
     """The confidence interval of the actual noise relative to the claimed noise, from scores without the canary.
 
@@ -147,7 +147,6 @@ def before_rounding(mechanism: Mechanism) -> Mechanism:
 TOGETHER = 50  # trainings attacked in one program
 
 
-@public
 def canary_scores(
     predict: Predict,
     dw: Tree,

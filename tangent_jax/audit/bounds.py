@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangent_jax.core import expect
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect
 from tangent_jax.privacy.mechanism import Mechanism
 
 PARTS = (1, 2, 4, 8)  # the divisors of the number of canaries that are guessed
@@ -35,7 +34,6 @@ class OneRunBound(NamedTuple):
     right: int
 
 
-@public
 def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, confidence: float = 0.95) -> OneRunBound:
     """Lower bounds of epsilon, at the mechanism's delta, from the scores of one run.
 

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from tangent_jax.core import Tree, expect, instance, placement, require, whole_number
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import make_private, write_whole
-from tangent_jax.core.records import read_sealed, seal_fields
+from tangent_jax.core.checks import expect, instance, require, whole_number
+from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts, Rows
+from tangent_jax.io import placement
+from tangent_jax.io.files import make_private, write_whole
+from tangent_jax.io.records import read_sealed, seal_fields
 from tangent_jax.train.batches import Batches, as_batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.run import OnStep
@@ -32,7 +33,6 @@ FEWEST = 20
 """The fewest canaries of one run: if all are guessed right, they prove an epsilon of 1."""
 
 
-@public
 def make_canaries(data: Any, classes: int, count: int) -> Batches:
     """Canaries for an audit: normal draws as features, with labels of all classes in equal numbers.
 

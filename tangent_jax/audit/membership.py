@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import log_softmax
 
 from tangent_jax.audit.attacks import calibrate
-from tangent_jax.core import Tree, expect, whole_number
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.features import Features
 from tangent_jax.train.evaluate import outputs
 from tangent_jax.train.metrics import auc
@@ -29,7 +29,6 @@ Seed = int | Sequence[int]
 DRAWS = 1000  # draws of a bootstrap
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Membership:
     """The ranking of examples by each attack: `scores` by attack and model, "2n": n members, then n others.
@@ -64,7 +63,6 @@ class Membership:
         return result
 
 
-@public
 def membership_attack(
     predict: Predict,
     models: Mapping[str, Tree],
@@ -112,7 +110,6 @@ def membership_attack(
     return Membership({"confidence": plain, "likelihood ratio": ratio})
 
 
-@public
 def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """log p_y - log (1 - p_y) of the label y, "n", of logits "n c".
 

@@ -25,9 +25,11 @@ from jax import Array
 
 from tangent_jax.audit.audit import before_rounding
 from tangent_jax.audit.canaries import Released, check_canaries, parts_of, secret_coins
-from tangent_jax.core import Tree, expect, progress_bar, trees
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip, default_objective, fit_private
@@ -39,7 +41,6 @@ from tangent_jax.train.run import Audit, Fitted, OnStep
 from tangent_jax.train.targets import Predict, start_of
 
 
-@public
 def fit_audited(
     predict: Predict,
     data: Any,

@@ -40,7 +40,11 @@ from tangent_jax.commands.shared.flags import (
 )
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.commands.shared.shards import Method, is_by_owner, shard_counts
-from tangent_jax.core import Tree, identity, placement, require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
 from tangent_jax.models import MappedOnce
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]

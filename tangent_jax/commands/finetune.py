@@ -13,7 +13,8 @@ from tangent_jax.commands.shared import anchors, command, plan, plots, setup, ti
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.commands.shared.shards import steady
 from tangent_jax.commands.shared.table import SHARE
-from tangent_jax.core import require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")

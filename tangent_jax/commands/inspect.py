@@ -22,8 +22,10 @@ from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define
-from tangent_jax.core import expand_path, progress_bar, require, write_whole
+from tangent_jax.core.checks import require
 from tangent_jax.data import Owner
+from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.progress import progress_bar
 
 define(*CACHED, weights=None, dataset=[], out="out/inspect")
 define("store", "trust", "examples", "owner", "owners", "rehearse")

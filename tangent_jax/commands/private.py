@@ -25,7 +25,10 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import anchors, command, plan, plots, setup, titles
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
-from tangent_jax.core import InputError, Tree, identity, require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples, Owner
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", "whiten", **PRIVATE)

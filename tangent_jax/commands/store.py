@@ -39,7 +39,11 @@ from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.commands.shared.removing import check_known, describe, planned
 from tangent_jax.commands.shared.setup import left, settings_of
-from tangent_jax.core import Tree, expand_path, require, trees, urls, visible
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require, visible
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path
+from tangent_jax.remote import urls
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")

@@ -38,7 +38,9 @@ from tangent_jax.commands.shared.flags import (
     positive,
 )
 from tangent_jax.commands.shared.joint import fit_jointly
-from tangent_jax.core import Tree, expand_path, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path
 from tangent_jax.models import map_once, rows_of
 from tangent_jax.solver import choose_settings, make_statistics
 

@@ -1,9 +1,4 @@
-"""One clear line for bad input: `{function}: expected ...; got ...; do ...`.
-
-Messages of `expect` begin with the name of the running public function, which `core/boundary.py` sets. `require` takes
-another name: a command, a file format, or code that runs after its public function has returned. Checks of a value
-return it.
-"""
+"""One clear line for bad input, as an `InputError`. Checks of a value return it."""
 
 import math
 import operator
@@ -11,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,30 +38,27 @@ class InputError(ValueError):
         super().__init__(visible(without_secrets(" ".join(message.split("\n")))))
 
 
-SPEAKER: ContextVar[str] = ContextVar("SPEAKER", default="tangent_jax")
-"""The name of the running public function."""
 T = TypeVar("T")
 
 
 @contextmanager
-def speaking(name: str) -> Iterator[None]:
-    """Sets the name that begins messages, within the `with` block."""
-    token = SPEAKER.set(name)
+def about(subject: str) -> Iterator[None]:
+    """Begins the message of an InputError that is raised in the `with` block with its subject, such as a file."""
     try:
         yield
-    finally:
-        SPEAKER.reset(token)
+    except InputError as error:
+        raise InputError(f"{subject}: {error}") from error
 
 
 def expect(condition: Any, expected: str, got: object, do: str = "") -> None:
-    """Raises InputError, with the name of the running public function, unless `condition` holds."""
+    """Raises InputError unless `condition` holds."""
     if not condition:
         raise unexpected(expected, got, do)
 
 
 def unexpected(expected: str, got: object, do: str = "") -> InputError:
     """Returns the InputError of `expect`, for `raise ... from`."""
-    return refusal(SPEAKER.get(), expected, got, do)
+    return refusal("", expected, got, do)
 
 
 def require(condition: Any, function: str, expected: str, got: object, do: str = "") -> None:
@@ -78,7 +69,9 @@ def require(condition: Any, function: str, expected: str, got: object, do: str =
 
 def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
     """Returns the InputError of `require`, for `raise ... from`."""
-    return InputError(f"{function}: expected {expected}; got {got}." + (f" {do}." if do else ""))
+    return InputError(
+        (f"{function}: " if function else "") + f"expected {expected}; got {got}." + (f" {do}." if do else "")
+    )
 
 
 def failure(error: Exception) -> str:
@@ -110,12 +103,12 @@ def visible(text: str) -> str:
 def as_array(name: str, value: Any, by: str = "") -> np.ndarray:
     """The value as an array; InputError for rows of several lengths, and other values that are no array.
 
-    `by`, here and below: the name that begins the message, if not the running public function.
+    `by`, here and below: the name that begins the message, such as a file.
     """
     try:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise refusal(by or SPEAKER.get(), f"{name} as one array", f"rows that make none ({error})") from error
+        raise refusal(by, f"{name} as one array", f"rows that make none ({error})") from error
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, by: str = "") -> int:
@@ -126,7 +119,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, by: s
     except TypeError:
         number = None
     good = number is not None and not isinstance(value, bool) and low <= number and (high is None or number <= high)
-    require(good, by or SPEAKER.get(), f"{within}, a whole number", repr(value))
+    require(good, by, f"{within}, a whole number", repr(value))
     assert number is not None
     return number
 
@@ -140,25 +133,25 @@ def finite_number(name: str, value: T, above: float, most: float = math.inf, by:
     except (TypeError, OverflowError):
         good = False
     expected = f"{name} > {above:g}" + (f", at most {most:g}" if most < math.inf else ", finite")
-    require(good, by or SPEAKER.get(), expected, repr(value) if isinstance(value, str) else value)
+    require(good, by, expected, repr(value) if isinstance(value, str) else value)
     return value
 
 
 def one_of(name: str, value: T, choices: Iterable[T], do: str = "", by: str = "") -> T:
     """Returns `value`, one of the choices; InputError for others."""
     choices = [*choices]
-    require(value in choices, by or SPEAKER.get(), f"{name} in {', '.join(map(str, choices))}", value, do)
+    require(value in choices, by, f"{name} in {', '.join(map(str, choices))}", value, do)
     return value
 
 
 def instance(expected: str, value: Any, kind: type[T], do: str = "", by: str = "") -> T:
     """Returns `value`, of the type `kind`; InputError naming the type of others."""
-    require(isinstance(value, kind), by or SPEAKER.get(), expected, type(value).__name__, do)
+    require(isinstance(value, kind), by, expected, type(value).__name__, do)
     return value
 
 
 def of_shape(name: str, value: T, shape: tuple[int, ...], do: str = "", by: str = "") -> T:
     """Returns `value`, an array of this shape; InputError for others."""
     got = tuple(getattr(value, "shape", ()))
-    require(got == tuple(shape), by or SPEAKER.get(), f"{name} of shape {tuple(shape)}", got, do)
+    require(got == tuple(shape), by, f"{name} of shape {tuple(shape)}", got, do)
     return value

@@ -8,9 +8,9 @@ from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.decode import decode as decode_image
 from tangent_jax.data.identifiers import content_identifier, hidden
 from tangent_jax.data.owners import Owner
-from tangent_jax.data.preprocessing import ImageSize, Preprocessing, check_image_size
 from tangent_jax.data.sources import SUFFIXES, Dataset, Examples
 from tangent_jax.data.workers import Decoder, decode_chunks
+from tangent_jax.models.preprocessing import ImageSize, Preprocessing, check_image_size
 
 __all__ = [
     "ARCHIVES",

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import require
-from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import as_array
+from tangent_jax.core.checks import as_array, require
 from tangent_jax.data.sources import Examples
 
 
-@public
 def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
     """Examples from the rows of `x`, "n ...", and their targets, as `Predictor.features` takes them.
 

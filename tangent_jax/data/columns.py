@@ -18,14 +18,14 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from tangent_jax.core import InputError
-from tangent_jax.core.records import read_lines, short
-from tangent_jax.core.url_paths import Place, name_below
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.folders import by_content
 from tangent_jax.data.labels import composed, listed, read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.data.splits import SPELLINGS, one_name_each, same_name, split_of_name
+from tangent_jax.io.records import read_lines, short
+from tangent_jax.remote.url_paths import Place, name_below
 
 IMAGES = "the encoded bytes of one image"
 LABELS = "one class index, class name or Boolean"

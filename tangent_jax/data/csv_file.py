@@ -23,15 +23,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from tangent_jax.core import InputError
-from tangent_jax.core.git_lfs import is_pointer, pointer_error
-from tangent_jax.core.records import MARKS, short
-from tangent_jax.core.url_paths import Place, UrlPath
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Part, assemble, classes_beside, options
 from tangent_jax.data.labels import composed, listed
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, existing_path, path_of, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, same_name, split_of_flag
+from tangent_jax.io.git_lfs import is_pointer, pointer_error
+from tangent_jax.io.records import MARKS, short
+from tangent_jax.remote.url_paths import Place, UrlPath
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|data:")  # two letters or more: C: is a drive of Windows

@@ -24,15 +24,15 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.git_lfs import check_no_pointer
-from tangent_jax.core.records import convert, parse_json
-from tangent_jax.core.url_paths import Place, UrlPath, read_range
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.data.formats import format_of
 from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
 from tangent_jax.data.splits import one_name_each
+from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.records import convert, parse_json
+from tangent_jax.remote.url_paths import Place, UrlPath, read_range
 
 HEAD = 512  # the first bytes of a file, which tell its kind
 PACKED = {

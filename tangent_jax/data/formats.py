@@ -23,8 +23,8 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tangent_jax.core import InputError
-from tangent_jax.core.git_lfs import BEGINNING as LFS_POINTER
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.git_lfs import BEGINNING as LFS_POINTER
 
 DO = "Mend or remove it, or skip it by skip_unreadable"
 CONVERT = "Save it as JPEG or PNG or remove it, or skip it by skip_unreadable"

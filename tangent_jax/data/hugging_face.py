@@ -23,15 +23,15 @@ from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.git_lfs import check_no_pointer
-from tangent_jax.core.records import convert, parse_json
-from tangent_jax.core.url_paths import Place, UrlPath, name_below
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.labels import listed
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_path
 from tangent_jax.data.splits import one_name_each
+from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.records import convert, parse_json
+from tangent_jax.remote.url_paths import Place, UrlPath, name_below
 
 T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group

@@ -23,10 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tangent_jax.core import InputError, progress_bar
-from tangent_jax.core.files import expand_path, make_private
-from tangent_jax.core.url_paths import Place, UrlPath
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.workers import closing_pool, in_order
+from tangent_jax.io.files import expand_path, make_private
+from tangent_jax.io.progress import progress_bar
+from tangent_jax.remote.url_paths import Place, UrlPath
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"
 TICK = 2  # seconds: the coarsest clock of a file system

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError
-from tangent_jax.core.records import short
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.records import short
 
 NO_LABEL = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES
 from tangent_jax.data.splits import one_name_each, same_name, split_of_name

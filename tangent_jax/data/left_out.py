@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 
 MOST_SAID = 3  # the most kinds of things left out that a refusal says
 

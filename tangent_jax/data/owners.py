@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from tangent_jax.core import require
+from tangent_jax.core.checks import require
 from tangent_jax.core.names import normal_name, other_spellings
 
 IGNORED = re.compile(

@@ -3,8 +3,7 @@
 import dataclasses
 import os
 
-from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
@@ -17,7 +16,6 @@ from tangent_jax.data.tfds import tfds
 KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
 
 
-@public
 def open_dataset(spec: str) -> Dataset:
     r"""Opens the data set of a specification.
 

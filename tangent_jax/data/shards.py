@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tangent_jax.core import InputError, require
+from tangent_jax.core.checks import InputError, require
 from tangent_jax.core.names import normal_name
-from tangent_jax.core.records import read_text
-from tangent_jax.core.urls import passing_copy
 from tangent_jax.data.owners import Owner, by_normal_name
+from tangent_jax.io.records import read_text
+from tangent_jax.remote.urls import passing_copy
 
 
 def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, refusal, require
-from tangent_jax.core.url_paths import Place, as_place
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
 from tangent_jax.data.left_out import NoImagesOfClass
+from tangent_jax.remote.url_paths import Place, as_place
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 
 SPELLINGS: dict[str, str] = {
     **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),

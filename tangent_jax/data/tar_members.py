@@ -15,9 +15,9 @@ import threading
 import zlib
 from collections.abc import Iterator
 
-from tangent_jax.core import InputError
-from tangent_jax.core.git_lfs import check_no_pointer
-from tangent_jax.core.url_paths import Place, UrlPath, read_range
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.remote.url_paths import Place, UrlPath, read_range
 
 STEP = 1 << 22  # unpacked bytes between two kept states of a decompression, of 40 kB each
 PIECE = 1 << 16  # packed bytes that are read at once

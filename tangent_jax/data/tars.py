@@ -32,11 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, progress_bar
-from tangent_jax.core.files import expand_path
-from tangent_jax.core.records import as_text, parse_json
-from tangent_jax.core.url_paths import Place, UrlPath, as_place, name_below
-from tangent_jax.core.urls import is_url
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
 from tangent_jax.data.labels import listed
@@ -44,6 +40,11 @@ from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 from tangent_jax.data.tar_members import Stream, is_gzip, read_bytes
+from tangent_jax.io.files import expand_path
+from tangent_jax.io.progress import progress_bar
+from tangent_jax.io.records import as_text, parse_json
+from tangent_jax.remote.url_paths import Place, UrlPath, as_place, name_below
+from tangent_jax.remote.urls import is_url
 
 MOST_TARS = 100_000
 MOST_JSON = 1 << 20  # bytes

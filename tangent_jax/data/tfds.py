@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError
-from tangent_jax.core.files import expand_path
-from tangent_jax.core.records import parse_json
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, choose, options
 from tangent_jax.data.labels import listed
 from tangent_jax.data.left_out import note
 from tangent_jax.data.sources import Dataset
+from tangent_jax.io.files import expand_path
+from tangent_jax.io.records import parse_json
 
 TFDS_CLASSES = "tensorflow_datasets."
 NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w+.-]+))?(:(?P<version>(\d+|\*)(\.(\d+|\*)){2}))?")

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.formats import CONVERT
 
 MOST_PAGES = 10_000  # directories that are counted

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError, expect, trees
-from tangent_jax.core.records import convert
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect
 from tangent_jax.exports.loading import loading
+from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.load import EMBEDDED, load

@@ -26,16 +26,17 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from tangent_jax.core import InputError, Tree, expect, one_of, require, trees, urls
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path, file_fingerprint, write_whole, write_whole_folder
-from tangent_jax.core.records import convert, parse_json
-from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, one_of, require
+from tangent_jax.core.notation import Tree
 from tangent_jax.exports.card import anonymize, make_card, nameless
 from tangent_jax.exports.lowering import OPSET, OPSETS
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
+from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, write_whole_folder
+from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.files import assemble
 from tangent_jax.models.load import METADATA, encode_model, read
@@ -43,6 +44,7 @@ from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
+from tangent_jax.remote import urls
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import EXPORTED, partial_of
 
@@ -81,7 +83,6 @@ FORMATS = {
 """The formats that `tj.export` writes."""
 
 
-@public
 def check_format(function: str, format: str, opset: int | None = None) -> None:
     """Raises InputError for an unknown format, one whose packages are not installed, or an opset that it lacks.
 
@@ -97,7 +98,6 @@ def check_format(function: str, format: str, opset: int | None = None) -> None:
         require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
 
 
-@public
 def export(
     folder: str | os.PathLike, predict: Predictor | FeatureMap, dw: Tree, provenance: dict[str, Any],
     format: str = "safetensors", classes: Sequence[str] = (), opset: int | None = None,
@@ -152,7 +152,6 @@ def export_to_url(url: str, *what: Any) -> None:
             urls.upload("export", path, f"{url.rstrip('/')}/{path.name}")
 
 
-@public
 def is_export(url: str) -> bool:
     """True if a URL holds a whole export: its last file exists.
 
@@ -170,7 +169,6 @@ def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
     return {**provenance, "of": {name: part.fields for name, part in anonymize(parts).items()}}
 
 
-@public
 def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) of an export; for a feature map, which `FeatureSettings.of` restores, the head.
 

@@ -20,16 +20,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, expect, finite_number, instance, require, trees, urls, whole_number
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path, write_whole
-from tangent_jax.core.records import parse_json, short
-from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, finite_number, instance, require, whole_number
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.records import parse_json, short
+from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import title_of
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.remote import urls
 
 PREFIX, CONFIG, TENSORS = "base_model.model.", "adapter_config.json", "adapter_model.safetensors"
 MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm does
@@ -85,7 +87,6 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     write_whole(folder / CONFIG, json.dumps(config, indent=1) + "\n")
 
 
-@public
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
     """(the model with LoRA, dw) of a PEFT adapter and its pre-trained model.
 

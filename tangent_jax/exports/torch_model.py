@@ -6,8 +6,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.files import write_whole
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import write_whole
 from tangent_jax.models.load import FAMILIES, encode_model, family_of, title_of
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor

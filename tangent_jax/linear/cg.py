@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 
 
 class Preconditioner(Protocol):

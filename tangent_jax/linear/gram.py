@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, progress_bar, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.linear.signals import Leaf
 
 CHUNK = 1 << 25  # the most numbers of a temporary array

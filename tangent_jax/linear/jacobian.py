@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Layout
 

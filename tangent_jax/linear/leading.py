@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 
 SMALLEST = 1e-6  # share of the largest eigenvalue; in f32 smaller ones are rounding errors
 

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.rules.probe import Probe, widen
 
 

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, require, trees, whole_number
-from tangent_jax.core.boundary import public_class
-from tangent_jax.data.preprocessing import ImageSize, check_image_size
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, require, whole_number
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrap
+from tangent_jax.models.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Subset
@@ -31,7 +32,6 @@ class Resized(NamedTuple):
     leaves: dict[str, tuple[Array, Array]]
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
     """A model with its weights w (f32) and their source. Each method returns a new Pretrained.

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from tangent_jax.core import InputError, expect
-from tangent_jax.core.records import convert, short
+from tangent_jax.core.checks import InputError, expect
+from tangent_jax.io.records import convert, short
 from tangent_jax.models.config_fields import is_without_effect
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")

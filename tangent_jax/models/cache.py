@@ -4,7 +4,7 @@
     FOLDER/inputs-1.bin ...   alternating over the folders if there are several
     FOLDER/layout.json        rows per file and the folders; without it one file holds all rows
     FOLDER/examples.txt       the content identifier of each row's image, by which `erase` finds it
-    FOLDER/journal.jsonl      one line per finished chunk (core/journal.py): its number, CRC-32 and skipped rows
+    FOLDER/journal.jsonl      one line per finished chunk (io/journal.py): its number, CRC-32 and skipped rows
     FOLDER/journal-1.jsonl    the chunks of process 1, and so on: each process appends to its own file
     FOLDER/complete           written when every chunk is finished: sizes and times of the files, skipped rows
 
@@ -27,13 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import InputError
-from tangent_jax.core.boundary import public_class
-from tangent_jax.core.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.identifiers import hash_of
+from tangent_jax.io.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
+from tangent_jax.io.journal import Journal
+from tangent_jax.io.records import convert, parse_json
 from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
 
 TICK = 2  # seconds: the coarsest clock of a file system
@@ -58,7 +57,6 @@ class Complete:
     reader: str = ""
 
 
-@public_class
 class CachedRows:
     """The cached rows of one set of images: `shape` and `dtype` of a row, the content identifier of each image.
 

@@ -21,23 +21,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, expect, identity, placement, require, whole_number
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expand_path, fingerprint, hold_lock
-from tangent_jax.core.identities import program_reading
-from tangent_jax.core.progress import tell
+from tangent_jax.core.checks import InputError, expect, require, whole_number
+from tangent_jax.core.identities import identity, program_reading
+from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Rows
-from tangent_jax.core.urls import CACHE, is_url, scratch_of
 from tangent_jax.data.decode import MOST_PIXELS, size_of
 from tangent_jax.data.formats import decoders
-from tangent_jax.data.preprocessing import sides
 from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
+from tangent_jax.io import placement
+from tangent_jax.io.files import expand_path, fingerprint, hold_lock
+from tangent_jax.io.progress import tell
 from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.models.layout import first_folder
+from tangent_jax.models.preprocessing import sides
 from tangent_jax.models.protocol import Arrays, Model, is_floating
 from tangent_jax.models.shared_rows import fetch_rows, share_rows
+from tangent_jax.remote.urls import CACHE, is_url, scratch_of
 from tangent_jax.train.batches import Batches, OnDevice
 
 FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
@@ -46,7 +47,6 @@ OR_SKIP = ", or skip it by skip_unreadable"
 FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
 
 
-@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
     """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
@@ -102,7 +102,6 @@ class Features:
         return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Cache:
     """The folder of cached features, and how they are computed.
@@ -152,7 +151,6 @@ class Cache:
         return folders
 
 
-@public
 def features(
     model: Model, w: Tree, examples: Examples, stage: int, cache: Cache | None = None, dtype: Any = None
 ) -> Features:

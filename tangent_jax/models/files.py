@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import expect, trees
-from tangent_jax.core.records import convert
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect
+from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model
 

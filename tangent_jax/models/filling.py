@@ -16,9 +16,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, expect, placement, progress_bar
+from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
+from tangent_jax.io import placement
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import Model, prepare

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import InputError
-from tangent_jax.core.progress import tell
-from tangent_jax.core.records import convert, parse_json
-from tangent_jax.core.tensors import read_tensors
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.progress import tell
+from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.tensors import read_tensors
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

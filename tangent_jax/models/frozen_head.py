@@ -20,12 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, expect, finite_number, refusal, require, trees
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.tensors import read_tensors
-from tangent_jax.core.urls import local_copy
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, finite_number, refusal, require
+from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.io.tensors import read_tensors
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
+from tangent_jax.remote.urls import local_copy
 from tangent_jax.rules import contract, unit_length
 
 EMBEDDINGS, HEAD, PROJECTION = "head/embeddings", "head/", "projection/"
@@ -33,7 +34,6 @@ SCALE = 100.0  # the limit in CLIP's own training
 BEFORE = "Begin with the model as it was before"
 
 
-@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenHead:
     """Embeddings of named classes, "c d", of any length, and the logit scale, exp(logit_scale) in CLIP.
@@ -90,7 +90,6 @@ def first_and_more(names: Sequence[str], others: Sequence[str]) -> str:
     return ", ".join(map(repr, lone[:5])) + (f" and {len(lone) - 5} more" if len(lone) > 5 else "")
 
 
-@public
 def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     """The head in a safetensors file.
 

@@ -19,12 +19,12 @@ from flax.errors import TraceContextError
 from jax import Array
 from jax.tree_util import GetAttrKey, keystr
 
-from tangent_jax.core import InputError, Tree, expect, identity, refusal, require, trees
-from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import failure
-from tangent_jax.core.identities import primitives, program_reading
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, failure, refusal, require
+from tangent_jax.core.identities import identity, primitives, program_reading
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import Arrays, stages_run
 
 Stage = Callable[[Any, Array], Array]
@@ -143,7 +143,6 @@ class FunctionModel:
         return {paths.get(name, name): tensor for name, tensor in tensors.items()}
 
 
-@public
 def model_of(
     stages: Sequence[Stage],
     w: Any,

@@ -12,13 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, expect, instance, require
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect, instance, require
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 
 
-@public
 def body(tree: Tree) -> Tree:
     """The leaves of a model without its head.
 
@@ -43,7 +42,6 @@ def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:
     return jax.tree.map(lambda leaf: leaf[..., chosen], tree["head"])
 
 
-@public
 def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> Predictor:
     """The predictor of some of its classes, in the order of `own`: its outputs are those columns, bit for bit.
 
@@ -71,7 +69,6 @@ def relabel(features: Features, classes: Sequence[str], own: Sequence[str]) -> F
     return dataclasses.replace(features, targets=targets)
 
 
-@public
 def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
     """The features of the images of `own` classes, with class indices among these.
 
@@ -83,7 +80,6 @@ def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -
     return relabel(features.take(rows), classes, own)
 
 
-@public
 def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     """The classes with images in the features, in the order of `classes`.
 
@@ -96,7 +92,6 @@ def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(classes[int(label)] for label in present)
 
 
-@public
 def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:
     """The tangent weights of a component of `own` classes, as a component of all `classes`, at the anchor of `predict`.
 

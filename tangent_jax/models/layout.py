@@ -11,9 +11,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tangent_jax.core import require
-from tangent_jax.core.files import write_whole
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.checks import require
+from tangent_jax.io.files import write_whole
+from tangent_jax.io.records import convert, parse_json
 
 CHUNK = 64  # rows of a chunk, which lies in one file
 FILE_BYTES = 4 << 30

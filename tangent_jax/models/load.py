@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import InputError, expect, refusal, require, trees, unexpected, urls
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path, write_whole
-from tangent_jax.core.git_lfs import check_no_pointer
-from tangent_jax.core.progress import tell
-from tangent_jax.core.records import convert, parse_json
-from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.data.preprocessing import Preprocessing
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, refusal, require, unexpected
+from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.progress import tell
+from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.architectures import architectures, with_pretrained_cfg
 from tangent_jax.models.family import Family
@@ -41,11 +40,13 @@ from tangent_jax.models.folders import (
 )
 from tangent_jax.models.left_out import left_out
 from tangent_jax.models.parametrize import WRAPPERS, unwrap
+from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.recognise import recognise
 from tangent_jax.models.resnet import weights as resnet
 from tangent_jax.models.session import SESSION, FirstSession, decode_session, encode_session
 from tangent_jax.models.vit import weights as vit
+from tangent_jax.remote import urls
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
@@ -59,7 +60,6 @@ METADATA = "tangent_jax"
 """The metadata key of a Description."""
 
 
-@public
 def load(source: str | os.PathLike, architecture: str | None = None, ignore_config: Sequence[str] = ()) -> Pretrained:
     """Reads a pre-trained model, such as a Vision Transformer or a ResNet.
 
@@ -108,7 +108,6 @@ def is_made(source: str) -> bool:
     return source in EMBEDDED or source.startswith("random:")
 
 
-@public
 def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """Writes a model to one .safetensors file, whole or not at all; `load` restores model and weights.
 

@@ -12,13 +12,12 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from tangent_jax.core import check_stop, expect, progress_bar, whole_number
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.io.progress import check_stop, progress_bar
 from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import FeatureMap
 
 
-@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class MappedOnce(Features):
     """Features whose rows by a feature map are computed once, for all parts of them; made by `map_once`.
@@ -59,7 +58,6 @@ class SharedRows:
         return self.values[at]
 
 
-@public
 def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     """The same features, with rows by this map that stay in memory once computed.
 
@@ -73,7 +71,6 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)), mapped=data.inputs)
 
 
-@public
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     """The features of all examples, "n k", f32; features of `map_once` are computed once.
 
@@ -96,7 +93,6 @@ def compute_rows(map_: FeatureMap, data: Features, batch: int) -> np.ndarray:
     return rows_by_depth(map_, data, (map_.blocks,), batch)[0]
 
 
-@public
 def rows_by_depth(map_: FeatureMap, data: Features, depths: tuple[int, ...], batch: int = 32) -> np.ndarray:
     """The features of all examples by the last 0, 1, ... blocks, for each of `depths`, "l n k", f32, in one pass.
 

@@ -25,8 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import InputError, Tree, expect, identity, require, trees, whole_number
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, require, whole_number
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
 from tangent_jax.models.anchor import Pretrained, fingerprints
@@ -41,7 +43,6 @@ SUMS = ("counts", "gram", "sums")
 """The leaves of a component of statistics (solver/statistics.py)."""
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class FeatureSettings:
     """The arguments of `feature_map` besides the pre-trained model, and the compute dtype; these decide the features.
@@ -77,7 +78,6 @@ class FeatureSettings:
         return identity(dataclasses.astuple(self), anchor)
 
 
-@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["predict", "projection", "center", "root"],
@@ -280,7 +280,6 @@ def default_blocks(depth: int) -> int:
     return max(1, round(2 * depth / 3))
 
 
-@public
 def feature_map(
     pretrained: Pretrained,
     parts: tuple[str, ...] = ("h", "ntk"),
@@ -337,7 +336,6 @@ def outputs_of(head: Tree, k: int, function: str) -> int:
     return c
 
 
-@public
 def score_rows(head: Tree, rows: Any) -> Any:
     """The scores "n c" of rows of features "n k" by a head of `Statistics.solve`: (rows - center) kernel + bias.
 

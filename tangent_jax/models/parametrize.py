@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, require, trees, whole_number
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require, whole_number
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.frozen_head import WithFrozenHead
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe, total

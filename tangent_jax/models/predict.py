@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, expect, one_of, require, trees
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, one_of, require
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
@@ -31,7 +32,6 @@ LINEARIZATIONS = ("closed_form", "autodiff")
 """The ways to compute a tangent: by the model's `dual`, or by `jax.jvp`."""
 
 
-@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["w"],
@@ -129,7 +129,6 @@ class Predictor:
         return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
 
 
-@public
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """The linearized model: the tangent in the last `blocks` blocks, final norm and head, f_w(x) + J_w f(x) . dw.
 
@@ -143,7 +142,6 @@ def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **op
     return Predictor(pretrained.w, pretrained.model, subset, "taft", session=pretrained.session, **options)
 
 
-@public
 def nonlinear(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:
     """Non-linear fine-tuning of the same leaves, f_{w + dw}(x): the baseline of `tangent`.
 

@@ -17,10 +17,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tangent_jax.core import InputError
-from tangent_jax.core.progress import tell
-from tangent_jax.core.records import convert
-from tangent_jax.data.preprocessing import (
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.progress import tell
+from tangent_jax.io.records import convert
+from tangent_jax.models.files import Tensors
+from tangent_jax.models.preprocessing import (
     CLIP,
     IMAGENET,
     INCEPTION,
@@ -29,7 +30,6 @@ from tangent_jax.data.preprocessing import (
     Preprocessing,
     check_image_size,
 )
-from tangent_jax.models.files import Tensors
 
 RESAMPLES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters by Pillow's numbers."""

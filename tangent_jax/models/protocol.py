@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, require, trees
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.data.preprocessing import ImageSize, Preprocessing
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.models.preprocessing import ImageSize, Preprocessing
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Arrays:
     """Inputs that are arrays of a dtype; whole numbers, such as token ids in "int32", stay whole numbers.
@@ -146,7 +146,6 @@ def draw(model: Model, paths: list[str], key: Array) -> Tree:
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 
-@public
 def initial_weights(model: Model, key: Array) -> Tree:
     """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L).
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tangent_jax.core import InputError
-from tangent_jax.core.records import short
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.records import short
 from tangent_jax.models.family import Naming
 from tangent_jax.models.files import Tensors
 from tangent_jax.models.left_out import AVERAGES, left_out, without

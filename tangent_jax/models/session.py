@@ -9,10 +9,8 @@ import math
 import re
 from typing import Any
 
-from tangent_jax.core import InputError, expect
-from tangent_jax.core.boundary import public_class
-from tangent_jax.core.checks import visible
-from tangent_jax.core.records import convert, parse_json, plain, seal_fields
+from tangent_jax.core.checks import InputError, expect, visible
+from tangent_jax.io.records import convert, parse_json, plain, seal_fields
 
 SESSION = "first_session"
 """The metadata key of a FirstSession."""
@@ -24,7 +22,6 @@ REMEDY = (
 )
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Paid:
     """The privacy budget that a first session spent; `private` is False if a fixed seed drew the noise.
@@ -50,7 +47,6 @@ class Paid:
         return words if self.private else f"no privacy, as a fixed seed drew the noise ({words})"
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class FirstSession:
     """The first session of an anchor: how it was fine-tuned, and on which images.

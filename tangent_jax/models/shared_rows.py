@@ -1,4 +1,4 @@
-"""Cached rows at a URL: fetched before rows are computed, and copied there when all are complete (core/snapshots.py).
+"""Cached rows at a URL: fetched before rows are computed, and copied there when all are complete (remote/snapshots.py).
 
     URL/TRUNK-IMAGES/    the files of a folder of cached rows, without `complete`, which describes one disk
 
@@ -7,9 +7,9 @@ Every fetched chunk is checked against its checksum before it is read, like rows
 
 from pathlib import Path
 
-from tangent_jax.core.files import file_fingerprint
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.io.files import file_fingerprint
 from tangent_jax.models.layout import holds_rows
+from tangent_jax.remote.snapshots import Remote
 
 JOURNAL = "journal.jsonl"
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 import jax
 import jax.numpy as jnp
 
-from tangent_jax.core import Tree, expect, one_of, trees, whole_number
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, one_of, whole_number
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.protocol import Model
 
 KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
@@ -26,7 +27,6 @@ FROZEN = ("head/embeddings", "projection/bias")
 """The leaves of a frozen head that no subset trains: CLIP's projection has no bias."""
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Subset:
     """The trained leaves of one model.
@@ -81,7 +81,6 @@ Kind = str | Callable[[str], bool]
 """The leaves of a subset: one of KINDS, or a function that is True for their paths."""
 
 
-@public
 def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     """The subset of a kind of leaves.
 

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from tangent_jax.core import Dual, Tree, refusal, require, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.linear.signals import Layout
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import probe

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tangent_jax.core import expect, finite_number, progress_bar, require, whole_number
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect, finite_number, require, whole_number
+from tangent_jax.io.progress import progress_bar
 
 EPSILONS = (1e-3, 100.0)
 """The range of budgets: rounding hides smaller ones, larger ones give no protection."""
@@ -31,7 +31,6 @@ Steps = tuple[float, float, int]
 """(noise multiplier, Poisson rate, how many steps)."""
 
 
-@public
 def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_rate: float = 1.0) -> float:
     """The epsilon of `steps` Gaussian steps at `delta`.
 
@@ -138,7 +137,6 @@ def self_compose(loss: Any, steps: int) -> Any:
     return total.compose(loss.self_compose(rest)) if rest else total
 
 
-@public
 def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_rate: float = 1.0) -> float:
     """The smallest noise multiplier with which `steps` Gaussian steps cost at most (epsilon, delta).
 

@@ -19,15 +19,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.core import Tracer
 
-from tangent_jax.core import Tree, require
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective, check_targets
 from tangent_jax.train.targets import as_targets, output_shape
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["value", "norms", "non_finite", "sensitivity"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class ClippedSum:
@@ -77,7 +76,6 @@ def of_units(present: Array) -> Array:
     return present if present.ndim == 1 else present.max(1)
 
 
-@public
 def clipped_sum(
     predict: Callable[[Tree, Array], Array],
     dw: Tree,

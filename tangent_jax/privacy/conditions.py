@@ -6,8 +6,9 @@ Example-level privacy needs examples that vmap separates, and an optimiser that 
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, expect, unexpected
+from tangent_jax.core.checks import expect, unexpected
 from tangent_jax.core.identities import CALLBACKS, primitives
+from tangent_jax.core.notation import Tree
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, apply

@@ -8,7 +8,7 @@ Not detected: both files restored from one backup (the steps since then run agai
 files forged, with correct hashes, by a person with access to the disk; a deleted folder. A job of several processes has
 one ledger, that of process 0, and no process starts a step before it is paid there.
 
-The ledger is one record that is rewritten as a whole, not a journal (core/journal.py): only its last state counts.
+The ledger is one record that is rewritten as a whole, not a journal (io/journal.py): only its last state counts.
 """
 
 import dataclasses
@@ -18,9 +18,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import InputError, placement, require
-from tangent_jax.core.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
-from tangent_jax.core.records import read_sealed, seal_fields
+from tangent_jax.core.checks import InputError, require
+from tangent_jax.io import placement
+from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
+from tangent_jax.io.records import read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
 

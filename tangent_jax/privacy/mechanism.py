@@ -17,9 +17,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import expect, finite_number, one_of, whole_number
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.records import convert
+from tangent_jax.core.checks import expect, finite_number, one_of, whole_number
+from tangent_jax.io.records import convert
 from tangent_jax.privacy.accounting import (
     NOISES,
     beside_distance,
@@ -38,7 +37,6 @@ CLIP_NORMS = (1e-12, 1e12)
 LEAST_DISCRETE = 0.25  # noise multiplier; below it, the noise would be larger than stated
 
 
-@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["clip_norm", "noise_multiplier"],
@@ -105,7 +103,6 @@ class Mechanism:
         return beside_distance(cost, self.delta, discrete)
 
 
-@public
 def make_mechanism(
     epsilon: float,
     delta: float,
@@ -160,7 +157,6 @@ def check_clip_norm(clip_norm: float | Array) -> None:
         expect(low <= clip_norm <= high, f"clip_norm in {low:g}..{high:g}", clip_norm)
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Spent:
     """A privacy account: the mechanism of a run, the steps paid for, and False if a fixed seed drew the noise.
@@ -202,7 +198,6 @@ class Spent:
         return convert(cls, fields, function, where)
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class PrivacyCost:
     """The largest cost of several accounts for one unit: (epsilon, delta); private if all of them are.
@@ -219,7 +214,6 @@ class PrivacyCost:
     neighbouring: str = NEIGHBOURING["example"]
 
 
-@public
 def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost:
     """The cost of several accounts, each with the names of the units that its component saw.
 

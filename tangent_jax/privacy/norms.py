@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.clipping import ClippedSum, clip_scales, of_units
@@ -31,7 +31,6 @@ from tangent_jax.train.objective import Objective
 ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at most 0.03 on tokens that cancel
 
 
-@public
 def clipped_sum_closed_form(
     predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float | Array
 ) -> ClippedSum:

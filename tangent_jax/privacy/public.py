@@ -24,8 +24,9 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from tangent_jax.core import InputError, Tree, expect, require, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, require
+from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, layout
 from tangent_jax.models.features import Features, input_dtype
 from tangent_jax.models.predict import Predictor
@@ -39,7 +40,6 @@ Moments = dict[str, tuple[np.ndarray, Layout]]
 """Second moments "h i i" of the inputs of kernels, up to a factor, and how the kernels' axes meet their inputs."""
 
 
-@public
 def whiten(predict: Predictor, public: Features | None = None, private: Features | None = None) -> Predictor:
     """The predictor with kernels in whitened coordinates; `unwhiten` converts its dw back.
 
@@ -115,7 +115,6 @@ def layouts(predict: Predictor) -> dict[str, Layout]:
     return found
 
 
-@public
 def check_public(function: str, public: Collection[str], private: Collection[str]) -> None:
     """Raises InputError if an image is public and private, by content identifiers.
 
@@ -144,7 +143,6 @@ def inverse_root(a: np.ndarray) -> jax.Array:
     return jnp.asarray(np.stack(roots), a.dtype)
 
 
-@public
 def unwhiten(predict: Predictor, dw: Tree) -> Tree:
     """The tangent weights in the original coordinates: R dV for each whitened dV, other leaves unchanged.
 

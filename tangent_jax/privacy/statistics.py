@@ -30,8 +30,8 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import Tree, expect, require, whole_number
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import expect, require, whole_number
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
 from tangent_jax.models.mapped import rows_of
@@ -66,7 +66,6 @@ class Picked(Loss):
 OBJECTIVE = Objective(Picked())
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["classes", "size", "shares"])
 @dataclasses.dataclass(frozen=True)
 class Contribution:
@@ -144,7 +143,6 @@ def triangle(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return i, j, np.where(i == j, 1, 2**0.5).astype(np.float32)
 
 
-@public
 def on_sphere(
     map_: FeatureMap, public: Features | None = None, private: Features | None = None, *, whiten: bool = True
 ) -> FeatureMap:
@@ -177,7 +175,6 @@ def on_sphere(
     return dataclasses.replace(map_, center=jnp.asarray(center, jnp.float32), root=root)
 
 
-@public
 def release_statistics(
     map_: FeatureMap,
     data: Features,
@@ -208,7 +205,6 @@ def release_statistics(
     return step.statistics(fitted, map_, rows, classes), fitted
 
 
-@public
 def contributions(
     map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
 ) -> tuple[Contribution, Features, dict[str, Any]]:
@@ -227,7 +223,6 @@ def contributions(
     return step, dataclasses.replace(data, inputs=rows_of(map_, data)), settings
 
 
-@public
 def denoise(noised: Statistics, deviation: float) -> Statistics:
     """The statistics that a head is solved from: shrunk class means, and no negative variance.
 

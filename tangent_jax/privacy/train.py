@@ -22,9 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, placement, trees, whole_number
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.identities import program
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -124,7 +126,6 @@ def _private_step(state: State, *arguments: Any, traced: str = "") -> tuple[Stat
     return after, norms_of(gradient, state.dw, after.dw)
 
 
-@public
 def fit_private(
     predict: Predict,
     data: Any,

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import expect, instance, placement
-from tangent_jax.core.checks import SPEAKER
-from tangent_jax.core.progress import tell
+from tangent_jax.core.checks import expect, instance
 from tangent_jax.data.identifiers import content_identifier
+from tangent_jax.io import placement
+from tangent_jax.io.progress import tell
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
@@ -34,7 +34,7 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
         batches = as_batches(data, MICRO_BATCH)
         copies = most_copies(data, batches)
         if copies > 1:
-            tell(f"{SPEAKER.get()}: an example is there {copies} times: epsilon protects one copy, not all")
+            tell(f"an example is there {copies} times: epsilon protects one copy, not all")
         return batches, batches.rows[:, None]
     do = "Pass Batches(..., owners=names), or features with owners"
     expect(getattr(data, "owners", None) is not None, "the owner of every example", "none", do)

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tangent, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tangent
 from tangent_jax.rules.probe import widen
 
 

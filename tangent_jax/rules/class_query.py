@@ -25,7 +25,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent
+from tangent_jax.core.notation import Dual, Tangent
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import bilinear, contract, dense, scale, shift, total
 from tangent_jax.rules.rotary import Turns, turn_back

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent
+from tangent_jax.core.notation import Dual, Tangent
 from tangent_jax.rules import probe
 from tangent_jax.rules.products import scale, shift, total
 

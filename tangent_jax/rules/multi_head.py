@@ -3,7 +3,7 @@
 import jax
 from jax import Array
 
-from tangent_jax.core import Tangent
+from tangent_jax.core.notation import Tangent
 from tangent_jax.rules import cudnn
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import contract

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent
+from tangent_jax.core.notation import Dual, Tangent
 from tangent_jax.rules import probe
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tangent
+from tangent_jax.core.notation import Tangent
 
 
 class Turns(NamedTuple):

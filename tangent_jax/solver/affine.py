@@ -14,7 +14,8 @@ from jax import Array
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from tangent_jax.core import Tree, expect
+from tangent_jax.core.checks import expect
+from tangent_jax.core.notation import Tree
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.targets import Predict
 

@@ -24,15 +24,15 @@ import scipy.linalg
 from jax import Array
 from threadpoolctl import threadpool_limits
 
-from tangent_jax.core import Tree, require, trees
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, Probed, layout
 from tangent_jax.rules.probe import widen
 
 LARGEST_BLOCK = 4096  # numbers of a gain or bias; larger leaves have one block per row of the last axis
 
 
-@public_class
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["kernels", "blocks", "count", "sums"],

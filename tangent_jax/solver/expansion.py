@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import require
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import require
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.train.objective import Objective
@@ -89,7 +88,6 @@ class Expansion(NamedTuple):
         return effects
 
 
-@public
 def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, objective: Objective) -> Expansion:
     """The expansion of a convex objective at its optimum.
 

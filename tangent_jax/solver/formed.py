@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from tangent_jax.core import Tree, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Formed, Fresh, Steps, form
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.passes import Part, Summed, products_of, room
@@ -66,7 +66,6 @@ def add_products(
     return Summed(trees.plus(total.total, parts.jacobian.apart(sums, total.total)), norms)
 
 
-@public
 def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], np.ndarray]:
     """The function of steps "k ..." to the changes J q of the outputs, "k n c"; J is formed once if it fits.
 

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import Tree, expect, instance, progress_bar
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core.checks import expect, instance
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.linear.gram import Rows
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
@@ -34,7 +35,6 @@ from tangent_jax.train.objective import Objective, as_objective, make_objective
 LARGEST = 20_000  # examples x outputs
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """The tangent kernel on the training examples, with the loss's targets and weights.
@@ -57,7 +57,6 @@ class Kernel:
     precision: np.ndarray
     penalty: float
 
-    @public
     def solve(self, penalty: float | None = None) -> "KernelSolution":
         """The optimum for a penalty (None: the objective's), Lambda = n penalty.
 
@@ -81,7 +80,6 @@ class Kernel:
         relative = float(np.linalg.norm(residual) / np.linalg.norm(right))
         return KernelSolution(self, total, a.reshape(self.centers.shape), inverse, relative)
 
-    @public
     def choose(
         self, penalties: Sequence[float], metric: Metric | None = None
     ) -> tuple["KernelSolution", list[dict[str, float]]]:
@@ -101,7 +99,6 @@ class Kernel:
         return best[1], rows[::-1]
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class KernelSolution:
     """An optimum by the kernel: `a`, "n c", `inverse` M^-1, and the relative `residual` of M a = t - f_0.
@@ -188,7 +185,6 @@ class KernelSolution:
         return rows.outputs + (cross[:, flat] @ a).reshape(rows.shape)
 
 
-@public
 def make_kernel(
     predict: Predictor, data: Batches | Data, objective: Objective | None = None, *, example_weights: Any = None
 ) -> Kernel:

@@ -27,9 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, finite_number, placement, require, trees, whole_number
-from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import speaking
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, finite_number, require, whole_number
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
 from tangent_jax.linear import cg
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
@@ -70,7 +71,6 @@ class Place:
     began: float = 0.0
 
 
-@public
 def solve_many(
     predict: Predict,
     data: Batches | Data,
@@ -125,8 +125,7 @@ def solve_many(
 def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
     """Yields the problems as their rows of example weights are read."""
     for turn, row in enumerate(rows):
-        with speaking("solve_many"):  # which has returned
-            v = as_example_weights(row, len(problem.batches), problem.dtype)
+        v = as_example_weights(row, len(problem.batches), problem.dtype)
         count = turn + 1 if steps is None else len(steps)
         require(turn < count, "solve_many", "a start for each row of example_weights", f"{count} starts")
         yield Asked(turn, v, None if steps is None else steps[turn])

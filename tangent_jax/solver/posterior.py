@@ -19,8 +19,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tangent_jax.core import expect, of_shape, progress_bar, trees
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, of_shape
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.linear import cg
 from tangent_jax.linear.gram import own_gram
 from tangent_jax.models.predict import Predictor
@@ -34,7 +35,6 @@ from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import check_indices
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class KernelPosterior:
     """The posterior of a fit by the kernel; `scale`: tau of the best leave-one-out likelihood.
@@ -65,7 +65,6 @@ class KernelPosterior:
         return solution.left_out(), self.scale * (whole - noise)
 
 
-@public
 def make_posterior(solution: KernelSolution) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
@@ -79,7 +78,6 @@ def make_posterior(solution: KernelSolution) -> KernelPosterior:
     return KernelPosterior(solution, float(solution.total_penalty * squared / r.size))
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class SolverPosterior:
     """The posterior at an optimum of any size: one linear solve for each input and output; J is not stored.
@@ -102,7 +100,6 @@ class SolverPosterior:
     passes: int = 200
     example_weights: Any = None
 
-    @public
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
         expect(self.objective.penalty > 0, "penalty > 0", float(self.objective.penalty))
@@ -126,7 +123,6 @@ class SolverPosterior:
         return np.stack(outputs), np.stack(covariances)
 
 
-@public
 def probabilities(
     outputs: np.ndarray, covariance: np.ndarray | None, beta: float, samples: int = 0, seed: int = 0
 ) -> np.ndarray:
@@ -153,7 +149,6 @@ def probabilities(
     return softmax(beta * (outputs + np.einsum("mck,smk->smc", root, draws)), -1).mean(0)
 
 
-@public
 def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
     """(beta, mean loss): the beta between 1e-3 and 1e3 with the least mean -log p of the targets, class indices.
 

@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, placement, progress_bar, require, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
@@ -21,7 +24,6 @@ from tangent_jax.train.batches import as_inputs
 BATCH = 32  # examples whose signals are computed at once
 
 
-@public
 def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
     """The rows of J for every input and output, by one backward pass per output, in f64.
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.linear import cg
 from tangent_jax.linear.leading import Leading
 from tangent_jax.solver import passes

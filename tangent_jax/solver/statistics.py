@@ -29,19 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core import (
-    InputError,
-    Tree,
-    check_stop,
-    expect,
-    finite_number,
-    instance,
-    one_of,
-    progress_bar,
-    require,
-    trees,
-)
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, finite_number, instance, one_of, require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import check_stop, progress_bar
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.features import Features
 from tangent_jax.models.mapped import rows_of
@@ -105,7 +96,6 @@ class Settings(NamedTuple):
         return self
 
 
-@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
     """G "k k", B "c k" and counts "c" of examples' features, f64; they add, over classes of any names.
@@ -142,7 +132,6 @@ class Statistics:
     def __radd__(self, zero: int) -> "Statistics":
         return self if zero == 0 else NotImplemented
 
-    @public
     def of_classes(self, classes: Sequence[str]) -> "Statistics":
         """The same statistics over these classes, in this order; new classes have no example."""
         names = check_classes("Statistics.of_classes", classes)
@@ -153,7 +142,6 @@ class Statistics:
         sums[at], counts[at] = self.sums, self.counts
         return dataclasses.replace(self, sums=sums, counts=counts, classes=names)
 
-    @public
     def solve(self, settings: Settings | None = None) -> Tree:
         """The head {"center": "k", "kernel": "k c", "bias": "c"}, f32, in the order of `classes`.
 
@@ -206,7 +194,6 @@ class Statistics:
         spread[np.diag_indices(len(spread))] += ROUNDING * self.of_parts(np.diag(self.gram))
         return spread
 
-    @public
     def leave_one_out(self, rows: np.ndarray, targets: np.ndarray, settings: Settings) -> np.ndarray:
         """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
 
@@ -273,7 +260,6 @@ class Statistics:
         return np.where(later, balance * scales, 1.0)
 
 
-@public
 def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) -> Statistics:
     """The statistics of examples: one pass.
 
@@ -300,7 +286,6 @@ def checked_rows(map_: FeatureMap, data: Features) -> np.ndarray:
     return rows
 
 
-@public
 def statistics_of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
     """The statistics of examples with known feature rows; classes without examples are left out.
 
@@ -430,7 +415,6 @@ def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.n
     return (n - 1) * (cross - 0.5 * squares)
 
 
-@public
 def choose_settings(
     train: Statistics, rows: np.ndarray, targets: np.ndarray, ways: Sequence[str] = ("lda",), left_out: bool = False
 ) -> tuple[Settings, int]:

@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, expect, placement, show_progress, trees
-from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import visible
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, visible
+from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
+from tangent_jax.io import placement
+from tangent_jax.io.progress import show_progress
 from tangent_jax.models.features import Features
 from tangent_jax.models.heads import classes_in, relabel, restrict
 from tangent_jax.models.predict import Predictor
@@ -108,7 +110,6 @@ class Shards:
         return {name: rows for name, rows in left.items() if len(rows)}
 
 
-@public
 def fill(
     store: Store,
     shards: Shards,

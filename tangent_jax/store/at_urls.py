@@ -3,7 +3,7 @@
     URL/TRUNK-IMAGES/       of a cache: a folder that names a removed image is emptied; its rows are computed again
     URL/state, URL/*        of a run: its component, factors, released steps and checkpoints
 
-A folder is erased only if its content shows that it belongs to the removal; whole or not at all (core/snapshots.py).
+A folder is erased only if its content shows that it belongs to the removal; whole or not at all (remote/snapshots.py).
 Versions that a bucket keeps stay.
 """
 
@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tangent_jax.core import trees, urls
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.core import trees
 from tangent_jax.data.identifiers import hidden
+from tangent_jax.remote import urls
+from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core.boundary import public_class
-from tangent_jax.core.files import hold_lock, holder_of, inside, write_whole
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.io.files import hold_lock, holder_of, inside, write_whole
+from tangent_jax.io.records import convert, parse_json
 from tangent_jax.store.disk import CLAIMS, Disk
 
 
@@ -27,7 +26,6 @@ class Groups:
     groups: tuple[tuple[str, ...], ...]
 
 
-@public_class
 class Claims:
     """The claims on the groups of a store's shards.
 

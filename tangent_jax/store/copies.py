@@ -1,6 +1,6 @@
 """A store copied to a URL and back: `push` and `pull`, each whole or not at all, resumed where one was killed.
 
-The URL holds the store's files by their SHA-256, as its journal names them, under an index (core/snapshots.py). The
+The URL holds the store's files by their SHA-256, as its journal names them, under an index (remote/snapshots.py). The
 journal decides which copy is ahead: each line holds the hash of the previous one, so one copy's journal is the start of
 the other's, or the copies have diverged. A push is refused if the URL has lines that this store lacks, and a pull if
 this store has lines that the URL lacks. Claims and locks are not copied: they belong to one machine's processes.
@@ -13,16 +13,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import InputError, expand_path, require
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import file_fingerprint, fingerprint, inside, write_whole_folder
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.core.checks import InputError, require
+from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, write_whole_folder
+from tangent_jax.io.journal import Journal
+from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.disk import MARKS, Disk, is_store
 from tangent_jax.store.kinds import check_file
 
 
-@public
 def push(store: Disk, url: str) -> dict[str, Any]:
     """Copies the store to a URL; returns the numbers of its journal's lines, of its files, and of files copied now.
 
@@ -48,7 +46,6 @@ def push(store: Disk, url: str) -> dict[str, Any]:
     return {"lines": len(lines), "files": len(files), "copied": new}
 
 
-@public
 def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """Copies a store from a URL to a folder, a new one or one with an earlier state of the store; returns as `push`.
 

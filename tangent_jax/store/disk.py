@@ -30,12 +30,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, check_stop, expect, require, trees
-from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.records import parse_json, read_sealed, seal_fields
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, require, visible
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
+from tangent_jax.io.journal import Journal
+from tangent_jax.io.progress import check_stop
+from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.factors import as_tree, from_tree, of_subset
 from tangent_jax.store.files import encode_component, read_component, read_metadata
@@ -257,7 +258,6 @@ class Factors(Mapping[str, Curvature]):
         return self.store.factors(name)
 
 
-@public
 def is_store(path: Path) -> bool:
     """True for the folder of a store, complete or damaged.
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import Tree, refusal, require, trees
-from tangent_jax.core.boundary import public
-from tangent_jax.core.records import convert
+from tangent_jax.core import trees
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.records import convert
 from tangent_jax.linear.signals import Layout
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.files import read_component, write_component
@@ -54,7 +55,6 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
     return Curvature(kernels, blocks, count, tuple(sorted(layouts.items())), anchor, sums, biases)
 
 
-@public
 def write_factors(path: str | os.PathLike, factors: Curvature) -> None:
     """Writes Kronecker factors to a file.
 
@@ -66,7 +66,6 @@ def write_factors(path: str | os.PathLike, factors: Curvature) -> None:
     write_component(path, *as_tree(factors))
 
 
-@public
 def read_factors(path: str | os.PathLike) -> Curvature:
     """Reads the factors of `write_factors`; InputError for altered ones, or another kind of file.
 
@@ -83,7 +82,6 @@ def of_subset(factors: Curvature, paths: tuple[str, ...]) -> bool:
     return {*factors.kernels, *factors.blocks} <= {*paths}
 
 
-@public
 def widen_factors(factors: Curvature, classes: Sequence[str], own: Sequence[str]) -> Curvature:
     """The factors of a component of `own` classes under a square loss, as for a component of all `classes`.
 
@@ -112,7 +110,6 @@ def isotropic(g: np.ndarray, count: int) -> np.ndarray:
     return np.mean(np.diagonal(g, axis1=1, axis2=2), -1)[:, None, None] * np.eye(count)
 
 
-@public
 def body_factors(factors: Curvature) -> Curvature:
     """The factors of the leaves below the head, for the anchor without its head.
 

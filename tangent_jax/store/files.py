@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import Tree, expect, refusal, trees, unexpected, urls
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path, fingerprint, write_whole
-from tangent_jax.core.tensors import encode, read_header, read_tensors
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, refusal, unexpected
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path, fingerprint, write_whole
+from tangent_jax.io.tensors import encode, read_header, read_tensors
+from tangent_jax.remote import urls
 
 
 def binding(tree_fingerprint: str, metadata: Mapping[str, str]) -> str:
@@ -30,7 +32,6 @@ def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str
     return encode(flat, {**metadata, "binding": binding(tree_fingerprint, metadata)})
 
 
-@public
 def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
     """Writes tangent weights and their metadata to a file or a URL, whole or not at all; InputError for a folder.
 
@@ -47,7 +48,6 @@ def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, st
     return write_whole(path, content)
 
 
-@public
 def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
     """(dw, metadata) of a file of tangent weights, or of a URL; the leaves are read-only memory maps.
 

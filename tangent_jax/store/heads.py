@@ -10,8 +10,9 @@ Zhuang et al. 2022 (analytic class-incremental learning): A_s is all that a line
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tangent_jax.core import Tree, expect, trees
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
@@ -23,7 +24,6 @@ from tangent_jax.store.sums import Mapped
 from tangent_jax.train.losses import LOSSES, SquareLoss
 
 
-@public_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class Joined:
     """Components of several class sets, as components of one model with the outputs `classes`.
@@ -42,7 +42,6 @@ class Joined:
     factors: Mapping[str, Curvature]
 
 
-@public
 def join(
     store: Store,
     predict: Predictor | None = None,
@@ -110,7 +109,6 @@ def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
     expect(alike, expected, origin.recipe.loss, "Train all alike")
 
 
-@public
 def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
     """The classes of all heads, sorted.
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.core import InputError, Tree, expect, instance, of_shape, trees
-from tangent_jax.core.boundary import public
-from tangent_jax.core.checks import speaking
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, about, expect, instance, of_shape
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
 from tangent_jax.models.ntk import FeatureSettings
@@ -88,7 +88,7 @@ class SumsOfFeatures(TangentWeights):
 
         def wide(name: str, own: Tree) -> Tree:
             origin = origins[name]
-            with speaking(f"Store, component {name}"):  # runs in the thread that reads ahead
+            with about(f"component {name}"):  # runs in the thread that reads ahead
                 self.check(own, origin)  # another machine may have written the file, past the checks of `add`
             return widen(own, origin.classes, classes)
 
@@ -98,7 +98,6 @@ class SumsOfFeatures(TangentWeights):
         return compose(summands, dict.fromkeys(summands, 1.0))
 
 
-@public
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
     """The kind of these components: its methods check that they fit, and sum them.
 
@@ -166,7 +165,7 @@ class SumOfComponents(Statistics):
             return super().system(settings)
         except InputError:
             for name, own in self.components.items():
-                with speaking(f"Store, component {name}"):
+                with about(f"component {name}"):
                     kind_of([self.origins[name]]).check_new(own, self.origins[name])
             raise
 
@@ -186,7 +185,7 @@ def check_file(path: Path, name: str) -> None:
     """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
     dw, metadata = read_component(path, check=False)
     origin = Provenance.from_json(metadata.get("provenance", ""), name)
-    with speaking(f"Store, {name}"):
+    with about(f"component {name}"):
         kind_of([origin]).check_new(dw, origin)
 
 

@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, finite_number, one_of, progress_bar, require, trees
-from tangent_jax.core.boundary import public, public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import finite_number, one_of, require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.solver.curvature import Curvature, check_factors
 from tangent_jax.store import sums
 from tangent_jax.store.ties import ties
 
 
-@public
 def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how: str, penalty: float = 1e-3) -> Tree:
     """Merges components into one: by their mean, weighted by their Kronecker factors, or by another of MERGES.
 
@@ -47,7 +48,6 @@ def merge(components: Mapping[str, Tree], factors: Mapping[str, Curvature], how:
     return MERGES[one_of("how", how, MERGES)].function(components, factors, penalty)
 
 
-@public_class
 class Merger:
     """The merge of components at any penalty: sums and decompositions are computed once.
 

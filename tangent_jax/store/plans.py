@@ -15,15 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
-from tangent_jax.core import InputError, expect, one_of, require
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import fingerprint
+from tangent_jax.core.checks import InputError, expect, one_of, require, visible
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Dataset
+from tangent_jax.io.files import fingerprint
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.sessions import anchors_that_saw
 from tangent_jax.store.store import Store
@@ -48,7 +46,6 @@ class Holding:
     impossible: dict[str, str]
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class RemovalPlan:
     """The effect that a removal would have on a store in its present state.
@@ -90,7 +87,6 @@ class RemovalPlan:
             require(reason is None, "remove", f"components that allow {how}", f"{name}: {reason}", do)
 
 
-@public
 def plan_removal(
     store: Store,
     *,

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core import expect, machine, require, urls
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import fingerprint
+from tangent_jax.core.checks import expect, require, visible
 from tangent_jax.core.names import normal_name
-from tangent_jax.core.records import convert, parse_json, plain
 from tangent_jax.data import Preprocessing
 from tangent_jax.data.owners import Owner
+from tangent_jax.io import machine
+from tangent_jax.io.files import fingerprint
+from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.features import Features
 from tangent_jax.models.load import is_made, load
@@ -27,6 +26,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.remote import urls
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
@@ -41,7 +41,6 @@ TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
 """Fields that are equal for components of the same training."""
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """The origin of a component.
@@ -212,7 +211,6 @@ def text_of_seal(text: str, weights: str) -> str:
     return f"[{text}, {json.dumps(weights)}]"
 
 
-@public
 def make_provenance(
     predict: Predictor | FeatureMap, recipe: Recipe | None = None, classes: Sequence[str] = ()
 ) -> Provenance:

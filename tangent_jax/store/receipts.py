@@ -10,10 +10,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tangent_jax.core import InputError, require
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import fingerprint, open_plain
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.core.checks import InputError, require
+from tangent_jax.io.files import fingerprint, open_plain
+from tangent_jax.io.records import convert, parse_json
 
 DELETED = (
     "The removed components, and every composition that held them, are deleted from this store. What is composed now "
@@ -68,7 +67,6 @@ class Optimum:
     converged: bool
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Receipt:
     """The record of a removal; fingerprints name the components.
@@ -114,7 +112,6 @@ def receipt_text(receipt: Receipt) -> str:
     return json.dumps({name: value for name, value in fields.items() if name != "path"}, indent=1) + "\n"
 
 
-@public
 def read_receipt(path: Path) -> tuple[Receipt, str]:
     """(the receipt in a file, the hash of its text).
 

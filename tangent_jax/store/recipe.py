@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, finite_number, one_of, require
-from tangent_jax.core.boundary import public_class
-from tangent_jax.data.preprocessing import ImageSize
+from tangent_jax.core.checks import expect, finite_number, one_of, require
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import load
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
+from tangent_jax.models.preprocessing import ImageSize
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.statistics import as_tree, checked_rows, moments
@@ -39,7 +39,6 @@ OF_FEATURES = ("weights", "architecture", "ignore_config", "dataset", "image_siz
 """The fields that a recipe of statistics uses."""
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """All settings that decide a component, except its examples. The defaults are the paper's.

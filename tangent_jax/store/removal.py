@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core import expect, machine
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import fingerprint, write_whole
+from tangent_jax.core.checks import expect
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.io import machine
+from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.models.features import Cache
 from tangent_jax.store import erasure
 from tangent_jax.store.kinds import composition, kind_of
@@ -31,7 +31,6 @@ from tangent_jax.store.store import Store
 from tangent_jax.store.sums import Mapped
 
 
-@public
 def remove(
     store: Store, plan: RemovalPlan, how: str = "drop", *, cache: Cache | None = None, weights: str | None = None
 ) -> Receipt:
@@ -64,7 +63,6 @@ def remove(
     return commit(store, plan, how, retrained, elsewhere, cache)
 
 
-@public
 def rehearse(
     store: Store, plan: RemovalPlan, how: str, *, cache: Cache | None = None, weights: str | None = None
 ) -> dict[str, Retrained]:
@@ -86,7 +84,6 @@ def rehearse(
     }
 
 
-@public
 def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
     """The Traces of `remove`: a line for each file that it would delete, and for each copy that it would not reach.
 
@@ -107,7 +104,6 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
     return Traces(files + [trace.line for trace in traces], left + elsewhere)
 
 
-@public
 def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
     """Erases the data of a plan's images outside the store, and again that of all images removed before.
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, expect, require, show_progress
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect, require
 from tangent_jax.core.names import normal_name
+from tangent_jax.core.notation import Tree
 from tangent_jax.data.sources import Dataset
+from tangent_jax.io.progress import show_progress
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.heads import classes_in, head_of, relabel
 from tangent_jax.models.predict import Predictor
@@ -22,7 +23,6 @@ from tangent_jax.store.store import Store
 from tangent_jax.train.objective import distance_bound
 
 
-@public
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
     """The predictor of a component, made by its recipe; `weights`: the present path of the weights' file.
 

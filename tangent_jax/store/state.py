@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tangent_jax.core import refusal, require
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import fingerprint
-from tangent_jax.core.records import convert
+from tangent_jax.core.checks import refusal, require, visible
 from tangent_jax.data.identifiers import hidden
+from tangent_jax.io.files import fingerprint
+from tangent_jax.io.records import convert
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import is_name

@@ -11,12 +11,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tangent_jax.core import InputError, Tree, expect, machine, require, trees, urls
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.files import expand_path, fingerprint
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, expect, require
+from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
+from tangent_jax.io import machine
+from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
+from tangent_jax.remote import urls
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.statistics import Statistics
 from tangent_jax.store import sums
@@ -34,7 +37,6 @@ ACCOUNTED = ("privacy", "examples", "owners", "public")
 """The fields of a provenance that decide a component's privacy cost, and its units."""
 
 
-@public_class
 class Store(Disk, Mapping[str, Tree]):
     """A folder of named components that compose; it survives kills, concurrent processes, and detects altered bytes.
 
@@ -90,7 +92,6 @@ class Store(Disk, Mapping[str, Tree]):
 
     # Changing
 
-    @public
     def add(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False
     ) -> None:
@@ -128,7 +129,6 @@ class Store(Disk, Mapping[str, Tree]):
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
-    @public
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, one at a time; returns their names.
 
@@ -259,7 +259,6 @@ class Store(Disk, Mapping[str, Tree]):
             factors = Mapped(factors, lambda _, own: body_factors(own))
         return merge(summands, factors, how, penalty)
 
-    @public
     def statistics(self) -> Statistics:
         """The sum of components of statistics over all their classes; neither written nor journaled.
 

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tangent_jax.core import Tree, expect, instance, require
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect, instance, require
+from tangent_jax.core.notation import Tree
 
 
 def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
@@ -76,7 +76,6 @@ def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     return total
 
 
-@public
 def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
     """The weighted sum of named components, in the order of their names; by default their mean, as in the paper.
 
@@ -112,7 +111,6 @@ def read_ahead(components: Mapping[str, Tree], names: Sequence[str]) -> Iterator
             yield coming.popleft().result()
 
 
-@public
 def greedy_soup(components: Mapping[str, Tree], score: Callable[[Tree], float]) -> list[str]:
     """The names of the greedy soup: best component first, each next one kept if the mean's score does not fall.
 

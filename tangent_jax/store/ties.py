@@ -14,7 +14,9 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from tangent_jax.core import Tree, progress_bar, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.store.sums import read_ahead, shapes_of
 
 SHARE = 0.2

@@ -21,8 +21,12 @@ import jax
 import numpy as np
 
 from tangent_jax._version import __version__
-from tangent_jax.core import InputError, Tree, expect, identity, placement, refusal, require
-from tangent_jax.core.files import (
+from tangent_jax.core.checks import InputError, expect, refusal, require
+from tangent_jax.core.identities import identity
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.rows import Rows
+from tangent_jax.io import placement
+from tangent_jax.io.files import (
     allocate,
     expand_path,
     file_fingerprint,
@@ -31,8 +35,7 @@ from tangent_jax.core.files import (
     write_whole,
     write_whole_folder,
 )
-from tangent_jax.core.records import read_sealed, seal_fields
-from tangent_jax.core.rows import Rows
+from tangent_jax.io.records import read_sealed, seal_fields
 from tangent_jax.train.batches import Batches
 
 CHECKPOINT_SECONDS = 10.0

@@ -13,11 +13,12 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from tangent_jax.core import Tree, expect, identity, placement, trees, whole_number
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.checks import speaking
-from tangent_jax.core.identities import program
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.identities import identity, program
+from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Rows, in_batches
+from tangent_jax.io import placement
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.checkpoints import position
 from tangent_jax.train.objective import alone
@@ -26,7 +27,6 @@ from tangent_jax.train.targets import Predict, as_labels, call
 Metric = Callable[[Array, Array], Array]
 
 
-@public
 def accuracy(outputs: Array, targets: Array) -> Array:
     """1 where the largest of the outputs "b c" is that of the class index in targets "b", else 0.
 
@@ -38,7 +38,6 @@ def accuracy(outputs: Array, targets: Array) -> Array:
     return (outputs.argmax(-1) == targets).astype(jnp.float32)
 
 
-@public
 def squared_error(outputs: Array, targets: Array) -> Array:
     """The squared distance of the outputs "b c" from targets of their shape, "b".
 
@@ -49,7 +48,6 @@ def squared_error(outputs: Array, targets: Array) -> Array:
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
-@public
 def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
     """predict(dw, x) for every input "n ...", "n c", in batches of one shape (the last is padded).
 
@@ -71,7 +69,6 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
     return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
 
 
-@public
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 
@@ -89,7 +86,6 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)), np.float64)))
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
@@ -114,8 +110,7 @@ class Measure:
 
     def name(self, dw: Tree) -> str:
         """The identity of predictor, data and metrics."""
-        with speaking("Measure"):
-            batches = as_batches(self.data)
+        batches = as_batches(self.data)
         predict = trees.as_pytree(self.predict)
         x, y = batches.inputs[batches.rows[:2]], batches.targets[batches.rows[:2]]
         z = call.eval_shape(predict, dw, x)

@@ -18,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, instance, placement, trees, whole_number
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, instance, whole_number
 from tangent_jax.core.identities import program
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
@@ -148,7 +150,6 @@ def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: 
     return state
 
 
-@public
 def fit(
     predict: Predict,
     data: Source,

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, instance, placement, whole_number
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect, instance, whole_number
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (
@@ -50,7 +51,6 @@ def train_epoch_many(
     return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
 
 
-@public
 def fit_many(
     predict: Predict,
     runs: Sequence[Batches],

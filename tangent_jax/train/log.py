@@ -25,9 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, placement, refusal, require
-from tangent_jax.core.boundary import public
-from tangent_jax.core.files import expand_path, write_whole
+from tangent_jax.core.checks import expect, refusal, require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
+from tangent_jax.io.files import expand_path, write_whole
 
 Row = dict[str, Any]
 
@@ -161,7 +162,6 @@ class Settings(NamedTuple):
 _SETTINGS: ContextVar[Settings | None] = ContextVar("log", default=None)
 
 
-@public
 @contextmanager
 def log_steps(
     folder: str | os.PathLike, writers: Sequence[str] = ("csv",), profile: tuple[int, int] | None = None

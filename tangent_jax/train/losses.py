@@ -17,12 +17,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from tangent_jax.core import expect, finite_number, one_of, refusal, require, trees
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, finite_number, one_of, refusal, require
 from tangent_jax.train.targets import as_labels
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Loss:
     """The base of losses: subclass it as a frozen dataclass with `__call__`; its fields are hyper-parameters.
@@ -69,7 +68,6 @@ def directions(outputs: Array, key: Array | None, count: int) -> Array:
     return jax.random.rademacher(key, (count, b, c), outputs.dtype) * count**-0.5
 
 
-@public_class
 class SquareLoss(Loss):
     """A loss that equals its `quadratic`, without a constant: sum_c p_c / 2 (f_c - t_c)^2.
 
@@ -97,7 +95,6 @@ class SquareLoss(Loss):
         return t.astype(outputs.dtype), p.astype(outputs.dtype)
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["alpha", "kappa"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class RescaledSquare(SquareLoss):
@@ -122,7 +119,6 @@ class RescaledSquare(SquareLoss):
         check_labels(targets, classes)
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class MeanSquared(SquareLoss):
@@ -146,7 +142,6 @@ class MeanSquared(SquareLoss):
         expect(targets.shape[1:] == (classes,), f"targets of the outputs' shape (n, {classes})", got, do)
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy(Loss):

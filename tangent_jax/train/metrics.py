@@ -7,11 +7,9 @@ import numpy as np
 from scipy.special import entr
 from scipy.stats import rankdata
 
-from tangent_jax.core import expect, whole_number
-from tangent_jax.core.boundary import public
+from tangent_jax.core.checks import expect, whole_number
 
 
-@public
 def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """The expected calibration error: the mean, over examples, of the gap of their bin.
 
@@ -34,7 +32,6 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     return float(np.abs(gaps).sum() / len(labels))
 
 
-@public
 def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     """The mean over examples of sum_c (p_c - [c is the label])^2.
 
@@ -49,7 +46,6 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
 
 
-@public
 def entropy(p: np.ndarray) -> np.ndarray:
     """-sum_c p_c log p_c of each example's probabilities "n c", in nats, "n".
 
@@ -62,7 +58,6 @@ def entropy(p: np.ndarray) -> np.ndarray:
     return entr(as_probabilities(p)).sum(1)
 
 
-@public
 def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
     """The area under the ROC curve: the share of pairs whose positive scores above the negative; ties count half.
 

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Tree, expect, finite_number, instance, placement, require, trees
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.core.checks import SPEAKER
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, finite_number, instance, require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
 from tangent_jax.train.targets import Predict, output_shape
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["function"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Keyed:
@@ -52,7 +52,6 @@ class Keyed:
         return self.function(*arguments)
 
 
-@public_class
 @partial(jax.tree_util.register_dataclass, data_fields=["loss", "penalty"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -134,7 +133,6 @@ def with_fixed_key(predict: Predict) -> Predict:
     return (lambda dw, x: predict(dw, x, jax.random.key(0))) if isinstance(predict, Keyed) else predict
 
 
-@public
 def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, **given: float) -> Objective:
     """Makes the objective of a loss: its name in `tj.losses.LOSSES`, a Loss, or a function.
 
@@ -158,7 +156,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError unless outputs, targets and loss fit each other."""
-    placement.check_alike(SPEAKER.get(), partial(sample_of_data, batches))
+    placement.check_alike("", partial(sample_of_data, batches))
     shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(batches.targets[batches.rows], shape, objective)
     return shape
@@ -181,7 +179,6 @@ def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) ->
     jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *of_one)
 
 
-@public
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
     """An upper bound of the L2 distance, over the tree, of dw from the optimum on all of `data`.
 

@@ -11,8 +11,9 @@ import optax
 from jax import Array
 from jax.tree_util import Partial
 
-from tangent_jax.core import Tree, expect, finite_number, trees
-from tangent_jax.core.boundary import public
+from tangent_jax.core import trees
+from tangent_jax.core.checks import expect, finite_number
+from tangent_jax.core.notation import Tree
 
 Optimizer = optax.GradientTransformation
 DECAY_AT = (15 / 30, 25 / 30)
@@ -21,7 +22,6 @@ _ADAM = optax.scale_by_adam()
 _MOMENTUM = optax.trace(0.9)
 
 
-@public
 def adam(learning_rate: float = 1e-3) -> Optimizer:
     """The paper's optimiser: Adam, with a learning rate that falls x0.1 after 1/2 and again after 5/6 of the epochs.
 
@@ -44,7 +44,6 @@ def _update_adam(
     return jax.tree.map(lambda leaf: -jnp.asarray(rate, leaf.dtype) * leaf, updates), state
 
 
-@public
 def momentum(learning_rate: float = 0.03) -> Optimizer:
     """The optimiser of private training: v = 0.9 v + gradient, dw = dw - learning_rate v.
 
@@ -64,7 +63,6 @@ def _update_momentum(learning_rate: Any, gradient: Tree, state: Any, dw: Any = N
     return jax.tree.map(lambda leaf: -jnp.asarray(learning_rate, leaf.dtype) * leaf, velocity), state
 
 
-@public
 def project(optimizer: Optimizer, radius: float) -> Optimizer:
     """Projected descent: after each step of the optimiser, dw is scaled back onto the ball |dw| <= radius.
 

@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tangent_jax.core import Tree, check_stop, is_stopping, placement, progress_bar
+from tangent_jax.core.notation import Tree
+from tangent_jax.io import placement
+from tangent_jax.io.progress import check_stop, is_stopping, progress_bar
 from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, position
 from tangent_jax.train.log import Log, open_log
 

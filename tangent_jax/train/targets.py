@@ -7,8 +7,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from tangent_jax.core import InputError, Tree, expect, trees, unexpected
-from tangent_jax.core.checks import SPEAKER, as_array, failure
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, as_array, expect, failure, unexpected
+from tangent_jax.core.notation import Tree
 
 Predict = Callable[[Tree, Any], jax.Array]
 
@@ -87,7 +88,7 @@ def check_start(dw: Tree, of_function: bool) -> None:
     leaves, zeros = trees.leaves(dw), "jax.tree.map(jnp.zeros_like, part of w)" if of_function else "predict.zeros()"
     expect(leaves, "a start dw with leaves", "none", f"Start from {zeros}")
     for path, leaf in leaves.items():
-        do = f"Call {SPEAKER.get()} outside of jax.jit, grad and vmap"
+        do = "Call it outside of jax.jit, grad and vmap"
         expect(not isinstance(leaf, Tracer), f"{path} of dw as an array", "a tracer", do)
         kind = getattr(leaf, "dtype", type(leaf).__name__)
         is_whole = hasattr(leaf, "dtype") and not jax.numpy.issubdtype(kind, jax.numpy.inexact)

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from tangent_jax.audit import attacks
 from tangent_jax.audit.attacks import ATTACKS, Ranking
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 
 
 def drawn(rng, k=9, n=7, shift=2.0):

@@ -28,7 +28,7 @@ from tangent_jax.audit.audit import (
     private_gradients,
     run_openly,
 )  # fmt: skip
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy import units
 from tangent_jax.privacy.clipping import clipped_sum

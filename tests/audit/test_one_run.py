@@ -19,7 +19,7 @@ from tangent_jax.audit import one_run
 from tangent_jax.audit.bounds import PARTS, epsilon_of_guesses, gaussian_epsilon, one_run_bound
 from tangent_jax.audit.canaries import make_canaries, secret_coins
 from tangent_jax.audit.one_run import check_affine, fit_audited, released_gradient
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.train import fit_private

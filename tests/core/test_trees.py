@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal
 
-from tangent_jax.core import Dual, InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Dual
 
 W = {"b": {"y": np.arange(6.0).reshape(2, 3), "x": np.ones(2)}, "a": np.zeros(())}
 

@@ -24,7 +24,7 @@ from data.folder_layouts import FOLDER_LAYOUTS  # noqa: E402
 from data.layouts import IMAGE, as_parquet, as_saved, as_tar  # noqa: E402
 from data.tiny_tfds import place  # noqa: E402
 
-from tangent_jax.core import InputError  # noqa: E402
+from tangent_jax.core.checks import InputError  # noqa: E402
 from tangent_jax.data.registry import open_dataset  # noqa: E402
 
 PAGE = ROOT / "docs/reference/compatibility.md"

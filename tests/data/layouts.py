@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 
 IMAGE, CLASSES = {"_type": "Image"}, ["cat", "dog"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from photos import as_zip, picture, summary, write
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import sources
 from tangent_jax.data.folders import by_content
 from tangent_jax.data.registry import open_dataset

@@ -8,7 +8,7 @@ import pytest
 from data.layouts import FEATURES, IMAGE, as_parquet, as_tar
 from photos import as_zip, picture, write
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import identifiers, sources, tars
 from tangent_jax.data.registry import open_dataset
 

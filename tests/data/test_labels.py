@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from photos import picture, write
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.labels import NO_LABEL, read_labels
 from tangent_jax.data.registry import open_dataset
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.left_out import MOST_SAID, LeftOut, NoImagesOfClass, leave_out, note, opening
 
 

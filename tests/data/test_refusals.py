@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from photos import as_zip, picture, write
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.left_out import MOST_SAID
 from tangent_jax.data.registry import open_dataset
 

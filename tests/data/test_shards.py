@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import shards
 
 LABELS = np.random.default_rng(0).integers(0, 6, 60)

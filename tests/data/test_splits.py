@@ -6,7 +6,7 @@ import pytest
 from data.layouts import as_parquet, as_tar
 from photos import as_zip, picture, write
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.splits import one_name_each, split_of_flag, split_of_name
 

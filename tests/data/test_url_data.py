@@ -9,7 +9,7 @@ from data.layouts import as_parquet, as_saved, as_tar, refused
 from photos import as_zip, photographs, picture, summary
 from scipy.io import savemat
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 
 NUMBERS = itertools.count()

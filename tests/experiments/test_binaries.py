@@ -14,9 +14,9 @@ from PIL import Image
 from run_binary import refused, run
 
 from tangent_jax.core import trees
-from tangent_jax.core.files import file_fingerprint
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.folder import load_export
+from tangent_jax.io.files import file_fingerprint
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent

@@ -11,7 +11,7 @@ from PIL import Image
 from run_binary import run
 
 from experiments.shared import recipes
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 
 
 def put(path, content):

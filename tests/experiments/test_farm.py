@@ -18,7 +18,7 @@ from run_binary import ROOT, output, run, start, wait_until
 
 from tangent_jax.commands.shared.farm import failure
 from tangent_jax.commands.shared.worker import Worker
-from tangent_jax.core import hold_lock
+from tangent_jax.io.files import hold_lock
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.store import Store
 

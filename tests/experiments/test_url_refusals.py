@@ -10,9 +10,9 @@ from photos import photographs
 from run_binary import run_here
 from s3_server import SKEWED, serving_bucket
 
-from tangent_jax.core import urls
-from tangent_jax.core.snapshots import Remote
 from tangent_jax.models.load import load, save
+from tangent_jax.remote import urls
+from tangent_jax.remote.snapshots import Remote
 
 pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
 pytest.importorskip("s3fs", reason="s3fs is absent")

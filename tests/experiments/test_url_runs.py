@@ -11,10 +11,11 @@ import slurm
 from photos import as_zip, photographs
 from run_binary import module_of, output_of, run, start, wait_until
 
-from tangent_jax.core import trees, urls
-from tangent_jax.core.snapshots import Remote, newest
+from tangent_jax.core import trees
 from tangent_jax.exports.folder import load_export
 from tangent_jax.models.load import load, save
+from tangent_jax.remote import urls
+from tangent_jax.remote.snapshots import Remote, newest
 from tangent_jax.store.files import read_component
 from tangent_jax.store.store import Store
 

@@ -8,7 +8,7 @@ from photos import write
 from run_binary import output, refused, run
 
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.losses import LOSSES
 from tangent_jax.store import WEIGHTED
 

@@ -11,10 +11,10 @@ import pytest
 from helpers import assert_rel_close, origin, predictor
 
 import tangent_jax as tj
-from tangent_jax.core import InputError
-from tangent_jax.core.files import file_fingerprint
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.card import anonymize, data_sets, without_folders
 from tangent_jax.exports.folder import FORMATS, export
+from tangent_jax.io.files import file_fingerprint
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import Recipe
 

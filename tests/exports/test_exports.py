@@ -8,7 +8,8 @@ import pytest
 from helpers import MODERN, images, predictor
 from safetensors.numpy import load_file
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.vit.modules import TangentViT

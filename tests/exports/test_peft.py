@@ -8,7 +8,8 @@ import pytest
 from helpers import images, normal, small, tree_normal
 from safetensors.numpy import load_file, save_file
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.peft import read_peft, write_peft
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import nonlinear, tangent

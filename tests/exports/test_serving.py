@@ -20,7 +20,8 @@ from jax.extend.core import jaxpr_as_fun
 from PIL import Image
 
 import tangent_jax as tj
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.decode import decode
 from tangent_jax.exports import folder as exports
 from tangent_jax.exports import lowering, serving

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from helpers import images, small, tree_normal
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.frozen_head import FrozenHead

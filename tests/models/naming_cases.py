@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import tangent_jax as tj
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 
 BASE = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 16, "patch_size": 4}
 MLP, LABELS = {"intermediate_size": 20}, {"num_labels": 5}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from helpers import images, small, tree_normal
 
-from tangent_jax.core import InputError, trees
-from tangent_jax.core.tensors import encode, read_tensors
-from tangent_jax.data.preprocessing import CLIP, Preprocessing
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
+from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models import load as module
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.family import Family, Naming, any_name
@@ -24,6 +24,7 @@ from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.load import METADATA, load, save
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import tangent
+from tangent_jax.models.preprocessing import CLIP, Preprocessing
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.vit.config import ViTConfig

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tangent_jax.core import InputError, progress
-from tangent_jax.core.files import hold_lock
-from tangent_jax.core.journal import Journal
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import progress
+from tangent_jax.io.files import hold_lock
+from tangent_jax.io.journal import Journal
 from tangent_jax.models import cache
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.filling import WRITERS, fill, from_images

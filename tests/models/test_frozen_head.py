@@ -10,7 +10,8 @@ import pytest
 from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, small, tree_normal
 from safetensors.numpy import save_file
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained, fingerprints

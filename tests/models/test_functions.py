@@ -13,7 +13,9 @@ from helpers import assert_rel_close, normal, tree_normal
 
 import tangent_jax as tj
 from tangent_jax import rules
-from tangent_jax.core import Dual, InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Dual
 from tangent_jax.linear.gram import own_gram
 from tangent_jax.models import filling
 from tangent_jax.models.protocol import prepare

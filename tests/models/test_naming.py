@@ -14,12 +14,14 @@ from models.test_weights import google, hugging_face, model, said, timm
 from safetensors.numpy import save_file
 from saved import modern
 
-from tangent_jax.core import InputError, trees, urls
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.linearization import linearize
 from tangent_jax.models.config_fields import WITHOUT_EFFECT
 from tangent_jax.models.left_out import KINDS, left_out
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
+from tangent_jax.remote import urls
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, images, in_long, small
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import FeatureSettings, feature_map
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import MODERN, assert_rel_close, assert_sums_are_vmapped_ones, images, in_long, normal, small, tree_normal
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained

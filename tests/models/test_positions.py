@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved import modern
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.load import load, save
 from tangent_jax.models.vit.config import ViTConfig

@@ -13,8 +13,9 @@ from models.test_weights import google, hugging_face, model, said, timm
 from safetensors.numpy import load_file, save_file
 from saved import modern
 
-from tangent_jax.core import InputError, trees
-from tangent_jax.core.tensors import encode, read_tensors
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.load import load, save
 from tangent_jax.models.ntk import feature_map
@@ -132,7 +133,7 @@ def of_other_weights(tensors, metadata):
 
 def made_up(tensors, metadata):
     """A text with the right hash that is no session."""
-    from tangent_jax.core.records import seal_fields
+    from tangent_jax.io.records import seal_fields
 
     body = json.loads(metadata[SESSION])["body"]
     return {**metadata, SESSION: seal_fields({"dataset": "birds", "body": body})}

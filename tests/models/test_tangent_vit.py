@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import MODERN, TOLERANCE, WIDE, assert_rel_close, images, in_long, normal, small, tree_normal
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.linearization import jacobian, linearize
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.subsets import make_subset

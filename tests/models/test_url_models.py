@@ -10,9 +10,10 @@ import pytest
 from helpers import origin, part, stopping
 from models.test_features import examples
 
-from tangent_jax.core import InputError, machine, mirrors, trees, urls
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports import folder as exports
+from tangent_jax.io import machine
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache, features
 from tangent_jax.models.load import load, save
@@ -20,6 +21,8 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.remote import mirrors, urls
+from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.erasure import erase_traces, find_traces
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.store import Store

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 from helpers import TOLERANCE, assert_rel_close, images, normal, small
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.forward import block, class_row, one_query_input

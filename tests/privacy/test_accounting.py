@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian, pld, rdp
 from helpers import in_long
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy import accounting
 from tangent_jax.privacy.accounting import composed_epsilon, epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.mechanism import Mechanism, Spent, spent_together

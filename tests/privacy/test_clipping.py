@@ -10,7 +10,8 @@ import pytest
 from dp_accounting import GaussianDpEvent, pld
 from helpers import MODERN, TOLERANCE, assert_rel_close, equations, in_long, private_task, products
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.linear.signals import Leaf, Use, layout
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum

@@ -15,7 +15,7 @@ from recovered import recovered_noise
 from scipy import stats
 
 from tangent_jax.audit.audit import before_rounding, canary_scores, run_openly
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy import discrete, train
 from tangent_jax.privacy.accounting import DISTANCE, RESERVED, epsilon_of
 from tangent_jax.privacy.chacha import chacha

@@ -10,8 +10,9 @@ import numpy as np
 import optax
 import pytest
 
-from tangent_jax.core import InputError, files
-from tangent_jax.core.files import fingerprint
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import files
+from tangent_jax.io.files import fingerprint
 from tangent_jax.privacy import ledger
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, programs_of
 
-from tangent_jax.core import InputError, trees
-from tangent_jax.core.files import fingerprint
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import fingerprint
 from tangent_jax.models.features import Features
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import clipped_sum

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from helpers import MODERN, assert_rel_close, images, private_task, scale_accepted, small, tree_normal
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features

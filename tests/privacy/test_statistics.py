@@ -11,7 +11,7 @@ from scipy import stats
 from tangent_jax.audit.bounds import one_run_bound
 from tangent_jax.audit.canaries import make_canaries
 from tangent_jax.audit.one_run import fit_audited
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features
 from tangent_jax.models.mapped import rows_of

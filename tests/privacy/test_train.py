@@ -17,8 +17,10 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 from tangent_jax.audit.audit import epsilon_lower_bound
-from tangent_jax.core import Dual, InputError, trees
-from tangent_jax.core.progress import tell
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Dual
+from tangent_jax.io.progress import tell
 from tangent_jax.models.features import Features
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module

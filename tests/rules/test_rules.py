@@ -10,7 +10,8 @@ import pytest
 from helpers import DIFFERENCE, TOLERANCE, assert_rel_close, in_long, normal
 
 from tangent_jax import rules
-from tangent_jax.core import Dual, InputError
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Dual
 from tangent_jax.rules import probe
 
 B, N, H, E, D, F = 2, 5, 3, 4, 12, 20

@@ -9,7 +9,8 @@ import pytest
 from flax import linen as nn
 from helpers import predictor, private_task
 
-from tangent_jax.core import Dual, InputError
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Dual
 from tangent_jax.linearization import linearize
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.solver.affine import check_affine

@@ -10,7 +10,8 @@ import pytest
 from dense import private_case
 from helpers import assert_rel_close, private_task, tree_normal
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.signals import Layout
 from tangent_jax.solver import curvature as of_curvature

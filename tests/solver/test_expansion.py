@@ -7,7 +7,7 @@ import pytest
 from dense import private_case, ridge
 from helpers import in_long
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.solver import expansion as expansions
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.losses import CrossEntropy

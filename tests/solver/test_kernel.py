@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from experiments.shared.datamodeling import datamodeling_score
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.linear import gram as gram_of
 from tangent_jax.linear.gram import own_gram
 from tangent_jax.solver import rows as rows_of_j

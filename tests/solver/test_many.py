@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dense import flat, private_case, ridge
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
 from tangent_jax.train.batches import Batches

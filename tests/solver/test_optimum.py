@@ -12,8 +12,9 @@ import pytest
 from dense import flat, least_squares, private_case, ridge
 from helpers import assert_rel_close, in_long, private_task
 
-from tangent_jax.core import InputError, request_stop, trees
-from tangent_jax.core.progress import tell
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.progress import request_stop, tell
 from tangent_jax.linearization import linearize
 from tangent_jax.solver import optimum, passes
 from tangent_jax.solver.optimum import solve

@@ -10,7 +10,7 @@ import pytest
 from helpers import assert_rel_close, images, small
 
 import tangent_jax as tj
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.models import mapped
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Features

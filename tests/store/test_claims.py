@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from helpers import origin, part
 
-from tangent_jax.core import InputError, files, trees
-from tangent_jax.core.files import hold_lock
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.io import files
+from tangent_jax.io.files import hold_lock
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.store import state

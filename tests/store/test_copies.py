@@ -5,8 +5,10 @@ import itertools
 import pytest
 from helpers import origin, part, stopping
 
-from tangent_jax.core import InputError, trees, urls
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.remote import urls
+from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store import copies
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove

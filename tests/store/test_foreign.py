@@ -20,15 +20,16 @@ from photos import write
 
 from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.shared.removing import removed_on
-from tangent_jax.core import InputError, machine, trees
-from tangent_jax.core.checks import visible
-from tangent_jax.core.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
-from tangent_jax.core.journal import START
-from tangent_jax.core.records import seal_fields
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.tfds import check_features
+from tangent_jax.io import machine
+from tangent_jax.io.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
+from tangent_jax.io.journal import START
+from tangent_jax.io.records import seal_fields
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.privacy.ledger import open_ledger

@@ -8,7 +8,8 @@ import pytest
 from helpers import FEATURES, assert_rel_close, origin, origin_of_sums, part, sums
 
 import tangent_jax as tj
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.load import load
 from tangent_jax.models.ntk import FeatureSettings

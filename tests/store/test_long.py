@@ -7,7 +7,9 @@ import json
 import pytest
 from helpers import origin, origin_of_sums, part, sums
 
-from tangent_jax.core import InputError, tensors, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import tensors
 from tangent_jax.store import copies
 from tangent_jax.store.files import read_component, read_metadata, write_component
 from tangent_jax.store.plans import plan_removal

@@ -13,7 +13,9 @@ from dense import flat, jacobian, ridge
 from helpers import assert_rel_close, origin, part, predictor, private_task
 from jax.flatten_util import ravel_pytree
 
-from tangent_jax.core import InputError, show_progress, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.progress import show_progress
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.subsets import Subset
 from tangent_jax.privacy.mechanism import Spent, make_mechanism

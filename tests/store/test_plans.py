@@ -11,8 +11,10 @@ import pytest
 from helpers import origin, part
 from photos import write
 
-from tangent_jax.core import InputError, files, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.io import files
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load
 from tangent_jax.models.session import FirstSession

@@ -16,10 +16,11 @@ from helpers import origin, part
 from photos import write
 from run_binary import run
 
-from tangent_jax.core import InputError, trees
-from tangent_jax.core.files import hold_lock
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.io.files import hold_lock
 from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
@@ -452,7 +453,7 @@ def test_a_reader_where_nothing_can_be_written_needs_no_lock(tmp_path, monkeypat
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tangent_jax.core.files.open_plain", read_only)
+        patch.setattr("tangent_jax.io.files.open_plain", read_only)
         with hold_lock(tmp_path / "store/lock", shared=True) as lock:
             assert lock is None
         with pytest.raises(PermissionError), hold_lock(tmp_path / "store/lock"):

@@ -14,7 +14,8 @@ from helpers import origin, part
 from photos import write
 from run_binary import refused, run
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of, read_owners
 from tangent_jax.models.features import Cache

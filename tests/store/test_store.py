@@ -18,7 +18,8 @@ import pytest
 from helpers import origin, origin_of_sums, part, predictor, sums
 from safetensors.numpy import load_file
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, images, small, tree_normal
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.linearization import linearize
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.modules import TangentViT

@@ -12,7 +12,8 @@ import pytest
 import run_binary
 from helpers import TOLERANCE, assert_rel_close, normal, predictor, products, programs_of
 
-from tangent_jax.core import InputError, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches

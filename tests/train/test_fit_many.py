@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal, predictor
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import shards
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import accuracy

@@ -14,8 +14,9 @@ import optax
 import pytest
 from helpers import predictor
 
-from tangent_jax.core import Dual, InputError, identity
-from tangent_jax.core.identities import program
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.identities import identity, program
+from tangent_jax.core.notation import Dual
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
 from tangent_jax.train.fit import fit

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from tangent_jax.core import InputError, request_stop, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.progress import request_stop
 from tangent_jax.privacy import ledger
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private

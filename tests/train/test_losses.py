@@ -10,7 +10,7 @@ from helpers import assert_rel_close, normal
 
 from tangent_jax import losses as public
 from tangent_jax.commands.shared.table import TABLE
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.train import losses
 from tangent_jax.train.objective import make_objective

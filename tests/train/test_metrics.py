@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tangent_jax.core import InputError
+from tangent_jax.core.checks import InputError
 from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
 
 P = np.random.default_rng(0).dirichlet(np.ones(4), 2000)

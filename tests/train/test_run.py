@@ -8,7 +8,9 @@ import pytest
 
 from tangent_jax.audit.canaries import make_canaries
 from tangent_jax.audit.one_run import fit_audited
-from tangent_jax.core import InputError, request_stop, show_progress, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.progress import request_stop, show_progress
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private

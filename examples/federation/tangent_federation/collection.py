@@ -18,7 +18,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_federation.contributor import Contribution, in_classes, read_bytes
 from tangent_federation.settings import Request, check
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 from tangent_jax.store import Receipt, is_store, kind_of, make_provenance, plan_removal, read_factors, remove
 from tangent_jax.store.provenance import Provenance, check_one_body
 

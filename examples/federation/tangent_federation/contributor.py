@@ -14,7 +14,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_federation.settings import Request, check
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 from tangent_jax.store import Shards, fill, plan_removal, read_component, remove, write_component, write_factors
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tangent_federation.contributor import Contribution, Contributor, file_bytes, read_bytes
 from tangent_federation.settings import Request, check
-from tangent_jax.core import Tree
+from tangent_jax.core.notation import Tree
 from tangent_jax.solver.statistics import as_tree, from_tree
 
 

@@ -20,7 +20,8 @@ from jax import Array
 import tangent_jax as tj
 from tangent_federation.contributor import Contributor, file_bytes, read_bytes
 from tangent_federation.settings import Request, Settings, check
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.models import FeatureMap
 from tangent_jax.privacy import Contribution, check_public, contributions, on_sphere, release_statistics
 from tangent_jax.privacy.statistics import ADDED, OBJECTIVE

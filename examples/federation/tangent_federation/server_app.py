@@ -22,7 +22,8 @@ from tangent_federation.collection import Collection, accuracy, check_file, leav
 from tangent_federation.contributor import Contribution, file_bytes
 from tangent_federation.private import map_of, mechanism_of, read_clipped, read_release, release_sum
 from tangent_federation.settings import Request, Settings, check
-from tangent_jax.core import Tree, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Tree
 from tangent_jax.privacy import Contribution as Step
 
 app = ServerApp()

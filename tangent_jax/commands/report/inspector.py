@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.core import InputError, Tree, progress_bar, show_progress, speaking, trees
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import progress_bar, show_progress
 
 MOST_BYTES = 1 << 28
 """The bytes of tangent weights in memory while components are compared."""
@@ -157,11 +160,10 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             origin = store.provenance(name)
             if not damage:  # another machine's component may not pass the checks of `add`
                 dw = store[name]
-                with speaking("Store.add"):
-                    kind = tj.store.kind_of([origin])
-                    kind.check(dw, origin)
-                    first = first or (dw, origin)
-                    kind.check_beside(dw, origin, *first)
+                kind = tj.store.kind_of([origin])
+                kind.check(dw, origin)
+                first = first or (dw, origin)
+                kind.check_beside(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
         yield Component(number, name, added[name], entry["weights"], origin, damage)

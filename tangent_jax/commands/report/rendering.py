@@ -13,7 +13,8 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
-from tangent_jax.core import visible, write_whole
+from tangent_jax.core.checks import visible
+from tangent_jax.io.files import write_whole
 
 TEMPLATES = Path(__file__).with_name("templates")
 

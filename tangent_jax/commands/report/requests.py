@@ -14,8 +14,9 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.shared.thumbnails import thumbnail
-from tangent_jax.core import InputError, read_lines, require
+from tangent_jax.core.checks import InputError, require
 from tangent_jax.data import SUFFIXES, Dataset, content_identifier, hidden
+from tangent_jax.io.records import read_lines
 
 SHOWN = 60
 """The most thumbnails on a page."""

@@ -15,7 +15,8 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.core import Tree, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
 
 New = Mapping[str, tj.store.Retrained]

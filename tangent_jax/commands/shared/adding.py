@@ -7,7 +7,9 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import require, trees, urls
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require
+from tangent_jax.remote import urls
 
 
 @contextmanager

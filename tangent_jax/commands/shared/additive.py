@@ -13,7 +13,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, is_by_owner
-from tangent_jax.core import InputError, require
+from tangent_jax.core.checks import InputError, require
 from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_by_depth, rows_of, score_rows
 from tangent_jax.solver import Settings, Statistics, choose_settings, fitted_beta, statistics_of_rows
 

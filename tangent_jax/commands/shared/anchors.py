@@ -9,8 +9,14 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import FIELD_OF, F
 from tangent_jax.commands.shared.removing import read_asked
-from tangent_jax.core import InputError, Tree, expand_path, normal_name, other_spellings, placement, trees, urls
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
+from tangent_jax.io import placement
+from tangent_jax.io.files import expand_path
+from tangent_jax.remote import urls
 
 SAID = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
         "delta")  # fmt: skip

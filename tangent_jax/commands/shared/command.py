@@ -25,19 +25,11 @@ from absl import app, flags, logging
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse
-from tangent_jax.core import (
-    check_stop,
-    expand_path,
-    job,
-    mirrors,
-    placement,
-    refusal,
-    request_stop,
-    require,
-    speaking,
-    urls,
-    write_whole,
-)
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.io import job, placement
+from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.progress import check_stop, request_stop
+from tangent_jax.remote import mirrors, urls
 
 MIRRORS: list[mirrors.Mirror] = []  # the mirror of --out, if that is a URL
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # the temporary folders of a job's other processes
@@ -129,7 +121,7 @@ def run(
             join(name, processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with speaking(name), out_at_url():
+            with out_at_url():
                 if "out" in flags.FLAGS:
                     check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
                 with jobs.asked_for():

@@ -26,7 +26,9 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.commands.shared.worker import Worker
-from tangent_jax.core import check_stop, hold_lock, progress_bar, refusal, require
+from tangent_jax.core.checks import refusal, require
+from tangent_jax.io.files import hold_lock
+from tangent_jax.io.progress import check_stop, progress_bar
 
 LOCAL = {"timeout_min": 60 * 24 * 365}
 SLURM = {"time": 60}

@@ -16,7 +16,7 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.table import TABLE
-from tangent_jax.core import refusal, require
+from tangent_jax.core.checks import refusal, require
 
 F: Any = flags.FLAGS
 PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")

@@ -8,7 +8,8 @@ import jax
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import expand_path, require
+from tangent_jax.core.checks import require
+from tangent_jax.io.files import expand_path
 
 
 @contextmanager

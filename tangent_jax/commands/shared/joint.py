@@ -15,7 +15,8 @@ import numpy as np
 from jax import Array
 
 import tangent_jax as tj
-from tangent_jax.core import Parts, Tree
+from tangent_jax.core.notation import Tree
+from tangent_jax.core.rows import Parts
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["loss"], meta_fields=[])

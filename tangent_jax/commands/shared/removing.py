@@ -6,8 +6,11 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import normal_name, other_spellings, read_lines, require, urls
+from tangent_jax.core.checks import require
+from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.data import hidden
+from tangent_jax.io.records import read_lines
+from tangent_jax.remote import urls
 
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:

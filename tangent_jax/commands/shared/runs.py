@@ -3,7 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from tangent_jax.core import Journal, convert, hold_lock, placement
+from tangent_jax.io import placement
+from tangent_jax.io.files import hold_lock
+from tangent_jax.io.journal import Journal
+from tangent_jax.io.records import convert
 
 
 @dataclasses.dataclass(frozen=True)

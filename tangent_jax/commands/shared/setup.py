@@ -9,8 +9,12 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core import InputError, expand_path, identity, placement, refusal, require, speaking, urls
+from tangent_jax.core.checks import InputError, about, refusal, require
+from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
+from tangent_jax.io import placement
+from tangent_jax.io.files import expand_path
+from tangent_jax.remote import urls
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
@@ -38,7 +42,7 @@ def settings_of(function: str, text: str) -> tj.solver.Settings:
         settings = tj.solver.Settings(how, *map(float, numbers))
     except (ValueError, TypeError) as error:
         raise refusal(function, "--settings=HOW,SHRINKAGE,BALANCE", text) from error
-    with speaking(function):
+    with about(function):
         return settings.check()
 
 

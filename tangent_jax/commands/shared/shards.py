@@ -12,7 +12,9 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F, numbers
-from tangent_jax.core import Tree, expand_path, require
+from tangent_jax.core.checks import require
+from tangent_jax.core.notation import Tree
+from tangent_jax.io.files import expand_path
 
 
 class Method:

@@ -3,15 +3,13 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import expect, whole_number
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
+from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.models.preprocessing import ImageSize, check_image_size, sides
 
 Shapes = dict[str, tuple[int, ...]]
 EXPANSION = 4  # factor of a bottleneck's channels
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
     """The configuration of a residual network v1.5.
@@ -133,7 +131,6 @@ SIZES = {  # blocks, bottleneck (He et al. 2016)
 }
 
 
-@public
 def resnet_config(name: str, **changes: object) -> ResNetConfig:
     """The configuration of a named model, such as "resnet50".
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, trees
-from tangent_jax.core.boundary import public_class
-from tangent_jax.data.preprocessing import IMAGENET, ImageSize, Preprocessing
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.models.preprocessing import IMAGENET, ImageSize, Preprocessing
 from tangent_jax.models.resnet import names
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.forward import Statistics, forward, input_shape
@@ -17,7 +17,6 @@ from tangent_jax.models.resnet.forward import Statistics, forward, input_shape
 DEFAULT = Preprocessing(*IMAGENET)
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class ResNet:
     """A ResNet v1.5 without its weights: stage 0 is the stem, 1 to depth the blocks, depth + 1 the head.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tangent_jax.core import expect
+from tangent_jax.core.checks import expect
 
 Flat = dict[str, np.ndarray]
 KINDS = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core import InputError, expect, finite_number, one_of, whole_number
-from tangent_jax.core.boundary import public, public_class
-from tangent_jax.data.preprocessing import ImageSize, check_image_size, sides
+from tangent_jax.core.checks import InputError, expect, finite_number, one_of, whole_number
+from tangent_jax.models.preprocessing import ImageSize, check_image_size, sides
 from tangent_jax.models.vit.positions import FILTERS
 from tangent_jax.rules import ACTIVATIONS
 
@@ -22,7 +21,6 @@ PositionFilter = Literal["bicubic", "bilinear", "bicubic_plain", "bicubic_offset
 """The rows of positions.FILTERS."""
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """The configuration of a Vision Transformer.
@@ -138,7 +136,6 @@ KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # the named models without a
 }
 
 
-@public
 def vit_config(name: str, **changes: object) -> ViTConfig:
     """The configuration of a named model: a size of SIZES and a patch size, optionally after a kind of KINDS.
 

@@ -15,8 +15,8 @@ from functools import partial
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent, Tree
-from tangent_jax.data.preprocessing import sides
+from tangent_jax.core.notation import Dual, Tangent, Tree
+from tangent_jax.models.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
 from tangent_jax.models.vit.embedding import embed, turns_of

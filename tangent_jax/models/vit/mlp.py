@@ -7,7 +7,7 @@ gated:  W_out (act(W_gate z + b_gate) * (W_in z + b_in)) + b_out        SwiGLU i
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Tangent, Tree
+from tangent_jax.core.notation import Tangent, Tree
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.rules import ACTIVATIONS, bilinear, dense
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import Dual, Tree, require, trees, whole_number
-from tangent_jax.core.boundary import public_class
-from tangent_jax.core.progress import tell
-from tangent_jax.data.preprocessing import ImageSize, Preprocessing, sides
+from tangent_jax.core import trees
+from tangent_jax.core.checks import require, whole_number
+from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.io.progress import tell
+from tangent_jax.models.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape
@@ -24,7 +25,6 @@ LATER = ("class_token", "registers", "gated", "positions", "rope_theta", "positi
 """Fields that settings hold only with other values than the default, as version 0.3 did."""
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class VisionTransformer:
     """A ViT without its weights: stage 0 is the embedding, 1 to depth the blocks, depth + 1 final norm and head.

@@ -10,7 +10,8 @@ None, so those blocks run at plain cost. Both compute in the dtype of parameters
 import flax.linen as nn
 from jax import Array
 
-from tangent_jax.core import Dual, trees
+from tangent_jax.core import trees
+from tangent_jax.core.notation import Dual
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward
 from tangent_jax.models.vit.leaves import initial, shapes

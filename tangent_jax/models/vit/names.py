@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tangent_jax.core import InputError, expect
+from tangent_jax.core.checks import InputError, expect
 from tangent_jax.models.vit.tables import SCANNED, TIMM, UNDONE, Rule, T, conv
 
 Flat = dict[str, np.ndarray]

@@ -19,7 +19,7 @@ g mean x^ + beta, the patches' mean needs one row. Attention has one query, so k
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import Dual, Tangent, Tree
+from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
 from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
 from tangent_jax.rules import class_attention, dense, layer_norm, scale, shift, standardize, total

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from tangent_jax.core import InputError
-from tangent_jax.core.records import convert, plain
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.records import convert, plain
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,10 +22,10 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core import urls
 from tangent_jax.core.checks import InputError, refusal, require
-from tangent_jax.core.files import file_fingerprint, fingerprint, inside
-from tangent_jax.core.records import convert, parse_json
+from tangent_jax.io.files import file_fingerprint, fingerprint, inside
+from tangent_jax.io.records import convert, parse_json
+from tangent_jax.remote import urls
 
 INDEX = r"(\d{12})\.json"
 OBJECT = re.compile(r"\d{12}-([0-9a-f]{64})")

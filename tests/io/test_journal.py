@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tangent_jax.core import InputError
-from tangent_jax.core.files import hold_lock
-from tangent_jax.core.journal import START, Journal
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import hold_lock
+from tangent_jax.io.journal import START, Journal
 
 ENTRIES = [{"n": 0, "text": "é\n"}, {"n": 1}, {"n": 2, "more": [1.5, None, {"previously": "x"}]}]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.files import fingerprint, open_plain, tell_written, write_whole
+from tangent_jax.io.files import fingerprint, open_plain, tell_written, write_whole
 
 START = "0" * 64  # "previous" of the first line
 

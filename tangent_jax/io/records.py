@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.files import fingerprint
-from tangent_jax.core.url_paths import Place
+from tangent_jax.io.files import fingerprint
+from tangent_jax.remote.url_paths import Place
 
 UNIONS = (Union, types.UnionType)
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}

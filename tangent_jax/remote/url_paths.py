@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from tangent_jax.core import urls
 from tangent_jax.core.checks import require
-from tangent_jax.core.files import expand_path
+from tangent_jax.io.files import expand_path
+from tangent_jax.remote import urls
 
 BLOCK = 1 << 18  # bytes that are read ahead of a seek
 AGAIN = "Run the same command again, once nobody writes there"

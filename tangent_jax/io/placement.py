@@ -26,9 +26,9 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tangent_jax.core import progress
 from tangent_jax.core.checks import InputError, require
 from tangent_jax.core.notation import Tree
+from tangent_jax.io import progress
 
 T = TypeVar("T")
 _used: list[int | None] = [None]

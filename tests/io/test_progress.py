@@ -3,7 +3,7 @@
 import io
 import sys
 
-from tangent_jax.core import progress
+from tangent_jax.io import progress
 
 
 class Terminal(io.StringIO):

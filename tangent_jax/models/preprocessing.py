@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core import require, whole_number
-from tangent_jax.core.boundary import public_class
+from tangent_jax.core.checks import require, whole_number
 
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -34,7 +33,6 @@ def check_image_size(function: str, image_size: ImageSize) -> None:
         whole_number("image_size", side, 1, 4096, by=function)
 
 
-@public_class
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
     """The preprocessing that a model was trained with: resize, centre crop, then (x - mean) / std of RGB in [0, 1].

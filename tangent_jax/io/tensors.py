@@ -22,8 +22,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.core.git_lfs import check_no_pointer
-from tangent_jax.core.records import as_text, convert, parse_json
+from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.records import as_text, convert, parse_json
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 WHOLE_NUMBERS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16}

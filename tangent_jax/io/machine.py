@@ -12,7 +12,7 @@ import hmac
 import os
 from pathlib import Path
 
-from tangent_jax.core.files import make_private, open_plain, synchronize
+from tangent_jax.io.files import make_private, open_plain, synchronize
 
 KEY_BYTES = 32
 

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from tangent_jax.core.checks import InputError, refusal, require
-from tangent_jax.core.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
-from tangent_jax.core.url_errors import check_url, explain, explain_package, is_bare, is_no_bucket, is_taken
+from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
+from tangent_jax.remote.url_errors import check_url, explain, explain_package, is_bare, is_no_bucket, is_taken
 
 SCRATCH = "~/.cache/tangent_jax/urls"
 """The folder of local copies of URLs."""

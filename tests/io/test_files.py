@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from tangent_jax.core import InputError, files
-from tangent_jax.core.files import hold_lock, write_whole, write_whole_folder
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import files
+from tangent_jax.io.files import hold_lock, write_whole, write_whole_folder
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from tangent_jax.core import InputError, tensors
-from tangent_jax.core.tensors import LONG, MOST_HEADER, encode, read_header, read_tensors
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import tensors
+from tangent_jax.io.tensors import LONG, MOST_HEADER, encode, read_header, read_tensors
 
 
 def test_a_text_beyond_the_limit_of_a_header_is_read_back(tmp_path):

@@ -1,7 +1,7 @@
 """Pointers of Git LFS: the small texts that stand for large files in a clone without it."""
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.url_paths import Place, read_range
+from tangent_jax.remote.url_paths import Place, read_range
 
 BEGINNING = b"version https://git-lfs.github.com/"
 """The first bytes of a pointer."""

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core import files, urls
 from tangent_jax.core.checks import require
-from tangent_jax.core.files import file_fingerprint, hold_lock, write_whole
-from tangent_jax.core.snapshots import Remote
+from tangent_jax.io import files
+from tangent_jax.io.files import file_fingerprint, hold_lock, write_whole
+from tangent_jax.remote import urls
+from tangent_jax.remote.snapshots import Remote
 
 LEFT_OUT = (".partial", ".lock")  # endings of names that are not part of the state
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tangent_jax.core import placement
-from tangent_jax.core.job import cluster
+from tangent_jax.io import placement
+from tangent_jax.io.job import cluster
 from tangent_jax.models.features import Features
 from tangent_jax.train.batches import Batches
 

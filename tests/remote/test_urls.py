@@ -13,12 +13,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from helpers import stopping
 from s3_server import SKEWED, serving
 
-from tangent_jax.core import InputError, mirrors, urls
-from tangent_jax.core.checks import without_secrets
-from tangent_jax.core.files import expand_path, file_fingerprint, write_whole
-from tangent_jax.core.journal import Journal
-from tangent_jax.core.snapshots import Remote
-from tangent_jax.core.url_paths import as_place, read_range
+from tangent_jax.core.checks import InputError, without_secrets
+from tangent_jax.io.files import expand_path, file_fingerprint, write_whole
+from tangent_jax.io.journal import Journal
+from tangent_jax.remote import mirrors, urls
+from tangent_jax.remote.snapshots import Remote
+from tangent_jax.remote.url_paths import as_place, read_range
 
 NUMBERS = itertools.count()
 

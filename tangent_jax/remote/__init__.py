@@ -1,0 +1,1 @@
+"""Folders at URLs: reads, writes, snapshots and mirrors."""
