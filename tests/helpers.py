@@ -14,10 +14,10 @@ from jax.extend.core import jaxprs_in_params
 from scipy import stats
 
 from tangent_jax.core import trees
+from tangent_jax.core.preprocessing import sides
 from tangent_jax.data.sources import Examples
 from tangent_jax.models.ntk import SUMS, FeatureSettings
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.preprocessing import sides
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer

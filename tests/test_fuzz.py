@@ -26,6 +26,7 @@ from safetensors.numpy import save
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.decode import decode
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.peft import read_peft
@@ -36,7 +37,6 @@ from tangent_jax.io.records import seal_fields
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.frozen_head import read_frozen_head
 from tangent_jax.models.load import FAMILIES, load
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import encode_component, read_component, read_metadata

@@ -20,9 +20,9 @@ from PIL.Image import Transpose
 from PIL.PngImagePlugin import PngImageFile
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import INTERPOLATIONS, ImageSize, Preprocessing, sides
 from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_picture, quiet
 from tangent_jax.data.tiff import as_eight_bits, black_as_zero, check_tiff
-from tangent_jax.models.preprocessing import INTERPOLATIONS, ImageSize, Preprocessing, sides
 
 PNM_SPACE = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
 PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t\r\n\v\f]")

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError, refusal, whole_number
+from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.data.decode import MOST_PIXELS, decode
 from tangent_jax.io.files import allocate
 from tangent_jax.io.progress import check_stop
-from tangent_jax.models.preprocessing import ImageSize, Preprocessing, sides
 
 Decoded = tuple[np.ndarray, dict[int, InputError]]
 """(images "k height width 3" of a chunk, valid until the next chunk; errors of unreadable images by their place in the

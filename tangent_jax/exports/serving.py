@@ -31,13 +31,13 @@ from tangent_jax._version import __version__
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, expect, refusal
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
 from tangent_jax.io.files import file_fingerprint, write_whole
 from tangent_jax.io.tensors import encode
 from tangent_jax.models.features import input_dtype
 from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import Model
 
 PLATFORMS = ("cpu", "cuda", "tpu")

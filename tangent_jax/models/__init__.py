@@ -1,12 +1,12 @@
 """Models, the trained subsets of their leaves, and predictors of their outputs."""
 
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.models.cache import CachedRows
 from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
 from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
 from tangent_jax.models.mapped import MappedOnce, map_once, rows_by_depth, rows_of
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map, score_rows
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import Arrays, initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet

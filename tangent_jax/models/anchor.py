@@ -17,9 +17,9 @@ from jax import Array
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect, require, whole_number
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrap
-from tangent_jax.models.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.protocol import Model, draw
 from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Subset

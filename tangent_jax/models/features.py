@@ -24,6 +24,7 @@ from jax import Array
 from tangent_jax.core.checks import InputError, expect, require, whole_number
 from tangent_jax.core.identities import identity, program_reading
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.preprocessing import sides
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import MOST_PIXELS, size_of
 from tangent_jax.data.formats import decoders
@@ -35,7 +36,6 @@ from tangent_jax.io.progress import tell
 from tangent_jax.models.cache import CachedRows, identifiers_of
 from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.models.layout import first_folder
-from tangent_jax.models.preprocessing import sides
 from tangent_jax.models.protocol import Arrays, Model, is_floating
 from tangent_jax.models.shared_rows import fetch_rows, share_rows
 from tangent_jax.remote.urls import CACHE, is_url, scratch_of

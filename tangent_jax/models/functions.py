@@ -23,8 +23,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, expect, failure, refusal, require
 from tangent_jax.core.identities import identity, primitives, program_reading
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import Arrays, stages_run
 
 Stage = Callable[[Any, Array], Array]

@@ -19,6 +19,7 @@ import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, expect, refusal, require, unexpected
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.progress import tell
@@ -40,7 +41,6 @@ from tangent_jax.models.folders import (
 )
 from tangent_jax.models.left_out import left_out
 from tangent_jax.models.parametrize import WRAPPERS, unwrap
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import Model, initial_weights
 from tangent_jax.models.recognise import recognise
 from tangent_jax.models.resnet import weights as resnet

@@ -18,10 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.progress import tell
-from tangent_jax.io.records import convert
-from tangent_jax.models.files import Tensors
-from tangent_jax.models.preprocessing import (
+from tangent_jax.core.preprocessing import (
     CLIP,
     IMAGENET,
     INCEPTION,
@@ -30,6 +27,9 @@ from tangent_jax.models.preprocessing import (
     Preprocessing,
     check_image_size,
 )
+from tangent_jax.io.progress import tell
+from tangent_jax.io.records import convert
+from tangent_jax.models.files import Tensors
 
 RESAMPLES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters by Pillow's numbers."""

@@ -19,7 +19,7 @@ from jax import Array
 from tangent_jax.core import trees
 from tangent_jax.core.checks import require
 from tangent_jax.core.notation import Dual, Tree
-from tangent_jax.models.preprocessing import ImageSize, Preprocessing
+from tangent_jax.core.preprocessing import ImageSize, Preprocessing
 
 
 @dataclasses.dataclass(frozen=True)

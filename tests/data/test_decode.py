@@ -8,8 +8,8 @@ from PIL import Image, UnidentifiedImageError
 
 from tangent_jax.assets.run import read_image
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing, sides
 from tangent_jax.data.decode import decode, size_of
-from tangent_jax.models.preprocessing import Preprocessing, sides
 
 WHOLE = Preprocessing(crop=1.0)
 

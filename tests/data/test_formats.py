@@ -15,11 +15,11 @@ import pytest
 from PIL import Image, JpegImagePlugin, features
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data import formats
 from tangent_jax.data.decode import MOST_PIXELS, decode, size_of
 from tangent_jax.data.formats import DECODERS, format_of, quiet
 from tangent_jax.data.sources import SUFFIXES
-from tangent_jax.models.preprocessing import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[2]
 EXACT = Preprocessing(crop=1.0, resize="exact")

@@ -9,11 +9,11 @@ from data.layouts import FEATURES, IMAGE, as_parquet, as_saved, as_table, as_tar
 from photos import picture
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data import hugging_face, sources
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.workers import Decoder, decode_chunks
-from tangent_jax.models.preprocessing import Preprocessing
 
 PHOTOS = [picture() for _ in range(8)]
 TRAIN = {"image": PHOTOS[:5], "label": [0, 1, 1, 0, 1]}

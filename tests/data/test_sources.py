@@ -11,11 +11,11 @@ from PIL import Image
 from scipy.io import savemat
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.decode import decode
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset
-from tangent_jax.models.preprocessing import Preprocessing
 
 
 def test_digits_are_split_by_writer_order():

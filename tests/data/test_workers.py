@@ -14,9 +14,9 @@ from helpers import in_long
 from PIL import Image
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.folders import folder
 from tangent_jax.data.workers import Decoder, decode_chunks
-from tangent_jax.models.preprocessing import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNKS = [range(0, 4), range(5, 9), range(9, 13), range(13, 17), range(17, 20)]
@@ -64,7 +64,7 @@ def test_examples_that_no_process_can_read_are_refused():
 SCRIPT = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-from tangent_jax.models.preprocessing import Preprocessing
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.workers import Decoder, decode_chunks
 
 def read(row):

@@ -27,9 +27,9 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import sides
 from tangent_jax.data.decode import decode
 from tangent_jax.models.files import Tensors
-from tangent_jax.models.preprocessing import sides
 from tangent_jax.models.processors import PROCESSORS as KNOWN
 from tangent_jax.models.processors import Published, images_of
 from tangent_jax.models.vit.positions import FILTERS, resample

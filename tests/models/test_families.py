@@ -14,6 +14,7 @@ from helpers import images, small, tree_normal
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import CLIP, Preprocessing
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models import load as module
@@ -24,7 +25,6 @@ from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.load import METADATA, load, save
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import tangent
-from tangent_jax.models.preprocessing import CLIP, Preprocessing
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.vit.config import ViTConfig

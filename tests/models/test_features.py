@@ -15,6 +15,7 @@ from PIL import Image
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.decode import decode
 from tangent_jax.data.identifiers import hash_of
 from tangent_jax.data.registry import open_dataset
@@ -26,7 +27,6 @@ from tangent_jax.models.cache import CachedRows, erase
 from tangent_jax.models.features import Cache, Features, features, tell_of_small_model, trunk_key
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer

@@ -12,13 +12,13 @@ from saved import FIXTURES, modern
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.data.sources import Examples
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
-from tangent_jax.models.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer

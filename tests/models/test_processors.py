@@ -12,10 +12,10 @@ from PIL import Image
 from saved import modern
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import CLIP, IMAGENET, Preprocessing, sides
 from tangent_jax.data.decode import decode
 from tangent_jax.models.files import Tensors
 from tangent_jax.models.load import load
-from tangent_jax.models.preprocessing import CLIP, IMAGENET, Preprocessing, sides
 from tangent_jax.models.processors import PROCESSORS, Published, images_of
 from tangent_jax.models.vit.stated import PUBLISHED
 

@@ -12,12 +12,12 @@ from helpers import assert_rel_close, pictures, tree_normal
 from tangent_jax import rules
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.predict import nonlinear, tangent
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form

@@ -8,9 +8,9 @@ from helpers import small
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.functions import model_of
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer

@@ -12,13 +12,13 @@ from photos import photographs, picture
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.features import Cache
 from tangent_jax.models.heads import body, head_of, relabel, restrict, widen
 from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
-from tangent_jax.models.preprocessing import Preprocessing
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.solver.problem import make_curvature

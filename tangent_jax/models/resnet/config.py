@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from tangent_jax.core.checks import expect, whole_number
-from tangent_jax.models.preprocessing import ImageSize, check_image_size, sides
+from tangent_jax.core.preprocessing import ImageSize, check_image_size, sides
 
 Shapes = dict[str, tuple[int, ...]]
 EXPANSION = 4  # factor of a bottleneck's channels

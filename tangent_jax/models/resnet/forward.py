@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core.notation import Dual, Tangent, Tree
-from tangent_jax.models.preprocessing import sides
+from tangent_jax.core.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total

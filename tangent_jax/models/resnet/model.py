@@ -9,7 +9,7 @@ from jax import Array
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual, Tree
-from tangent_jax.models.preprocessing import IMAGENET, ImageSize, Preprocessing
+from tangent_jax.core.preprocessing import IMAGENET, ImageSize, Preprocessing
 from tangent_jax.models.resnet import names
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.forward import Statistics, forward, input_shape

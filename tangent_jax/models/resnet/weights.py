@@ -7,11 +7,11 @@ import dataclasses
 import re
 
 from tangent_jax.core.checks import expect
+from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.architectures import LABELS, OF_IMAGES, WHOLE, check_understood, find, key_of
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.processors import Images, Published, images_of, images_or_published
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from tangent_jax.core.checks import InputError, expect, finite_number, one_of, whole_number
-from tangent_jax.models.preprocessing import ImageSize, check_image_size, sides
+from tangent_jax.core.preprocessing import ImageSize, check_image_size, sides
 from tangent_jax.models.vit.positions import FILTERS
 from tangent_jax.rules import ACTIVATIONS
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core.notation import Dual, Tangent, Tree
-from tangent_jax.models.preprocessing import sides
+from tangent_jax.core.preprocessing import sides
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.rules import dense, layer_norm, make_turns, probe, shift, total
 from tangent_jax.rules.rotary import Turns

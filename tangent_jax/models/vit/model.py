@@ -11,8 +11,8 @@ from jax import Array
 from tangent_jax.core import trees
 from tangent_jax.core.checks import require, whole_number
 from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.io.progress import tell
-from tangent_jax.models.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.io.records import convert
 from tangent_jax.models.architectures import (
     ARGUMENTS,
@@ -22,7 +23,6 @@ from tangent_jax.models.architectures import (
     key_of,
 )
 from tangent_jax.models.files import Tensors
-from tangent_jax.models.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.models.processors import Published
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.open_clip import timm_name

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.preprocessing import IMAGENET, ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
 from tangent_jax.models.family import Family, Naming, any_name
 from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.preprocessing import IMAGENET, ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.models.processors import Images, images_of, images_or_published
 from tangent_jax.models.vit import open_clip
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
