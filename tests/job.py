@@ -23,9 +23,9 @@ from recovered import recovered_noise
 import tangent_jax as tj
 from tangent_jax.audit.audit import run_openly
 from tangent_jax.data.sources import Examples
+from tangent_jax.features.extract import features
 from tangent_jax.io import job, placement
 from tangent_jax.io.progress import request_stop
-from tangent_jax.models.features import features
 from tangent_jax.privacy import units
 from tangent_jax.train import checkpoints as train_checkpoints
 from tangent_jax.train.batches import Batches

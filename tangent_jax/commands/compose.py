@@ -45,7 +45,7 @@ from tangent_jax.core.checks import require
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import placement
-from tangent_jax.models import MappedOnce
+from tangent_jax.solver import MappedOnce
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(

@@ -16,8 +16,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import placement
 from tangent_jax.io.progress import show_progress
-from tangent_jax.models.features import Features
-from tangent_jax.models.heads import classes_in, relabel, restrict
+from tangent_jax.models.heads import restrict
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import make_curvature
@@ -26,6 +25,7 @@ from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.features import Features
 from tangent_jax.train.fit_many import fit_many, groups
 from tangent_jax.train.run import Fitted
 
@@ -222,7 +222,7 @@ class Filling:
         predict, features = self.shards.own(name)
         here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
         if self.shards.recipe.is_by_class:
-            classes = classes_in(self.shards.features.take(self.shards.rows[name]), self.shards.classes)
+            classes = self.shards.features.take(self.shards.rows[name]).classes_in(self.shards.classes)
             here = of_own_classes(here, predict, classes)
         return here.trained_on(features, seconds)
 
@@ -246,9 +246,9 @@ def own_head(
     """(predictor, features) of a component; with a named head, restricted to the classes of its images."""
     if not recipe.is_by_class:
         return predict, features
-    own = classes_in(features, classes)
+    own = features.classes_in(classes)
     narrow: Any = dataclasses.replace(predict, outputs=len(own)) if recipe.features else None
-    return narrow or restrict(predict, classes, own), relabel(features, classes, own)
+    return narrow or restrict(predict, classes, own), features.relabel(classes, own)
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:

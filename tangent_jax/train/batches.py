@@ -237,7 +237,7 @@ def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Bat
     """
     if isinstance(data, Batches):
         return data
-    do = "Pass what predict.features gives, or Batches(inputs, targets)"
+    do = "Pass what tj.extract gives, or Batches(inputs, targets)"
     expect(hasattr(data, "batches"), "Features or Batches", type(data).__name__, do)
     return data.batches(key, batch_size=batch_size)
 

@@ -7,8 +7,8 @@ import pytest
 
 from tangent_jax.io import placement
 from tangent_jax.io.job import cluster
-from tangent_jax.models.features import Features
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.features import Features
 
 
 def test_features_are_copied_to_the_device_once():

@@ -135,7 +135,7 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
     examples = left(examples, title)
     with tj.show_progress(title):
         settings = F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels
-        data = predict.features(examples, tj.Cache(F.cache_dir, *settings))
+        data = tj.extract(predict, examples, tj.Cache(F.cache_dir, *settings))
     if data.skipped:
         print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
     return data

@@ -20,10 +20,10 @@ from tangent_jax.core.checks import InputError, expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
+from tangent_jax.features.cache import CachedRows
+from tangent_jax.features.layout import CHUNK
 from tangent_jax.io import placement
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import Model, prepare
 
 WRITERS = 2  # chunks that are written, and synchronised, while the next one is computed
