@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, expect, require, whole_number
 from tangent_jax.core.identities import identity, program_reading
 from tangent_jax.core.notation import Tree
@@ -30,7 +31,7 @@ from tangent_jax.data.decode import MOST_PIXELS, size_of
 from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path, fingerprint, hold_lock
 from tangent_jax.io.progress import tell
 from tangent_jax.models.cache import CachedRows, identifiers_of
@@ -197,14 +198,14 @@ def features(
 
     folders = [root / here for root in roots]
     folder = first_folder(folders)
-    keeper = placement.keeper(folder)
+    keeper = hosts.keeper(folder)
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
         placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
         placement.together(lambda: fetch_rows(cache.url, folder) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
-        placement.together(lambda: share_rows(cache.url, folder) if placement.is_writer() else None)
+        placement.together(lambda: share_rows(cache.url, folder) if hosts.is_writer() else None)
     check_classes(rows.skipped, examples, model, cache)
     return readable(rows, examples, identifiers)
 
