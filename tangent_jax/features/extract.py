@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, expect, require, whole_number
 from tangent_jax.core.identities import identity, program_reading
 from tangent_jax.core.notation import Tree
@@ -32,7 +33,7 @@ from tangent_jax.features.cache import CachedRows, identifiers_of
 from tangent_jax.features.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
 from tangent_jax.features.layout import first_folder
 from tangent_jax.features.shared_rows import fetch_rows, share_rows
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path, fingerprint, hold_lock
 from tangent_jax.io.progress import tell
 from tangent_jax.models.protocol import Arrays, Model, input_dtype, is_floating
@@ -151,14 +152,14 @@ def features(
 
     folders = [root / here for root in roots]
     folder = first_folder(folders)
-    keeper = placement.keeper(folder)
+    keeper = hosts.keeper(folder)
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
         placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
         placement.together(lambda: fetch_rows(cache.url, folder) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
-        placement.together(lambda: share_rows(cache.url, folder) if placement.is_writer() else None)
+        placement.together(lambda: share_rows(cache.url, folder) if hosts.is_writer() else None)
     check_classes(rows.skipped, examples, model, cache)
     return readable(rows, examples, identifiers)
 
