@@ -16,6 +16,7 @@ from experiments.shared import schemes
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core.checks import require
+from tangent_jax.io.progress import shown
 
 define("seed", epochs=12, batch_size=128, images=50_000, out="out/pretrain")
 define(network=(*schemes.MODELS,), scheme=(*schemes.SCHEMES,))
@@ -34,7 +35,12 @@ def main() -> None:
 
     held = tj.Batches(held_images, held_labels)
     data = tj.Batches(images, labels, key, batch_size=F.batch_size)
-    settings: Any = {"epochs": F.epochs, "on_step": measure_of(scheme, held), "folder": out / "checkpoints"}
+    settings: Any = {
+        "epochs": F.epochs,
+        "on_step": measure_of(scheme, held),
+        "checkpoints": tj.Checkpoints(out / "checkpoints"),
+        "progress": shown,
+    }
     started = time.perf_counter()
     with tj.show_progress(f"pretrain {F.network} {F.scheme}"):
         fitted = tj.fit(scheme.predict, data, scheme.objective, start=scheme.dw, **settings)

@@ -12,6 +12,7 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import shown
 
 define(*SINGLE, *OPTIMUM, "other", **SHARDED_DEFAULTS, penalty=["1e-2", "0.1", "1"], models=5, out="out/uncertainty")
 
@@ -31,7 +32,7 @@ def main() -> None:
     images = setup.open_tested(F.other).test if F.other else None
     method = Method("taft")
     with tj.show_progress("kernel"):
-        kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective())
+        kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective(), progress=shown)
     with tj.show_progress("penalties, by leave-one-out"):
         solution, _ = kernel.choose(penalties)
     laplace, train, test = tj.solver.make_posterior(solution), method.train.targets, method.test.targets
@@ -76,7 +77,12 @@ def ensemble(penalty: float, classes: int) -> list[tuple[tj.Predictor, Tree]]:
         train = setup.features(predict, setup.open_dataset(F.dataset).train, "train inputs")
         train = train.hold_out()[0] if F.held_out else train
         with tj.show_progress(f"member {seed}"):
-            members.append((predict, recipe.fit(predict, train, folder=command.out_folder() / "checkpoints").dw))
+            members.append(
+                (
+                    predict,
+                    recipe.fit(predict, train, checkpoints=tj.Checkpoints(command.out_folder() / "checkpoints")).dw,
+                )
+            )
     return members
 
 

@@ -8,6 +8,9 @@ from tangent_jax.data.arrays import examples
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.folder import export
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.io.checkpoints import Checkpoints
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.log import log_steps
 from tangent_jax.io.progress import show_progress
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
@@ -28,7 +31,6 @@ from tangent_jax.train.evaluate import evaluate, outputs
 from tangent_jax.train.features import Features
 from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
-from tangent_jax.train.log import log_steps
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import adam, project
 from tangent_jax.train.run import Fitted
@@ -36,9 +38,11 @@ from tangent_jax.train.run import Fitted
 __all__ = [
     "Batches",
     "Cache",
+    "Checkpoints",
     "Features",
     "Fitted",
     "InputError",
+    "Ledger",
     "Model",
     "Objective",
     "Predictor",

@@ -34,9 +34,9 @@ from tangent_jax.train.batches import Batches, Chunk, Data, as_batches
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.fit_many import repeat, train_epoch_many
-from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, as_data, momentum
+from tangent_jax.train.run import norms_of
 from tangent_jax.train.targets import Predict
 
 __all__ = [

@@ -25,10 +25,10 @@ from tangent_jax.audit.audit import run_openly
 from tangent_jax.core import placement
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.extract import features
+from tangent_jax.io import checkpoints as train_checkpoints
 from tangent_jax.io import hosts, job
-from tangent_jax.io.progress import request_stop
+from tangent_jax.io.progress import request_stop, shown
 from tangent_jax.privacy import units
-from tangent_jax.train import checkpoints as train_checkpoints
 from tangent_jax.train.batches import Batches
 
 RNG = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def optimum(name, f, data, loss, dw):
     objective = tj.make_objective(loss, 0.3)
     solution = tj.solve(f, data, objective, start=dw, certificate=4e-5)  # two of them: within the tolerance
     yield f"solve {name}", host(solution.dw)
-    yield f"solve {name} ends", np.array([float(solution.optimum.converged)])
+    yield f"solve {name} ends", np.array([float(solution.info.converged)])
 
 
 def privately(folder):
@@ -103,9 +103,9 @@ def privately(folder):
     poisson = tj.privacy.Mechanism(1.0, 1.0, 3, 1e-5, sampling_rate=0.3)
     samples = [units.sample(len(batches(size=8)), poisson, None, step) for step in range(3)]
     yield "coins", np.concatenate(samples).astype(float)
-    settings = {"mechanism": mechanism, "start": START, "folder": folder / "private"}
+    settings = {"mechanism": mechanism, "start": START, "ledger": tj.Ledger(folder / "private")}
     fitted = tj.fit_private(linear, batches(size=8), **settings)
-    yield "paid", np.array([fitted.spent.steps_paid])
+    yield "paid", np.array([fitted.info.spent.steps_paid])
     yield "read again", host(tj.fit_private(linear, batches(size=8), **settings).dw) - host(fitted.dw)
 
 
@@ -118,14 +118,19 @@ def slowly(folder):
             print(row["step"], file=log, flush=True)
         time.sleep(0.02)
 
-    data, settings = batches(size=26), {"mechanism": mechanism, "start": START, "folder": folder / "slow"}
-    yield "slow steps", np.array([tj.fit_private(linear, data, on_step=write, **settings).spent.steps_paid])
+    data, settings = batches(size=26), {"mechanism": mechanism, "start": START, "ledger": tj.Ledger(folder / "slow")}
+    yield "slow steps", np.array([tj.fit_private(linear, data, on_step=write, **settings).info.spent.steps_paid])
 
 
 def saved(folder):
     """A run with a checkpoint at every epoch; only where it is asked for."""
     train_checkpoints.CHECKPOINT_SECONDS = 0.0
-    settings = {"start": START, "epochs": 60, "optimizer": tj.adam(0.05), "folder": folder / "saved"}
+    settings = {
+        "start": START,
+        "epochs": 60,
+        "optimizer": tj.adam(0.05),
+        "checkpoints": tj.Checkpoints(folder / "saved"),
+    }
     fitted = tj.fit(linear, batches(), on_step=lambda row, dw: time.sleep(0.02), **settings)
     yield "saved", host(fitted.dw)
     yield "saved losses", np.array([row["loss"] for row in fitted.history])
@@ -140,7 +145,7 @@ def stopped(folder):
     # SIGTERM JAX takes, and tells the others
     asks = {"a handler": request_stop, "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM)}
     for name, ask in asks.items():
-        run = {"folder": folder / name, **settings}
+        run = {"checkpoints": tj.Checkpoints(folder / name), "progress": shown, **settings}
 
         def on_step(row, dw, ask=ask):
             if row["epoch"] == 2 and jax.process_index() == 1:

@@ -458,7 +458,7 @@ def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
     plain = sum(s / max(1, np.linalg.norm(s)) for s in sums.values()).reshape(10, -1)
     noise = np.abs(noised.of_classes(CLASSES).sums - plain).max()
     assert noise < 6 * quiet.noise_multiplier
-    assert fitted.spent.mechanism.unit == "owner"
+    assert fitted.info.spent.mechanism.unit == "owner"
     for number in (np.nan, np.inf, 1e30):
         spoiled = {"sums": np.full_like(step.zeros()["sums"], number)}
         with pytest.raises(InputError, match="numbers that are finite"):

@@ -40,7 +40,7 @@ def run_blocks(text, name, home, monkeypatch):
 @pytest.mark.long
 def test_the_python_blocks_run(tmp_path, monkeypatch, capsys):
     names = run_blocks(README, "README.md", tmp_path, monkeypatch)
-    assert names["fitted"].spent.private
+    assert names["fitted"].info.spent.private
     printed = [[float(word) for word in line.split()] for line in capsys.readouterr().out.splitlines()]
     said = [
         [float(word) for word in line.split()] for line in re.findall(r"^print.*# ([\d. ]+)$", README, re.MULTILINE)

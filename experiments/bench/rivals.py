@@ -130,7 +130,7 @@ def fine_tuned(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, _: 
 
     folder = command.out_folder() / "checkpoints"
     with tj.show_progress(None):
-        dw = recipe.fit(predict, train, on_step=tell, folder=folder).dw
+        dw = recipe.fit(predict, train, on_step=tell, checkpoints=tj.Checkpoints(folder)).dw
     shutil.rmtree(folder)
     return moved(predict, dw)
 

@@ -56,7 +56,7 @@ def main() -> None:
     optimum = {"passes_to_adam": None if reached is None else reached + 1, "seconds_to_adam": taken}
     of_pass = float(np.median(seconds))
     optimum |= {"pass_seconds": of_pass, "factor_seconds": factor_seconds}
-    optimum |= {"certificate": solved.certificate, "accuracies": accuracies}
+    optimum |= {"certificate": solved.info.certificate, "accuracies": accuracies}
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
     result["statistics"] = {

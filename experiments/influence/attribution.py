@@ -30,7 +30,7 @@ from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, 
 from tangent_jax.core.checks import require
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.io.progress import progress_bar, shown
 
 define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1, lr=3e-3, out="out/attribution")
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
@@ -68,7 +68,7 @@ class Setting:
         present = None if left is None else np.isin(np.arange(self.n), left).astype(float)
         options: Any = {"start": start, "example_weights": present, "certificate": None, "passes": PASSES}
         with tj.show_progress(None):
-            return tj.solve(self.predict, self.train, self.objective(penalty), **options)
+            return tj.solve(self.predict, self.train, self.objective(penalty), **options, progress=shown)
 
     def margins(self, dw: Tree, predict: tj.Predictor | None = None) -> np.ndarray:
         """The linear margin of each test image, "m"."""
@@ -82,15 +82,15 @@ class Setting:
         ]
         settings: Any = {"optimizer": tj.adam(rate), "epochs": F.epochs, "at_once": F.at_once}
         objective = self.objective(penalty * self.n / len(halves[0]))
-        fitted = tj.fit_many(predict, runs, objective, **settings)
+        fitted = tj.fit_many(predict, runs, objective, **settings, progress=shown)
         return np.stack([self.margins(fit.dw, predict) for fit in fitted])
 
 
 def main() -> None:
     began, setting = time.perf_counter(), Setting()
     with tj.show_progress("rows of J, and their kernel"):
-        rows = tj.solver.jacobian_rows(setting.predict, setting.train.inputs)
-        k = rows.gram()
+        rows = tj.solver.jacobian_rows(setting.predict, setting.train.inputs, shown)
+        k = rows.gram(progress=shown)
     solved, expansion, tried = choose(setting, rows, k)
     del k
     penalty = expansion.total_penalty / setting.n
@@ -134,7 +134,7 @@ def choose(setting: Setting, rows: Any, k: np.ndarray) -> tuple[tj.Fitted, tj.so
 
 def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.ndarray]:
     """The estimated effects of removing each training image on each test image's margin, "m n", by each estimate."""
-    others = tj.solver.jacobian_rows(setting.predict, setting.test.inputs).along(setting.directions)
+    others = tj.solver.jacobian_rows(setting.predict, setting.test.inputs, shown).along(setting.directions)
     with tj.show_progress("estimates"):
         reach = expansion.reach(others)
         return {

@@ -26,7 +26,7 @@ from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, defi
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core.checks import require
 from tangent_jax.data import Examples
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.io.progress import progress_bar, shown
 
 define("shards", "flip", "resolved", "images", store="out/stores", repeats=20, certificate=0.01)
 define(*SHARDED, **SHARDED_DEFAULTS, penalty=["1e-3", "1e-2", "0.1", "1"], out="out/influence")
@@ -93,13 +93,13 @@ def by_kernel() -> None:
     penalties, method = positive("penalty"), Method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
-        kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective())
+        kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective(), progress=shown)
     with tj.show_progress("penalties, by leave-one-out"):
         solution, tried = kernel.choose(penalties)
     penalty = solution.total_penalty / len(train)
     with tj.show_progress("test images"):
-        rows = tj.solver.jacobian_rows(method.predict, test.inputs)
-        cross = rows.gram(kernel.rows)
+        rows = tj.solver.jacobian_rows(method.predict, test.inputs, shown)
+        cross = rows.gram(kernel.rows, shown)
     logits = solution.predict(rows, cross)
     accuracy = float(np.mean(logits.argmax(-1) == test.targets))
     print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
@@ -157,9 +157,11 @@ def against_kernel(
     outputs with them.
     """
     with tj.show_progress("kernel"):
-        solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective()).solve()
-        jacobian = tj.solver.jacobian_rows(method.predict, method.test.inputs)
-        cross = jacobian.gram(solution.kernel.rows)
+        solution = tj.solver.make_kernel(
+            method.predict, method.train, method.recipe.objective(), progress=shown
+        ).solve()
+        jacobian = tj.solver.jacobian_rows(method.predict, method.test.inputs, shown)
+        cross = jacobian.gram(solution.kernel.rows, shown)
     measure = Measure(method.test.targets, solution.kernel.centers.max())
     moved = of_kernel(solution, cross, solution.predict(jacobian, cross), measure)["margin"][rows]
     own = np.abs(arrays["own"] - solution.left_out()[rows]).max() / np.abs(arrays["own"] - whole).max()

@@ -86,7 +86,7 @@ def audit_runs(
         with tj.show_progress(f"run {i + 1} of {F.repeats}, broken: {F.broken}"):
             audit = tj.audit.fit_audited(
                 predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
-            ).audit
+            ).info.audit
         assert audit is not None
         runs.append(audits.summary(audit, claimed, F.confidence))
         audits.draw(folder / "audit.png", audit, claimed, runs[-1])

@@ -16,6 +16,7 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import require
 from tangent_jax.core.rows import Parts
+from tangent_jax.io.progress import shown
 
 OWNERS = 30  # owners drawn without a table
 FEWEST = 10  # images of a request
@@ -54,7 +55,7 @@ class Pool:
         """The optimum of example weights "n", whose factors serve the others; from zero without a start."""
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
         weighed = {"example_weights": np.asarray(present, float)}
-        return tj.solve(self.predict, self.data, self.objective, start=start, **weighed, **settings)
+        return tj.solve(self.predict, self.data, self.objective, start=start, **weighed, **settings, progress=shown)
 
     def solve(
         self, start: Any, present: np.ndarray, certificate: float | None = None, rows: np.ndarray | None = None
@@ -66,7 +67,7 @@ class Pool:
         data = self.data if rows is None else self.data.take(rows)
         settings: dict[str, Any] = {"certificate": certificate or self.certificate, "passes": self.passes}
         settings |= {"example_weights": np.asarray(present, float), "at_once": self.at_once}
-        return tj.solver.solve_many(self.predict, data, self.objective, start=start, **settings)
+        return tj.solver.solve_many(self.predict, data, self.objective, start=start, **settings, progress=shown)
 
     def signals(self, models: Iterable[tj.Fitted]) -> np.ndarray:
         """The rescaled confidence of each model in the label of every image, "k n"."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import tangent_jax as tj
+from tangent_jax.io.progress import shown
 
 
 class PrivateRun(Protocol):
@@ -35,5 +36,6 @@ def accuracies(
         mechanisms=[run.mechanism() for run in runs],
         optimizers=[tj.privacy.momentum(run.learning_rate) for run in runs],
         seeds=[run.seed for run in runs],
+        progress=shown,
     )
     return [tj.evaluate(predict, fitted.dw, measured) for predict, fitted in zip(predicts, trained, strict=True)]

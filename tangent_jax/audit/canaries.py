@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +26,9 @@ from tangent_jax.core.rows import Parts, Rows
 from tangent_jax.io import hosts
 from tangent_jax.io.files import make_private, write_whole
 from tangent_jax.io.records import read_sealed, seal_fields
+from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.batches import Batches, as_batches
-from tangent_jax.train.checkpoints import Row
-from tangent_jax.train.run import OnStep
+from tangent_jax.train.run import OnStep, Row
 
 FEWEST = 20
 """The fewest canaries of one run: if all are guessed right, they prove an epsilon of 1."""
@@ -63,6 +63,26 @@ def check_canaries(images: Batches, canaries: Any) -> None:
     expect(FEWEST <= m <= n, f"{FEWEST} to {n} canaries, at most one for each example", m)
     kinds = [(b.inputs.shape[1:], b.inputs.dtype, b.targets.shape[1:]) for b in (images, canaries)]
     expect(kinds[0] == kinds[1], f"canaries of {kinds[0][1]}{kinds[0][0]}, as the data", kinds[1])
+
+
+class Audit(NamedTuple):
+    """The observations of an attacker on a private run.
+
+    `scores`: one for each canary, computed without the coins, "m"; `coins`: True if the canary was in, "m".
+
+    >>> tj.audit.Audit(scores=np.array([2.0, -1.0]), coins=np.array([True, False])).coins.sum()
+    np.int64(1)
+    """
+
+    scores: np.ndarray
+    coins: np.ndarray
+
+
+class Audited(NamedTuple):
+    """The account of an audited run, and what its attacker saw."""
+
+    spent: Spent
+    audit: Audit
 
 
 def parts_of(images: Batches, canaries: Batches, coins: np.ndarray) -> tuple[Batches, Batches, Batches]:

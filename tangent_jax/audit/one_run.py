@@ -24,20 +24,20 @@ import optax
 from jax import Array
 
 from tangent_jax.audit.audit import before_rounding
-from tangent_jax.audit.canaries import Released, check_canaries, parts_of, secret_coins
+from tangent_jax.audit.canaries import Audit, Audited, Released, check_canaries, parts_of, secret_coins
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.progress import progress_bar, shown
 from tangent_jax.privacy.clipping import clip_scales
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import add_up, clip, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk, as_batches
-from tangent_jax.train.checkpoints import check_on_step
 from tangent_jax.train.objective import Objective, as_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
-from tangent_jax.train.run import Audit, Fitted, OnStep
+from tangent_jax.train.run import Fitted, Log, OnStep, check_on_step
 from tangent_jax.train.targets import Predict, start_of
 
 
@@ -53,23 +53,24 @@ def fit_audited(
     optimizer: Optimizer | None = None,
     on_step: OnStep | None = None,
     claimed: Mechanism | None = None,
-) -> Fitted:
+    log: Log | None = None,
+) -> Fitted[Audited]:
     """Trains as `fit_private` on the data and the canaries that their coins chose, and attacks the released steps.
 
     Args:       canaries: by `make_canaries`, or Batches of inputs and targets like the data's; folder: of the ledger,
                 the coins and every released step (canaries.py); claimed: the mechanism that the attacker assumes, None:
                 that of training; others: as `fit_private`. Noise is always fresh, as a seed's noise would not be the
                 claimed.
-    Returns:    Fitted, with `spent` and `audit`.
-    Guarantees: the privacy of `fit_private`, for images and canaries alike, except for `audit`; a killed run resumes
-                with the same coins; a score depends on the coins only through the released steps.
+    Returns:    Fitted, with `info.spent` and `info.audit`.
+    Guarantees: the privacy of `fit_private`, for images and canaries alike, except for `info.audit`; a killed run
+                resumes with the same coins; a score depends on the coins only through the released steps.
     Raises:     InputError for fewer than 20 canaries, more of them than examples, another kind than the data, altered
                 coins, missing steps, or an optimiser whose steps do not reveal the gradient, such as Adam.
 
     >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
     >>> mechanism, folder = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5), demo.folder() / "run"
     >>> fitted = tj.audit.fit_audited(demo.predict, demo.train, canaries, mechanism=mechanism, folder=folder)
-    >>> bound = tj.audit.one_run_bound(*fitted.audit, mechanism)
+    >>> bound = tj.audit.one_run_bound(*fitted.info.audit, mechanism)
     >>> bound.epsilon <= 8.0
     True
     """
@@ -89,11 +90,19 @@ def fit_audited(
     coins = secret_coins(root / "coins.json", len(canaries))
     together, alone, others = parts_of(images, canaries, coins)
     released = Released(root / "steps", on_step)
-    settings: Any = {"start": dw, "optimizer": trained_by, "on_step": released, "folder": root}
+    settings: Any = {
+        "start": dw,
+        "optimizer": trained_by,
+        "on_step": released,
+        "ledger": Ledger(root),
+        "log": log,
+        "progress": shown,
+    }
     fitted = fit_private(predict, together, objective, mechanism=mechanism, **settings)
     steps = itertools.chain([dw], released.steps(dw, fitted.history))
     scores = one_run_scores(predict, steps, alone, others, before_rounding(claimed), objective, optimizer)
-    return fitted._replace(audit=Audit(scores, coins))
+    info = Audited(fitted.info.spent, Audit(scores, coins))
+    return Fitted(fitted.dw, fitted.history, fitted.seconds, fitted.steps, fitted.run, info)
 
 
 def one_run_scores(

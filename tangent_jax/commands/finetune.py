@@ -15,6 +15,7 @@ from tangent_jax.commands.shared.shards import steady
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
 from tangent_jax.core.checks import require
+from tangent_jax.solver.optimum import certificate_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
 define("blocks", "rank", "radius", "lr", "reset", "new_class_token", "head", "seed", *OPTIMUM, *JOB, out="out/finetune")
@@ -41,7 +42,7 @@ def main() -> None:
     test = setup.features(predict, dataset.test, "test inputs")
     out, measure = command.out_folder(), tj.metrics.Measure(predict, test)
     with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
-        fitted = recipe.fit(predict, train, on_step=measure, folder=out / "checkpoints")
+        fitted = recipe.fit(predict, train, on_step=measure, checkpoints=tj.Checkpoints(out / "checkpoints"))
     origin = tj.store.make_provenance(predict, recipe, dataset.classes)
     write(out, fitted, predict, train, origin)
     anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
@@ -75,15 +76,16 @@ def write(out: Path, fitted: tj.Fitted, predict: tj.Predictor, train: tj.Feature
     if F.factors:
         curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
-    origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=fitted.certificate)
+    origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
     text = origin.to_json(trees.fingerprint(fitted.dw))
     tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
 
 
 def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:
     """Returns {"certificate", "converged", "passes"} of a solution."""
-    converged = fitted.certificate is not None and fitted.certificate <= recipe.certificate
-    return {"certificate": fitted.certificate, "converged": converged, "passes": fitted.steps}
+    certificate = certificate_of(fitted)
+    converged = certificate is not None and certificate <= recipe.certificate
+    return {"certificate": certificate, "converged": converged, "passes": fitted.steps}
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from tangent_jax.core.checks import InputError, require
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples, Owner
+from tangent_jax.io.log import current_log
+from tangent_jax.io.progress import shown
 
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", "whiten", **PRIVATE)
 define("batch_size", "head", "owners", blocks=1, epochs=50, lr=0.03, out="out/private")
@@ -91,13 +93,15 @@ def train_audited(
     """Returns the private step, and with --canaries the bounds on epsilon that they prove."""
     objective = settings.pop("objective")
     if F.canaries is None:
-        return tj.fit_private(predict, train, objective, seed=F.noise_seed, **settings), None
+        ledger = tj.Ledger(settings.pop("folder"))
+        return tj.fit_private(
+            predict, train, objective, seed=F.noise_seed, ledger=ledger, progress=shown, **settings
+        ), None
     audited = tj.audit.fit_audited(
         predict, train, tj.audit.make_canaries(train, classes, F.canaries), objective, **settings
     )
-    assert audited.audit is not None
-    audit = audits.summary(audited.audit, settings["mechanism"], CONFIDENCE)
-    audits.draw(command.out_folder() / "audit.png", audited.audit, settings["mechanism"], audit)
+    audit = audits.summary(audited.info.audit, settings["mechanism"], CONFIDENCE)
+    audits.draw(command.out_folder() / "audit.png", audited.info.audit, settings["mechanism"], audit)
     if not audit["kept"]:
         print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
     return audited, audit
@@ -131,7 +135,7 @@ def counts_of(train: tj.Features) -> dict[str, int | None]:
 
 def warn(fitted: tj.Fitted) -> None:
     """Prints warnings about the budget on stderr."""
-    spent = fitted.spent
+    spent = fitted.info.spent
     if fitted.steps < spent.steps_paid:
         lost = spent.steps_paid - fitted.steps
         print(f"a kill lost {lost} of {spent.steps_paid} paid steps: the model has {fitted.steps}", file=sys.stderr)
@@ -169,16 +173,16 @@ def train_weights(
     out, every = command.out_folder(), max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
     settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
-    settings |= {"folder": out, "on_step": measure}
+    settings |= {"folder": out, "on_step": measure, "log": current_log()}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
     dw = tj.privacy.unwhiten(trained, fitted.dw)
     known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     folders = (str(out.absolute()),)
-    more = {"privacy": fitted.spent, "run": fitted.run, "public": known, "whitening": whitening_of(predict)}
+    more = {"privacy": fitted.info.spent, "run": fitted.run, "public": known, "whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, folders, **more)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
-    anchors.save(predict, dw, origin.examples + known, dataset, "private", fitted.spent)
+    anchors.save(predict, dw, origin.examples + known, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 
 
@@ -189,9 +193,9 @@ def release(
     known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
     built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
     map_ = tj.privacy.on_sphere(built, known, train, whiten=F.whiten)
-    step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism)
+    step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism, progress=shown)
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
-        more: Any = {**settings, "folder": command.out_folder()}
+        more: Any = {**settings, "folder": command.out_folder(), "log": current_log()}
         fitted, audit = train_audited(step, rows, len(classes), mechanism=mechanism, **more)
     return fitted, map_, step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism), audit
 
@@ -231,7 +235,7 @@ def main() -> None:
         fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
     else:
         fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public, dataset)
-    spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
+    spent, measured = fitted.info.spent, [row for row in fitted.history if "test_accuracy" in row]
     epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
     if measured:
         draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))

@@ -10,7 +10,8 @@ import numpy as np
 
 from tangent_jax.core.checks import InputError, require
 from tangent_jax.core.names import normal_name
-from tangent_jax.data.owners import Owner, by_normal_name
+from tangent_jax.core.owners import Owner
+from tangent_jax.data.owners import by_normal_name
 from tangent_jax.io.records import read_text
 from tangent_jax.remote.urls import passing_copy
 

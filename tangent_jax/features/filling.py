@@ -23,8 +23,7 @@ from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
 from tangent_jax.features.cache import CachedRows
 from tangent_jax.features.layout import CHUNK
-from tangent_jax.io import hosts
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.io.progress import agree_to_stop, progress_bar
 from tangent_jax.models.protocol import Model, prepare
 
 WRITERS = 2  # chunks that are written, and synchronised, while the next one is computed
@@ -96,7 +95,7 @@ def write_chunks(
                 if is_shared or (keeper == me and chunk in missing):
                     waiting.append(writers.submit(rows.write, chunk, values, skipped))
             placement.together(lambda: wait(waiting, WRITERS))
-            hosts.agree_to_stop()
+            agree_to_stop()
             bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
         placement.together(lambda: wait(waiting, 0))
 

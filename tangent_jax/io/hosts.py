@@ -1,7 +1,6 @@
-"""Files and stops in a job of several processes.
+"""Files in a job of several processes.
 
-files     written by process 0; a resumed run reads them in process 0, which sends them to the others
-a stop    at the same step in all processes, whichever process was asked
+Process 0 writes them. A resumed run reads them in process 0, which sends them to the others.
 """
 
 import os
@@ -12,13 +11,10 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
-from tangent_jax.core.placement import agree, gather, together
-from tangent_jax.io import progress
+from tangent_jax.core.placement import agree, together
 
 T = TypeVar("T")
-_agreements = iter(range(1 << 62))
 
 
 def is_writer() -> bool:
@@ -39,15 +35,6 @@ def from_writer(function: Callable[[], T]) -> T:
     content = np.frombuffer(pickle.dumps(value), np.uint8)
     size = int(agree(np.array(len(content))))
     return pickle.loads(agree(content if is_writer() else np.zeros(size, np.uint8)).tobytes())
-
-
-def agree_to_stop() -> None:
-    """Stops all processes here if one was asked to stop, by a signal or a cluster's notice."""
-    if jax.process_count() == 1:
-        return
-    noticed = multihost_utils.reached_preemption_sync_point(next(_agreements))
-    if gather(np.array(progress.is_asked() or noticed)).any():
-        progress.stop()
 
 
 def keeper(folder: Path) -> int:

@@ -1,7 +1,8 @@
 """Progress bars of long work on stderr, with rate and remaining time, and requests to stop.
 
 A signal handler calls `request_stop`; every bar raises KeyboardInterrupt at its next update. So work stops between two
-complete pieces, never inside a library that would swallow the exception.
+complete pieces, never inside a library that would swallow the exception. The processes of a job stop at the same step,
+whichever of them was asked.
 """
 
 import functools
@@ -12,23 +13,32 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from tqdm import tqdm
+
+from tangent_jax.core.placement import gather
+from tangent_jax.core.progress import Progress
 
 _TITLE: ContextVar[str | None] = ContextVar("title", default=None)
 _ASKED, _STOP = threading.Event(), threading.Event()
 _TOGETHER = threading.Event()
+_agreements = iter(range(1 << 62))
 
 
 @contextmanager
-def show_progress(title: str | None) -> Iterator[None]:
+def show_progress(title: str | None) -> Iterator[Progress]:
     """Shows a progress bar with this title on stderr for long work within the `with` block; None silences it.
 
-    >>> with tj.show_progress(None):
-    ...     fitted = tj.solve(demo.predict, demo.train, demo.objective)
+    Yields: the `progress` that trainers and solvers take. Work on files and stores shows its bar without it.
+
+    >>> with tj.show_progress(None) as progress:
+    ...     fitted = tj.solve(demo.predict, demo.train, demo.objective, progress=progress)
     """
     token = _TITLE.set(title)
     try:
-        yield
+        yield shown
     finally:
         _TITLE.reset(token)
 
@@ -68,12 +78,29 @@ def check_stop() -> None:
         raise KeyboardInterrupt
 
 
+def agree_to_stop() -> None:
+    """Stops all processes here if one was asked to stop, by a signal or a cluster's notice."""
+    if jax.process_count() == 1:
+        return
+    noticed = multihost_utils.reached_preemption_sync_point(next(_agreements))
+    if gather(np.array(is_asked() or noticed)).any():
+        stop()
+
+
 class Bar(tqdm):
-    """A progress bar whose updates can stop the work."""
+    """A progress bar whose updates can stop the work; `together`: in all processes of a job, which all update it."""
+
+    together = False
+    resumed = ""
 
     def update(self, n: float | None = 1) -> bool | None:
         """Counts n more, then raises KeyboardInterrupt if a stop was requested."""
+        if n and self.resumed:  # a finished run that is only read tells nothing
+            self.tell(self.resumed)
+            self.resumed = ""
         displayed = super().update(n)
+        if self.together:
+            agree_to_stop()
         check_stop()
         return displayed
 
@@ -107,8 +134,8 @@ class Lines:
 EVERY = 30.0  # seconds between two lines if stderr is no terminal
 
 
-def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
-    """A bar that starts at `done` of `total` (None: unknown); silent outside `show_progress`.
+def progress_bar(total: int | None, unit: str, initial: int = 0) -> Bar:
+    """A bar that starts at `initial` of `total` (None: unknown); silent outside `show_progress`.
 
     If stderr is no terminal, it prints a plain line every 30 seconds, and nothing for shorter work.
     """
@@ -117,7 +144,15 @@ def progress_bar(total: int | None, unit: str, done: int = 0) -> Bar:
     options["delay"] = 1.0 if total is None else 0.0
     if not sys.stderr.isatty():
         options = {"file": Lines(sys.stderr), "mininterval": EVERY, "delay": EVERY, "ncols": 0}
-    return Bar(total=total, initial=done, desc=title, unit=unit, disable=title is None, **options)
+    return Bar(total=total, initial=initial, desc=title, unit=unit, disable=title is None, **options)
+
+
+def shown(*, total: int | None, unit: str, initial: int = 0) -> Bar:
+    """The `progress` of a run: its bar tells where a resumed run goes on, and stops all processes of a job together."""
+    bar = progress_bar(total, unit, initial)
+    bar.together = True
+    bar.resumed = f"going on after {unit} {initial} of {total}" if initial else ""
+    return bar
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.signals import Leaf
 
 CHUNK = 1 << 25  # the most numbers of a temporary array
@@ -62,13 +62,13 @@ class Rows(NamedTuple):
             values.append(value)
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
-    def gram(self, others: "Rows | None" = None) -> np.ndarray:
+    def gram(self, others: "Rows | None" = None, progress: Progress = silent) -> np.ndarray:
         """J J_others^T, "n c, m c" flattened to a matrix; others: None for these rows, where half is computed."""
         other = self if others is None else others
         (n, c), (m, k) = self.shape, other.shape
         result = np.empty((n * c, m * k))
         size = max(1, CHUNK // (c * m * k))
-        with progress_bar(n, "row") as bar:
+        with progress(total=n, unit="row") as bar:
             for start in range(0, n, size):
                 stop = min(start + size, n)
                 columns = m if others is not None else stop

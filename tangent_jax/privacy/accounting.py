@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tangent_jax.core.checks import expect, finite_number, require, whole_number
-from tangent_jax.io.progress import progress_bar
 
 EPSILONS = (1e-3, 100.0)
 """The range of budgets: rounding hides smaller ones, larger ones give no protection."""
@@ -159,16 +158,14 @@ def calibrate(epsilon: float, delta: float, steps: int, sampling_rate: float) ->
     alone = get_sigma_gaussian(epsilon, delta)
     if sampling_rate == 1:
         return raise_to_budget(lambda sigma: epsilon_of(sigma, steps, delta), steps**0.5 * alone, epsilon)
-    with progress_bar(None, "trial") as bar:
 
-        def spent(coarser: int, sigma: float) -> float:
-            bar.update()
-            return sampled_epsilon((sigma, sampling_rate, steps), delta, coarser)
+    def spent(coarser: int, sigma: float) -> float:
+        return sampled_epsilon((sigma, sampling_rate, steps), delta, coarser)
 
-        # many steps approach one Gaussian mechanism, by the central limit theorem (Bu et al. 2020)
-        start = math.log1p((alone * sampling_rate) ** -2 / steps) ** -0.5
-        roughly, exactly = (functools.partial(spent, coarser) for coarser in (COARSER, 1))
-        return search(exactly, epsilon, *search(roughly, epsilon, start, -2.0))[0]
+    # many steps approach one Gaussian mechanism, by the central limit theorem (Bu et al. 2020)
+    start = math.log1p((alone * sampling_rate) ** -2 / steps) ** -0.5
+    roughly, exactly = (functools.partial(spent, coarser) for coarser in (COARSER, 1))
+    return search(exactly, epsilon, *search(roughly, epsilon, start, -2.0))[0]
 
 
 def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope: float) -> tuple[float, float]:

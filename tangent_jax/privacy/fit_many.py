@@ -17,9 +17,10 @@ from jax import Array
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.privacy.train import clip_all, default_objective, private_step
+from tangent_jax.privacy.train import Private, clip_all, default_objective, private_step
 from tangent_jax.privacy.units import as_units, micro_batches
 from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import State
@@ -39,7 +40,8 @@ def fit_private_many(
     optimizers: Sequence[Optimizer],
     seeds: Sequence[int],
     start: Tree | None = None,
-) -> list[Fitted]:
+    progress: Progress = silent,
+) -> list[Fitted[Private]]:
     """Trains one dw per mechanism, on all examples at every step; all mechanisms protect the same unit.
 
     Args:       predicts, mechanisms, optimizers, seeds: one per model, equal except for numbers; arrays that all
@@ -52,7 +54,7 @@ def fit_private_many(
     >>> mechanisms = [tj.make_mechanism(epsilon, delta=1e-2, steps=5) for epsilon in (1.0, 8.0)]
     >>> options = {"optimizers": [tj.privacy.momentum()] * 2, "seeds": [0, 1]}
     >>> runs = tj.privacy.fit_private_many([demo.predict] * 2, demo.train, mechanisms=mechanisms, **options)
-    >>> [round(run.spent.compute_epsilon(), 1) for run in runs]
+    >>> [round(run.info.spent.compute_epsilon(), 1) for run in runs]
     [1.0, 8.0]
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
@@ -73,7 +75,7 @@ def fit_private_many(
     chunks = [Chunk(*batches.resident(), *part).place() for part in parts]
     step_many = partial(_step_many, axes=axes, structure=structure)
     began, rows = time.perf_counter(), []
-    with Run() as run:
+    with Run(progress=progress) as run:
         run.show(mechanisms[0].steps, "step")
         for step in range(mechanisms[0].steps):
             keys = jnp.stack([step_key(m, seed, step) for m, seed in zip(mechanisms, seeds, strict=True)])
@@ -81,8 +83,9 @@ def fit_private_many(
             rows.append({"step": step + 1, "seconds": (time.perf_counter() - began) / len(runs)})
             run.advance()
     models = [jax.tree.map(lambda leaf, i=i: placement.on_host(leaf[i]), states.dw) for i in range(len(runs))]
-    seconds, of_seeds = rows[-1]["seconds"], [Spent(mechanism, mechanism.steps, False) for mechanism in mechanisms]
-    return [Fitted(own, rows, seconds, len(rows), spent=spent) for own, spent in zip(models, of_seeds, strict=True)]
+    seconds = rows[-1]["seconds"]
+    infos = [Private(Spent(mechanism, mechanism.steps, private=False)) for mechanism in mechanisms]
+    return [Fitted(dw, rows, seconds, len(rows), info=info) for dw, info in zip(models, infos, strict=True)]
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"), donate_argnames="states")

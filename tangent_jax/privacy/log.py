@@ -9,17 +9,17 @@ from typing import Any
 from jax import Array
 
 from tangent_jax.privacy.mechanism import Spent
-from tangent_jax.train.log import Log
+from tangent_jax.train.run import StepLog
 
 PARTS = 20  # Poisson steps between two computations of epsilon, which take half a second each
 
 
-def log_private_step(log: Log, spent: Spent, norms: Array, examples: int) -> None:
+def log_private_step(log: StepLog, spent: Spent, norms: Array, examples: int) -> None:
     """Logs the last step of `spent`; norms: of the noisy gradient and of the step, "2"."""
     mechanism, (gradient_norm, step_norm) = spent.mechanism, map(float, norms)
     row: dict[str, Any] = {"step": spent.steps_paid, "gradient_norm": gradient_norm, "step_norm": step_norm}
     row["noise_multiplier"] = float(mechanism.noise_multiplier)
     is_full = mechanism.sampling_rate == 1
-    if log.writers and (is_full or spent.steps_paid % max(1, mechanism.steps // PARTS) == 0):
+    if is_full or spent.steps_paid % max(1, mechanism.steps // PARTS) == 0:
         row["epsilon"] = spent.compute_epsilon()
     log.add([row], examples if is_full and mechanism.unit == "example" else None)

@@ -11,14 +11,13 @@ the same sigma.
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 from jax import Array
 
 from tangent_jax.core.checks import expect, finite_number, one_of, whole_number
-from tangent_jax.io.records import convert
 from tangent_jax.privacy.accounting import (
     NOISES,
     beside_distance,
@@ -191,11 +190,6 @@ class Spent:
     def compute_epsilon(self) -> float:
         """The epsilon of the steps paid for, at the mechanism's delta; 0 for none."""
         return dataclasses.replace(self.mechanism, steps=self.steps_paid).compute_epsilon()
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
-        """The account of JSON fields; InputError naming a wrong field."""
-        return convert(cls, fields, function, where)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,6 @@ Stein 1961.
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -32,11 +31,12 @@ from jax import Array
 
 from tangent_jax.core.checks import expect, require, whole_number
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.public import check_images, inverse_root, moment_of_norm
-from tangent_jax.privacy.train import fit_private
+from tangent_jax.privacy.train import Ledger, Private, fit_private
 from tangent_jax.solver.mapped import rows_of
 from tangent_jax.solver.statistics import Settings, Statistics, checked_rows
 from tangent_jax.train.features import Features
@@ -106,14 +106,15 @@ class Contribution:
             outputs += a * ((u[:, i] * u[:, j] * scale) @ dw["gram"])[:, None]
         return outputs + c * dw["counts"] if c else outputs
 
-    def statistics(self, fitted: Fitted, map_: FeatureMap, rows: Features, classes: Sequence[str]) -> Statistics:
+    def statistics(
+        self, fitted: Fitted[Private], map_: FeatureMap, rows: Features, classes: Sequence[str]
+    ) -> Statistics:
         """The statistics of the step: its dw is the noisy sum S over C n, both public.
 
         Statistics that were not released are replaced: equal counts, and a G with equal spread in all directions around
         the class means.
         """
-        assert fitted.spent is not None
-        mechanism = fitted.spent.mechanism
+        mechanism = fitted.info.spent.mechanism
         of_owners = mechanism.unit == "owner" and rows.owners is not None
         units = mechanism.expected_size(len({*(rows.owners or ())}) if of_owners else len(rows))
         names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
@@ -183,30 +184,36 @@ def release_statistics(
     mechanism: Mechanism,
     shares: tuple[float, float, float] = SHARES,
     seed: int | None = None,
-    folder: str | os.PathLike | None = None,
-) -> tuple[Statistics, Fitted]:
+    ledger: Ledger | None = None,
+    progress: Progress = silent,
+) -> tuple[Statistics, Fitted[Private]]:
     """Releases noisy statistics of examples, once; `Contribution.head` solves for the head.
 
     Args:       map_: by `on_sphere`; data: its features, with `owners` if these are the mechanism's unit; classes: the
                 names that targets index, which are public; mechanism: of one step; shares: of G, B and the counts;
-                seed, folder: as `fit_private`.
-    Returns:    (Statistics, Fitted), with the privacy account in `spent`.
+                seed, ledger, progress: as `fit_private`.
+    Returns:    (Statistics, Fitted), with the privacy account in `info.spent`.
     Guarantees: (epsilon, delta)-differentially private for adding or removing one unit; the ledger pays before noise is
                 drawn. Statistics of several owners add; each owner has their own account.
     Raises:     InputError for a mechanism of more steps, a map whose rows do not have length 1, and as `fit_private`.
 
     >>> unit, mechanism = tj.privacy.on_sphere(demo.map, demo.test, demo.train), tj.make_mechanism(8.0, 1e-2, steps=1)
     >>> noisy, fitted = tj.privacy.release_statistics(unit, demo.train, ["a", "b", "c"], mechanism=mechanism, seed=0)
-    >>> noisy.sums.shape, round(fitted.spent.compute_epsilon(), 1)
+    >>> noisy.sums.shape, round(fitted.info.spent.compute_epsilon(), 1)
     ((3, 6), 8.0)
     """
-    step, rows, settings = contributions(map_, data, classes, mechanism, shares)
-    fitted = fit_private(step, rows, mechanism=mechanism, seed=seed, folder=folder, **settings)
+    step, rows, settings = contributions(map_, data, classes, mechanism, shares, progress)
+    fitted = fit_private(step, rows, mechanism=mechanism, seed=seed, ledger=ledger, **settings)
     return step.statistics(fitted, map_, rows, classes), fitted
 
 
 def contributions(
-    map_: FeatureMap, data: Features, classes: Sequence[str], mechanism: Mechanism, shares: Any = SHARES
+    map_: FeatureMap,
+    data: Features,
+    classes: Sequence[str],
+    mechanism: Mechanism,
+    shares: Any = SHARES,
+    progress: Progress = silent,
 ) -> tuple[Contribution, Features, dict[str, Any]]:
     """(predictor, features u, {"objective", "optimizer"}) with which `fit_private` or `fit_audited` make the release.
 
@@ -220,7 +227,7 @@ def contributions(
     as_labels(data.targets, len(classes))
     step = Contribution(len(classes), sum(map_.sizes), shares)
     settings = {"objective": OBJECTIVE, "optimizer": ADDED}
-    return step, dataclasses.replace(data, inputs=rows_of(map_, data)), settings
+    return step, dataclasses.replace(data, inputs=rows_of(map_, data, progress=progress)), settings
 
 
 def denoise(noised: Statistics, deviation: float) -> Statistics:

@@ -11,11 +11,11 @@ in units of C, so that learning rate and clip norm are independent.
 """
 
 import dataclasses
-import os
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -23,30 +23,53 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, expect, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
 from tangent_jax.privacy.discrete import check_grid, discrete_mean, on_grid, sensitivity_of, step_key
-from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.noise import noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
-from tangent_jax.train.checkpoints import Row, measure_name, run_identity
 from tangent_jax.train.fit import State
-from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
-from tangent_jax.train.run import Fitted, OnStep, Run
+from tangent_jax.train.run import Fitted, Log, OnStep, Row, Run, Saved, measure_name, norms_of, run_identity
 from tangent_jax.train.targets import Predict, start_of
 
-SAVE_SECONDS = 1.0  # between checkpoints: a kill loses the steps since, though they are paid
+
+class Private(NamedTuple):
+    """The account of a private run; a kill may lose steps that were paid for."""
+
+    spent: Spent
+
+
+class Account(Saved, Protocol):
+    """The saves of a private run, and its account, which pays for a step before it runs."""
+
+    @property
+    def spent(self) -> Spent:
+        """What is paid so far."""
+        ...
+
+    def pay(self, steps: int) -> None:
+        """Pays for `steps` in total; no kill can undo it when this returns."""
+        ...
+
+
+class Ledger(Protocol):
+    """Where the account of a private run is kept, such as `tj.Ledger(folder)`."""
+
+    def open(self, run: str, spent: Spent) -> AbstractContextManager[Account]:
+        """The account of the run with this identity; `spent`: before its first step."""
+        ...
 
 
 def default_objective() -> Objective:
@@ -135,32 +158,35 @@ def fit_private(
     optimizer: Optimizer | None = None,
     seed: int | None = None,
     on_step: OnStep | None = None,
-    folder: str | os.PathLike | None = None,
-) -> Fitted:
+    ledger: Ledger | None = None,
+    log: Log | None = None,
+    progress: Progress = silent,
+) -> Fitted[Private]:
     """Trains dw under differential privacy by the mechanism's steps (DP-SGD).
 
     Args:       predict, start, on_step: as in `fit`; data: Features or Batches in memory, whose batch size is that of
                 micro-batches, with `owners` if these are the mechanism's unit; objective: None: cross entropy without
                 penalty; mechanism: by `make_mechanism`; optimizer: None: `momentum()`; seed: None takes noise and
                 samples from the operating system's entropy; a number makes them repeatable, and the result NOT private;
-                folder: of ledger and checkpoints, from which the same run resumes, or, once finished, is read.
-    Returns:    Fitted, with the account `spent`. Each row of the history has the `seconds` until its step ended, and
-                `non_finite`, the units whose gradient was not finite. These two and `run` are not private; everything
-                else depends on a training example through dw alone.
+                ledger: such as `tj.Ledger(folder)`, from which the same run resumes, or, once finished, is read; log,
+                progress: as in `fit`.
+    Returns:    Fitted, with the account `info.spent`. Each row of the history has the `seconds` until its step ended,
+                and `non_finite`, the units whose gradient was not finite. These two and `run` are not private;
+                everything else depends on a training example through dw alone.
     Guarantees: (epsilon, delta)-differentially private in dw and every earlier dw_t, for adding or removing one unit,
                 given secret noise, and a start and predictor that do not depend on the data; sums are divided by q n,
-                never by a sample's size; a run, killed or not, takes no step that `spent` does not count. Losses and a
-                function's gradients see one example at a time; a model's closed form is checked against single examples
-                before the first step.
+                never by a sample's size; with a ledger, a run, killed or not, takes no step that `spent` does
+                not count. Losses and a function's gradients see one example at a time; a model's closed form is checked
+                against single examples before the first step.
     Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty; equal
-                examples, by content identifier or input, are told on stderr: epsilon protects one of them, not all.
+                examples, by content identifier or input, are warned of: epsilon protects one of them, not all.
     Raises:     InputError for delta >= 1 / n, a repeated row, owners that are unknown or have more examples than a
                 micro-batch, a model that mixes examples, targets of no class, a ledger of another run or one that
                 disagrees with its checkpoint, a step that is not finite.
 
     >>> mechanism = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5)
     >>> fitted = tj.fit_private(demo.predict, demo.train, mechanism=mechanism)
-    >>> fitted.steps, round(fitted.spent.compute_epsilon(), 1)
+    >>> fitted.steps, round(fitted.info.spent.compute_epsilon(), 1)
     (5, 8.0)
     """
     dw, predict = start_of(predict, start), trees.as_pytree(predict)
@@ -170,56 +196,49 @@ def fit_private(
     check_private(predict, dw, batches, mechanism, objective, len(units))
     check_optimizer(optimizer, dw)
     state, spent, traced = State(dw, optimizer.init(dw)), Spent(mechanism, 0, seed is None), ""
-    with Run(on_step) as run:
-        if folder is not None:
+    account: Account | None = None
+    with Run(on_step, progress, log) as run:
+        if ledger is not None:
             traced = step_program(predict, state, batches, objective, mechanism, optimizer)
             numbers = jax.tree.leaves((predict, state, objective, mechanism, optimizer))
             name = run_identity(batches, traced, numbers, mechanism, seed, units)
-            state, spent = resume(run, folder, name, spent, state)
+            account = run.enter_context(ledger.open(name, spent))
+            run.keep(account, measure_name(on_step, dw))
+            state, spent = run.restore(state), account.spent
+            if not run.history.rows and spent.steps_paid == mechanism.steps:
+                raise InputError("ledger has no result, but its budget is spent. It is not spent again.")
         state, predict = placement.place((jax.tree.map(jnp.array, state), predict))  # a copy: dw is donated
         began = time.perf_counter() - show_steps(run, spent)
         expected = mechanism.expected_size(len(units))
         for step in range(spent.steps_paid, mechanism.steps):
-            run.begin()
             spent = spent.pay(step + 1)
+            if account is not None:
+                account.pay(step + 1)
+            run.begin()
             chunks = sample_chunks(batches, mechanism, units, seed, step)
             total = add_up(predict, state.dw, chunks, objective, mechanism, traced)
             key = step_key(mechanism, seed, step)
             state, norms = _private_step(state, total, expected, key, objective, mechanism, optimizer, traced=traced)
             check_finite(float(norms[1]), step)
             row: Row = {"step": step + 1, "seconds": time.perf_counter() - began, "non_finite": int(total.non_finite)}
-            log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
+            if run.log is not None:
+                log_private_step(run.log, spent, norms, mechanism.public_count(len(units)))
             run.end(row, state.dw, state, step + 1 == mechanism.steps)
     return private_result(run, state.dw, spent)
-
-
-def resume(run: Run, folder: str | os.PathLike, name: str, spent: Spent, state: State) -> tuple[State, Spent]:
-    """(the last saved state in the folder, the account of its ledger); later steps are paid there.
-
-    Raises: InputError if the budget is spent but the result is lost.
-    """
-    ledger = run.enter_context(open_ledger(folder, name, spent, SAVE_SECONDS))
-    run.keep(ledger.saver, measure_name(run.on_step, state.dw), ledger)
-    state, spent = run.restore(state), ledger.spent
-    left = len(run.history) or spent.steps_paid < spent.mechanism.steps
-    expect(left, f"the result of a spent budget in {folder}", "none", "It is not spent again")
-    return state, spent
 
 
 def show_steps(run: Run, spent: Spent) -> float:
     """Opens the progress bar and log of a private run; returns the seconds of its steps so far."""
     last = run.history.rows[-1] if len(run.history) else {"step": 0, "seconds": 0.0}
     run.show(spent.mechanism.steps, "step", spent.steps_paid)
-    if len(run.history) < spent.steps_paid:
-        run.resumed += f"; the model has {len(run.history)} of them: a kill lost the others, which stay paid"
     run.open_log(last["step"], spent.mechanism.steps)
     return last["seconds"]
 
 
-def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted:
+def private_result(run: Run, dw: Tree, spent: Spent) -> Fitted[Private]:
     """The result of a private run, gathered on every device."""
     rows = run.history.merge()
-    return Fitted(placement.replicate(dw), rows, rows[-1]["seconds"], len(rows), run.identity, spent=spent)
+    return Fitted(placement.replicate(dw), rows, rows[-1]["seconds"], len(rows), run.identity, Private(spent))
 
 
 def check_private(

@@ -5,7 +5,9 @@ shapes, and rows at most double. A micro-batch has at most the batch size of row
 with more examples is refused.
 """
 
+import hashlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +16,6 @@ import numpy as np
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import expect, instance
-from tangent_jax.data.identifiers import content_identifier
-from tangent_jax.io.progress import tell
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
@@ -34,7 +34,7 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
         batches = as_batches(data, MICRO_BATCH)
         copies = most_copies(data, batches)
         if copies > 1:
-            tell(f"an example is there {copies} times: epsilon protects one copy, not all")
+            warnings.warn(f"an example has {copies} copies: epsilon protects one of them, not all.", stacklevel=4)
         return batches, batches.rows[:, None]
     do = "Pass Batches(..., owners=names), or features with owners"
     expect(getattr(data, "owners", None) is not None, "the owner of every example", "none", do)
@@ -55,7 +55,12 @@ def most_copies(data: Any, batches: Batches) -> int:
     if hasattr(data, "examples"):
         return max(Counter(identifier for identifier, _ in data.examples).values(), default=0)
     parts = (batches.inputs[batches.rows[start : start + READ]] for start in range(0, len(batches), READ))
-    return max(Counter(content_identifier(row) for part in parts for row in np.asarray(part)).values())
+    return max(Counter(digest(row) for part in parts for row in np.asarray(part)).values())
+
+
+def digest(row: np.ndarray) -> bytes:
+    """The SHA-256 of a row's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(row).tobytes()).digest()
 
 
 def sample(units: int, mechanism: Mechanism, seed: int | None, step: int) -> np.ndarray:

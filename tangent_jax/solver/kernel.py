@@ -22,7 +22,7 @@ import scipy.linalg
 
 from tangent_jax.core.checks import expect, instance
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
@@ -67,15 +67,11 @@ class Kernel:
         total = penalty * len(self.centers)
         m, right = self.k.copy(order="F"), (self.centers - self.rows.outputs).ravel()
         m[np.diag_indices_from(m)] += total / self.precision.ravel()
-        with progress_bar(3, "step") as bar:
-            factor = scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
-            bar.update()
-            a = scipy.linalg.cho_solve((factor, True), right, check_finite=False)
-            bar.update()
-            inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)  # pyright: ignore
-            assert info == 0, info
-            mirror(inverse)
-            bar.update()
+        factor = scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
+        a = scipy.linalg.cho_solve((factor, True), right, check_finite=False)
+        inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)  # pyright: ignore
+        assert info == 0, info
+        mirror(inverse)
         residual = self.k @ a + total / self.precision.ravel() * a - right
         relative = float(np.linalg.norm(residual) / np.linalg.norm(right))
         return KernelSolution(self, total, a.reshape(self.centers.shape), inverse, relative)
@@ -186,7 +182,12 @@ class KernelSolution:
 
 
 def make_kernel(
-    predict: Predictor, data: Batches | Data, objective: Objective | None = None, *, example_weights: Any = None
+    predict: Predictor,
+    data: Batches | Data,
+    objective: Objective | None = None,
+    *,
+    example_weights: Any = None,
+    progress: Progress = silent,
 ) -> Kernel:
     """The tangent kernel on all training examples.
 
@@ -208,11 +209,11 @@ def make_kernel(
     targets, outputs = batches.targets[batches.rows], len(batches) * classes
     got = f"{len(targets)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
     expect(outputs <= LARGEST, f"examples x outputs at most {LARGEST}", got, "Use tj.solve")
-    rows = jacobian_rows(predict, batches.inputs[batches.rows])
+    rows = jacobian_rows(predict, batches.inputs[batches.rows], progress)
     with jax.enable_x64(True):
         stated = objective.loss.quadratic(targets, classes)
         assert stated is not None
         centers, precision = (np.asarray(part, np.float64) for part in stated)
     expect((precision > 0).all(), "a loss whose precision is above 0", precision.min(), "Use tj.solve")
     weighted = precision * problem.example_weights[:, None]
-    return Kernel(predict, rows, rows.gram(), targets, centers, weighted, float(objective.penalty))
+    return Kernel(predict, rows, rows.gram(progress=progress), targets, centers, weighted, float(objective.penalty))

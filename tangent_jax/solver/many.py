@@ -30,6 +30,7 @@ from jax import Array
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, finite_number, require, whole_number
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear import cg
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
@@ -37,12 +38,12 @@ from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.formed import add_products, form_all
+from tangent_jax.solver.optimum import Solved, curvature_of
 from tangent_jax.solver.passes import SHOWN, Part, Summed
 from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.objective import Objective, as_objective, make_objective
-from tangent_jax.train.run import Fitted, Optimum, Run
+from tangent_jax.train.run import Fitted, Row, Run
 from tangent_jax.train.targets import Predict
 
 NEAR = 0.97  # share of the target: an estimate that ends a problem
@@ -80,7 +81,8 @@ def solve_many(
     certificate: float | None = 0.01,
     passes: int = 200,
     at_once: int = 32,
-) -> Iterator[Fitted]:
+    progress: Progress = silent,
+) -> Iterator[Fitted[Solved]]:
     """Yields the optimum of a square loss for each row of example weights, in their order.
 
     Args:       predict, data, objective: as `solve`; example_weights: "k n", an array or rows that are read one by one,
@@ -97,7 +99,7 @@ def solve_many(
     >>> without = np.ones((2, 24)) - np.eye(24)[:2]  # leaves out the first example, then the second
     >>> options = {"example_weights": without, "start": demo.fitted, "at_once": 2}
     >>> solved = tj.solver.solve_many(demo.predict, demo.train, demo.objective, **options)
-    >>> [fitted.certificate < 0.01 for fitted in solved]
+    >>> [fitted.info.certificate < 0.01 for fitted in solved]
     [True, True]
     """
     whole_number("passes", passes, 2)
@@ -115,10 +117,10 @@ def solve_many(
     problem = make_problem(predict, data, objective, None, steps[0], keep=True)
     do = "Use tj.solve for each row"
     expect(problem.is_quadratic, "a square loss", type(objective.loss).__name__, do)
-    first = starts[0].curvature if isinstance(starts[0], Fitted) else None
+    first = curvature_of(starts[0])
     solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
     rows = _problems(problem, example_weights, None if isinstance(start, Fitted) else steps)
-    return solver.run(rows, at_once, length_hint(example_weights) or None)
+    return solver.run(rows, at_once, length_hint(example_weights) or None, progress)
 
 
 def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -> Iterator[Asked]:
@@ -167,7 +169,9 @@ class Many:
             states.empty(self.base, count).x,
         )
 
-    def run(self, asked: Iterator[Asked], at_once: int, count: int | None) -> Iterator[Fitted]:
+    def run(
+        self, asked: Iterator[Asked], at_once: int, count: int | None, progress: Progress
+    ) -> Iterator[Fitted[Solved]]:
         """Yields the solutions in the order of the problems, each once all before it have ended."""
         first = list(islice(asked, at_once))
         if not first:
@@ -175,7 +179,7 @@ class Many:
         self.prepare(len(first))
         places, asked = [Place() for _ in first], chain(first, asked)
         state, ended, turn = states.empty(self.base, len(first)), {}, 0
-        with Run() as run:
+        with Run(progress=progress) as run:
             run.show(count, "problem")
             while True:
                 state = self.fill(state, places, asked)
@@ -266,10 +270,11 @@ class Many:
         place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
         return False
 
-    def result(self, place: Place, delta: Tree, k: int) -> Fitted:
+    def result(self, place: Place, delta: Tree, k: int) -> Fitted[Solved]:
         """The result of a finished problem, the k-th of those at work."""
         last = place.history[-1]
         converged = last["gradient_norm"] + last["rounding"] <= self.target
-        optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
+        penalty = self.problem.total_penalty
+        info = Solved(last["certificate"], last["gradient_norm"], penalty, converged, self.curvature)
         dw, seconds = placement.replicate(states.result(self.base, delta, k)), time.perf_counter() - place.began
-        return Fitted(dw, place.history, seconds, last["passes"], None, last["certificate"], optimum)
+        return Fitted(dw, place.history, seconds, last["passes"], None, info)

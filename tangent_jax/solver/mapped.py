@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core.checks import expect, whole_number
-from tangent_jax.io.progress import check_stop, progress_bar
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.train.features import Features
 
@@ -49,11 +49,11 @@ class SharedRows:
         self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
         self.is_known = np.zeros(len(data), bool)
 
-    def read(self, at: np.ndarray, batch: int) -> np.ndarray:
+    def read(self, at: np.ndarray, batch: int, progress: Progress = silent) -> np.ndarray:
         """The rows of the examples at these places, "k"."""
         missing = at[~self.is_known[at]]
         if len(missing):
-            self.values[missing] = compute_rows(self.map, self.data.take(missing), batch)
+            self.values[missing] = compute_rows(self.map, self.data.take(missing), batch, progress)
             self.is_known[missing] = True
         return self.values[at]
 
@@ -71,7 +71,7 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)), mapped=data.inputs)
 
 
-def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
+def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progress = silent) -> np.ndarray:
     """The features of all examples, "n k", f32; features of `map_once` are computed once.
 
     Raises: InputError for features of another model, and a batch that is no whole number above 0.
@@ -89,29 +89,30 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
     )
     known = data.rows if isinstance(data, MappedOnce) and data.mapped is data.inputs else None
     if isinstance(data, MappedOnce) and known is not None and known.source == map_.identity:
-        return known.read(data.at, batch)
-    return compute_rows(map_, data, batch)
+        return known.read(data.at, batch, progress)
+    return compute_rows(map_, data, batch, progress)
 
 
-def compute_rows(map_: FeatureMap, data: Features, batch: int) -> np.ndarray:
+def compute_rows(map_: FeatureMap, data: Features, batch: int, progress: Progress = silent) -> np.ndarray:
     """The features of all examples, computed now."""
-    return rows_by_depth(map_, data, (map_.blocks,), batch)[0]
+    return rows_by_depth(map_, data, (map_.blocks,), batch, progress)[0]
 
 
-def rows_by_depth(map_: FeatureMap, data: Features, depths: tuple[int, ...], batch: int = 32) -> np.ndarray:
+def rows_by_depth(
+    map_: FeatureMap, data: Features, depths: tuple[int, ...], batch: int = 32, progress: Progress = silent
+) -> np.ndarray:
     """The features of all examples by the last 0, 1, ... blocks, for each of `depths`, "l n k", f32, in one pass.
 
     >>> tj.solver.rows_by_depth(demo.map, demo.test, (0, 0)).shape
     (2, 12, 6)
     """
     n, parts = len(data), [np.zeros((len(depths), 0, sum(map_.sizes)), np.float32)]
-    with progress_bar(n, "example") as bar:
+    with progress(total=n, unit="example") as bar:
         for start in range(0, n, batch):
             x = np.asarray(data.inputs[start : start + batch])
             padded = np.concatenate([x, np.zeros((batch - len(x), *x.shape[1:]), x.dtype)])
             parts.append(np.asarray(_rows(map_, padded, depths))[:, : len(x)])
             bar.update(len(x))
-            check_stop()
     return np.concatenate(parts, 1)
 
 

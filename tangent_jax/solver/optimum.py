@@ -10,8 +10,8 @@ factors as preconditioner (curvature.py). Other losses use Newton's method with 
 line search. There is no learning rate.
 """
 
-import os
 import time
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -23,16 +23,15 @@ from jax import Array
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, finite_number, whole_number
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.trees import along
-from tangent_jax.io.progress import tell
 from tangent_jax.linear import cg
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.passes import SHOWN, Summed
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.checkpoints import History, Row, Saver, measure_name, run_identity
 from tangent_jax.train.objective import Objective, as_objective, make_objective
-from tangent_jax.train.run import Fitted, OnStep, Optimum, Run
+from tangent_jax.train.run import Checkpoints, Fitted, History, Log, OnStep, Row, Run, measure_name, run_identity
 from tangent_jax.train.targets import Predict, start_of
 
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
@@ -52,6 +51,31 @@ class State(NamedTuple):
     at_point: Array
 
 
+class Solved(NamedTuple):
+    """The end of a solver.
+
+    `certificate`: an upper bound of |dw - dw*|, L2 over the tree, None if Lambda is 0; `gradient_norm`: the exact
+    |grad F(dw)|; `total_penalty`: Lambda; `converged`: True if the requested certificate was reached; `curvature`: the
+    factors that preconditioned it, or None.
+    """
+
+    certificate: float | None
+    gradient_norm: float
+    total_penalty: float
+    converged: bool
+    curvature: Curvature | None = None
+
+
+def curvature_of(start: Any) -> Curvature | None:
+    """The factors of a solver's result; None for other starts."""
+    return start.info.curvature if isinstance(start, Fitted) and isinstance(start.info, Solved) else None
+
+
+def certificate_of(fitted: Fitted) -> float | None:
+    """The certificate of a solver's result; None for other trainers."""
+    return fitted.info.certificate if isinstance(fitted.info, Solved) else None
+
+
 def solve(
     predict: Predict,
     data: Batches | Data,
@@ -62,8 +86,10 @@ def solve(
     certificate: float | None = 0.01,
     passes: int = 200,
     on_step: OnStep | None = None,
-    folder: str | os.PathLike | None = None,
-) -> Fitted:
+    checkpoints: Checkpoints | None = None,
+    log: Log | None = None,
+    progress: Progress = silent,
+) -> Fitted[Solved]:
     """The optimum of a convex objective over all of `data`, to a requested certificate.
 
     Args:       predict: a tangent model, preconditioned by its Kronecker factors if it has a closed form, or any
@@ -74,12 +100,11 @@ def solve(
                 allowed L2 distance from the optimum, None: use all `passes`; passes: the most passes over the data. The
                 first one is the gradient at the start, the last one checks the result and moves nothing, so the result
                 is the step after pass `passes` - 1; on_step: called after every pass with its row of the history and
-                dw; the values it returns are added to the row; folder: of checkpoints, from which a killed run resumes,
-                as for `fit`.
-    Returns:    Fitted, with `certificate` (from an exact gradient at the end; None if Lambda is 0) and `optimum`, whose
-                `converged` is False if the passes were used up, or rounding allows no more; where a certificate was
-                asked for, a line on stderr says so. A row with an `exact`
-                gradient has a certificate, any other an `estimate`, which bounds nothing.
+                dw; the values it returns are added to the row; checkpoints, log, progress: as for `fit`.
+    Returns:    Fitted, with `info.certificate` (from an exact gradient at the end; None if Lambda is 0), and
+                `info.converged`, which is False if the passes were used up, or rounding allows no more; if a
+                certificate was asked for, a warning says so. A row with an `exact` gradient has a certificate, any
+                other an `estimate`, which bounds nothing.
     Guarantees: |dw - dw*| <= certificate, including the gradient's rounding, for a loss that is convex in the outputs;
                 dw* is the optimum in exact arithmetic, even if products with J are in half precision. The same bits,
                 resumed or not.
@@ -89,7 +114,7 @@ def solve(
                 invalid targets or weights, a gradient that is not finite.
 
     >>> fitted = tj.solve(demo.predict, demo.train, demo.objective, certificate=0.01)
-    >>> fitted.certificate <= 0.01, tj.evaluate(demo.predict, fitted.dw, demo.test)
+    >>> fitted.info.certificate <= 0.01, tj.evaluate(demo.predict, fitted.dw, demo.test)
     (True, 0.917)
     """
     whole_number("passes", passes, 2)
@@ -98,15 +123,14 @@ def solve(
         finite_number("certificate", certificate, 0.0)
         do = "Give the objective a penalty, or pass certificate=None"
         expect(objective.penalty > 0, "penalty > 0 for a certificate", float(objective.penalty), do)
-    before, curvature = (start.dw, start.curvature) if isinstance(start, Fitted) else (start, None)
-    dw = start_of(predict, before)
+    dw, curvature = start_of(predict, start.dw if isinstance(start, Fitted) else start), curvature_of(start)
     problem = make_problem(predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
         check_factors("solve", dw, curvature)
-    with Run(on_step) as run:
-        if folder is not None:
+    with Run(on_step, progress, log) as run:
+        if checkpoints is not None:
             name = run_identity(problem.batches, problem.identity_inputs(dw), curvature, certificate, passes)
-            run.keep(Saver(folder, name), measure_name(on_step, dw))
+            run.keep(checkpoints.open(name), measure_name(on_step, dw))
         return Solver(problem, certificate, passes, curvature, run.history).run(dw, run)
 
 
@@ -122,7 +146,7 @@ class Solver:
         self.inverse: Inverse | None = None
         self.outputs: list[Array] = []  # at the point `base`
 
-    def run(self, dw: Tree, run: Run) -> Fitted:
+    def run(self, dw: Tree, run: Run) -> Fitted[Solved]:
         """Runs the passes from dw, or from a checkpoint, and returns the result."""
         zeros, none = jax.tree.map(jnp.zeros_like, dw), jnp.zeros(())
         state = State(jax.tree.map(jnp.array, dw), cg.State(zeros, zeros, zeros, none), none, jnp.ones(()))
@@ -137,7 +161,8 @@ class Solver:
             run.begin()
             state, row = self.begin(state) if state.at_point else self.advance(state)
             row["seconds"] = time.perf_counter() - began
-            run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
+            if run.log is not None:
+                run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
             run.end(row, along(state.base, 1.0, state.inner.x), state, self.is_done(row))
             run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
         return self.result(state, run.identity)
@@ -232,16 +257,18 @@ class Solver:
         bound = {name: (norm + more.get("rounding", 0.0)) / penalty} if penalty > 0 else {}
         return {"passes": self.passes_used + 1, "gradient_norm": norm, **more, **bound}
 
-    def result(self, state: State, run: str | None) -> Fitted:
+    def result(self, state: State, run: str | None) -> Fitted[Solved]:
         """The result of the passes so far."""
         last, rows = self.history.rows[-1], self.history.merge()
         converged = last["gradient_norm"] + last["rounding"] <= self.target
-        optimum = Optimum(last["gradient_norm"], self.problem.total_penalty, converged, self.curvature)
+        penalty = self.problem.total_penalty
+        info = Solved(last.get("certificate"), last["gradient_norm"], penalty, converged, self.curvature)
         if self.target and not converged:
-            asked = f"the certificate is {last['certificate']:.3g}, not {self.target / self.problem.total_penalty:.3g}"
-            tell(f"solve: not converged after {self.passes_used} passes: {asked}. Raise passes or penalty")
+            asked = f"the certificate is {last['certificate']:.3g}, not {self.target / penalty:.3g}"
+            text = f"not converged after {self.passes_used} passes: {asked}. Raise passes or penalty."
+            warnings.warn(text, stacklevel=4)
         dw, seconds = placement.replicate(state.base), sum(row["seconds"] for row in rows)
-        return Fitted(dw, rows, seconds, self.passes_used, run, last.get("certificate"), optimum)
+        return Fitted(dw, rows, seconds, self.passes_used, run, info)
 
 
 def pass_values(row: Row) -> Row:

@@ -21,12 +21,13 @@ from scipy.special import log_softmax, softmax
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect, of_shape
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear import cg
 from tangent_jax.linear.gram import own_gram
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import invert
 from tangent_jax.solver.kernel import KernelSolution
+from tangent_jax.solver.optimum import curvature_of
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
@@ -47,12 +48,13 @@ class KernelPosterior:
 
     solution: KernelSolution
     scale: float
+    progress: Progress = silent
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs; f64."""
         solution, kernel = self.solution, self.solution.kernel
-        rows = jacobian_rows(kernel.predict, inputs)
-        cross, (m, c) = rows.gram(kernel.rows), rows.shape
+        rows = jacobian_rows(kernel.predict, inputs, self.progress)
+        cross, (m, c) = rows.gram(kernel.rows, self.progress), rows.shape
         explained = (cross @ solution.inverse).reshape(m, c, -1) @ cross.reshape(m, c, -1).swapaxes(1, 2)
         covariance = self.scale / solution.total_penalty * (own_gram(rows) - explained)
         return solution.predict(rows, cross), covariance
@@ -99,17 +101,18 @@ class SolverPosterior:
     tolerance: float = 1e-4
     passes: int = 200
     example_weights: Any = None
+    progress: Progress = silent
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
         expect(self.objective.penalty > 0, "penalty > 0", float(self.objective.penalty))
         dw, v = self.solved.dw, self.example_weights
         problem = make_problem(self.predict, self.data, self.objective, v, dw, keep=True)
-        at, known = problem.outputs_at(dw), self.solved.curvature
+        at, known = problem.outputs_at(dw), curvature_of(self.solved)
         curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.has_factors else known
         inverse = None if curvature is None else invert(curvature, problem.total_penalty)
         times, outputs, covariances = partial(problem.product, outputs=at), [], []
-        with progress_bar(len(inputs) * problem.classes, "solve") as bar:
+        with self.progress(total=len(inputs) * problem.classes, unit="solve") as bar:
             for i in range(len(inputs)):
                 f, back = jax.vjp(lambda dw, i=i: self.predict(dw, inputs[i : i + 1])[0], dw)
                 rows = [back(unit)[0] for unit in jnp.eye(problem.classes, dtype=f.dtype)]

@@ -14,7 +14,7 @@ from jax import Array
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.progress import progress_bar
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
@@ -23,7 +23,7 @@ from tangent_jax.train.batches import as_inputs
 BATCH = 32  # examples whose signals are computed at once
 
 
-def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
+def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) -> Rows:
     """The rows of J for every input and output, by one backward pass per output, in f64.
 
     >>> rows = tj.solver.jacobian_rows(demo.predict, demo.test.inputs)
@@ -36,7 +36,7 @@ def jacobian_rows(predict: Predictor, inputs: Any) -> Rows:
     check_room(predict, n)
     with jax.enable_x64(True):
         exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)
-        with progress_bar(n, "example") as bar:
+        with progress(total=n, unit="example") as bar:
             for start in range(0, n, BATCH):
                 x = np.asarray(inputs[start : start + BATCH])
                 padded = np.concatenate([x, np.zeros((min(BATCH, n) - len(x), *x.shape[1:]), x.dtype)])

@@ -32,7 +32,7 @@ import scipy.linalg
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, expect, finite_number, instance, one_of, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.progress import check_stop, progress_bar
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.ntk import SUMS, FeatureMap, score_rows
 from tangent_jax.solver.mapped import rows_of
@@ -260,7 +260,9 @@ class Statistics:
         return np.where(later, balance * scales, 1.0)
 
 
-def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) -> Statistics:
+def make_statistics(
+    map_: FeatureMap, data: Features, classes: Sequence[str], progress: Progress = silent
+) -> Statistics:
     """The statistics of examples: one pass.
 
     Args:       map_: by `feature_map`; data: its features; classes: the names that targets index.
@@ -270,12 +272,12 @@ def make_statistics(map_: FeatureMap, data: Features, classes: Sequence[str]) ->
     >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
     (3, 6)
     """
-    return statistics_of_rows(map_, checked_rows(map_, data), data.targets, classes)
+    return statistics_of_rows(map_, checked_rows(map_, data, progress), data.targets, classes)
 
 
-def checked_rows(map_: FeatureMap, data: Features) -> np.ndarray:
+def checked_rows(map_: FeatureMap, data: Features, progress: Progress = silent) -> np.ndarray:
     """The rows of features "n k"; InputError naming the first image that cannot be summed."""
-    rows = rows_of(map_, data)
+    rows = rows_of(map_, data, progress=progress)
     good = np.isfinite(rows).all(1)
     for start, end in pairwise(np.cumsum([0, *map_.sizes])):
         good &= rows[:, start:end].any(1)
@@ -416,7 +418,12 @@ def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.n
 
 
 def choose_settings(
-    train: Statistics, rows: np.ndarray, targets: np.ndarray, ways: Sequence[str] = ("lda",), left_out: bool = False
+    train: Statistics,
+    rows: np.ndarray,
+    targets: np.ndarray,
+    ways: Sequence[str] = ("lda",),
+    left_out: bool = False,
+    progress: Progress = silent,
 ) -> tuple[Settings, int]:
     """(the settings with the greatest likelihood of the labels, at the best temperature; the number of settings tried).
 
@@ -433,7 +440,7 @@ def choose_settings(
     targets, balances = train.check_examples(rows, targets), BALANCES if len(train.sizes) > 1 else (1.0,)
     grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]
     losses = []
-    with progress_bar(len(grid), "setting") as bar:
+    with progress(total=len(grid), unit="setting") as bar:
         for settings in grid:
             if left_out:
                 scores = train.leave_one_out(rows, targets, settings)
@@ -441,5 +448,4 @@ def choose_settings(
                 scores = np.asarray(score_rows(train.solve(settings), rows))
             losses.append(fitted_beta(scores, None, targets)[1])
             bar.update()
-            check_stop()
     return grid[int(np.argmin(losses))], len(grid)

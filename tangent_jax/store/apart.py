@@ -15,10 +15,11 @@ from tangent_jax.core.checks import expect, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
-from tangent_jax.io.progress import show_progress
+from tangent_jax.io.progress import show_progress, shown
 from tangent_jax.models.heads import restrict
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.optimum import certificate_of
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.provenance import Provenance, make_provenance
@@ -85,7 +86,7 @@ class Shards:
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
         settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
-        fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings)
+        fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings, progress=shown)
         return dict(zip(names, fitted, strict=True))
 
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
@@ -213,7 +214,7 @@ class Filling:
 
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""
-        origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=fitted.certificate)
+        origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=certificate_of(fitted))
         own = factors_of(*self.shards.own(name), self.shards.recipe, fitted.dw) if self.factors else None
         hosts.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
 

@@ -23,6 +23,7 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
 from tangent_jax.features.cache import erase, rows_of
 from tangent_jax.io import machine
+from tangent_jax.io.checkpoints import saved_run
 from tangent_jax.io.files import expand_path, inside
 from tangent_jax.remote.urls import is_url, with_urls
 from tangent_jax.store.at_urls import Trace, rows_at, run_at
@@ -31,7 +32,6 @@ from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
 from tangent_jax.store.state import EXPORTED, removal_text
 from tangent_jax.store.store import Store
-from tangent_jax.train.checkpoints import saved_run
 
 STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
 """The files of the steps that an audited run released (privacy/canaries.py)."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from tangent_jax.core.checks import InputError, expect, one_of, require, visible
 from tangent_jax.core.names import normal_name, other_spellings
-from tangent_jax.data.owners import Owner
+from tangent_jax.core.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
 from tangent_jax.data.sources import Dataset

@@ -13,8 +13,8 @@ import numpy as np
 
 from tangent_jax.core.checks import expect, require, visible
 from tangent_jax.core.names import normal_name
+from tangent_jax.core.owners import Owner
 from tangent_jax.data import Preprocessing
-from tangent_jax.data.owners import Owner
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert, parse_json, plain

@@ -14,13 +14,15 @@ from jax import Array
 from tangent_jax.core.checks import expect, finite_number, one_of, require
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize
+from tangent_jax.io.log import current_log
+from tangent_jax.io.progress import shown
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.pretrained.frozen_head import read_frozen_head
 from tangent_jax.pretrained.load import load
-from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.solver.statistics import as_tree, checked_rows, moments
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.features import Features
@@ -28,7 +30,7 @@ from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
-from tangent_jax.train.run import Fitted
+from tangent_jax.train.run import Checkpoints, Fitted
 from tangent_jax.train.targets import as_labels
 
 SOLVERS = ("adam", "optimum")
@@ -189,14 +191,17 @@ class Recipe:
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
     def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
-        """Trains dw from zero on the features, or on `rows` of them; options as `fit`. Statistics need one pass."""
+        """Trains dw from zero on the features, or on `rows` of them; options as `fit`. Statistics need one pass.
+
+        Log and bar are those of `log_steps` and `show_progress`.
+        """
         if self.features is not None:
             return sum_features(predict, features if rows is None else features.take(rows))
         if self.solver == "optimum":
             return self.solve(predict, features, rows=rows, **options)
         data = features.batches(self.key, rows=rows, batch_size=self.batch_size)
         settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs, "metrics": {"train_accuracy": accuracy}}
-        return fit(predict, data, self.objective(), **settings, **options)
+        return fit(predict, data, self.objective(), **settings, log=current_log(), progress=shown, **options)
 
     def solve(
         self,
@@ -207,13 +212,13 @@ class Recipe:
         rows: np.ndarray | None = None,
         example_weights: np.ndarray | None = None,
         on_step: Any = None,
-        folder: Any = None,
-    ) -> Fitted:
+        checkpoints: Checkpoints | None = None,
+    ) -> Fitted[Solved]:
         """Solves for the optimum on the features, or on `rows` of them, from zero or a start; options as `solve`."""
         data = features if rows is None else features.take(rows)
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
-        watched = {"on_step": on_step, "folder": folder, "example_weights": example_weights}
-        return solve(predict, data, self.objective(), start=start, **bound, **watched)
+        watched: Any = {"on_step": on_step, "checkpoints": checkpoints, "log": current_log(), "progress": shown}
+        return solve(predict, data, self.objective(), start=start, example_weights=example_weights, **bound, **watched)
 
 
 def of_version_0_3(fields: Any) -> Any:
@@ -231,5 +236,5 @@ def sum_features(map_: Any, features: Features) -> Fitted:
     """The statistics of the features as leaves, in the form of a run's result; one pass."""
     began = time.perf_counter()
     targets = as_labels(features.targets, map_.outputs)
-    leaves = as_tree(*moments(checked_rows(map_, features), targets, map_.outputs))
+    leaves = as_tree(*moments(checked_rows(map_, features, shown), targets, map_.outputs))
     return Fitted(leaves, [], time.perf_counter() - began, 1)

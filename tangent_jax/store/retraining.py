@@ -131,12 +131,12 @@ def solve_again(origin: Provenance, predict: Predictor, left: Features, start: T
         same_total = dataclasses.replace(same_total, certificate=min(recipe.certificate, near))
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = same_total.solve(predict, left, start)
-    assert solved.certificate is not None
-    assert solved.optimum is not None
-    provenance = origin.trained_on(left, solved.seconds, run=None, total_penalty=total, certificate=solved.certificate)
+    provenance = origin.trained_on(
+        left, solved.seconds, run=None, total_penalty=total, certificate=solved.info.certificate
+    )
     before = solved.history[0]["certificate"]
-    optimum = Optimum(total, before, solved.certificate, solved.steps, solved.optimum.converged)
-    return Retrained(solved.dw, provenance, solved.certificate, optimum)
+    optimum = Optimum(total, before, solved.info.certificate, solved.steps, solved.info.converged)
+    return Retrained(solved.dw, provenance, solved.info.certificate, optimum)
 
 
 def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:

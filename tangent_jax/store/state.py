@@ -150,7 +150,7 @@ class State:
         for number, part in enumerate(accounts):
             part = {"of": [number, *files], **part}
             self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
-            account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
+            account = None if part["privacy"] is None else convert(Spent, part["privacy"], "Store", "the journal")
             hashes, public = (
                 convert(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
             )

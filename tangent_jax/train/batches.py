@@ -15,8 +15,8 @@ from jax import Array
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, as_array, expect, require, whole_number
+from tangent_jax.core.owners import Owner
 from tangent_jax.core.rows import Rows
-from tangent_jax.data.owners import Owner
 from tangent_jax.train.targets import as_targets
 
 STEPS = 64  # the most steps of one chunk of resident inputs; a run can stop between chunks

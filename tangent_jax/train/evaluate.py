@@ -19,8 +19,8 @@ from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
-from tangent_jax.train.checkpoints import position
 from tangent_jax.train.objective import alone
+from tangent_jax.train.run import position
 from tangent_jax.train.targets import Predict, as_labels, call
 
 Metric = Callable[[Array, Array], Array]

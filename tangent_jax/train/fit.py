@@ -7,7 +7,6 @@ Source: Liu et al. 2024, for loss and settings.
 """
 
 import dataclasses
-import os
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -19,13 +18,12 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, instance, whole_number
+from tangent_jax.core.checks import InputError, expect, instance, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
-from tangent_jax.train.checkpoints import Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric
-from tangent_jax.train.log import norms_of
 from tangent_jax.train.objective import (
     Keyed,
     Objective,
@@ -38,7 +36,18 @@ from tangent_jax.train.objective import (
     with_fixed_key,
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
-from tangent_jax.train.run import Fitted, OnStep, Run
+from tangent_jax.train.run import (
+    Checkpoints,
+    Fitted,
+    Log,
+    OnStep,
+    Row,
+    Run,
+    StepLog,
+    measure_name,
+    norms_of,
+    run_identity,
+)
 from tangent_jax.train.targets import Predict, output_shape, start_of
 
 Metrics = Mapping[str, Metric]
@@ -130,6 +139,7 @@ class Sums:
     epoch: int
     epochs: int
     names: tuple[str, ...]
+    before: int = 0  # steps of earlier epochs
     totals: Any = 0.0
     examples: int = 0
     steps: int = 0
@@ -141,12 +151,25 @@ def train_chunk(run: Run, training: Training, state: State, chunk: Chunk, keys: 
     run.begin(len(present))
     state, (per_step, norms) = train_epoch(training, state, chunk.place(), keys, progress)
     per_step = np.asarray(per_step, np.float64)
-    run.log.add_chunk(sums.epoch, dict(zip(sums.names, per_step.T, strict=True)), norms, present)
+    if run.log is not None:
+        log_chunk(run.log, sums, per_step, np.asarray(norms, np.float64), present)
     sums.totals += per_step.sum(0)
     sums.examples += int(present.sum())
     sums.steps += len(present)
     run.check_stop()
     return state
+
+
+def log_chunk(log: StepLog, sums: Sums, per_step: np.ndarray, norms: np.ndarray, present: np.ndarray) -> None:
+    """Logs the steps after those of `sums`: their sums "k m", the norms of gradient and step "k 2", present "k b"."""
+    counts = present.sum(1)
+    rows = []
+    for i, count in enumerate(counts):
+        row: Row = {"step": sums.before + sums.steps + i + 1, "epoch": sums.epoch + 1}
+        row |= dict(zip(sums.names, (per_step[i] / count).tolist(), strict=True))
+        row |= dict(zip(("gradient_norm", "step_norm"), norms[i].tolist(), strict=True))
+        rows.append(row)
+    log.add(rows, int(counts.sum()))
 
 
 def fit(
@@ -160,8 +183,10 @@ def fit(
     key: Array | None = None,
     metrics: Metrics | None = None,
     on_step: OnStep | None = None,
-    folder: str | os.PathLike | None = None,
-) -> Fitted:
+    checkpoints: Checkpoints | None = None,
+    log: Log | None = None,
+    progress: Progress = silent,
+) -> Fitted[None]:
     """Trains the tangent weights dw.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", a pytree or a function; data: Features (with `key`, for the
@@ -170,9 +195,11 @@ def fit(
                 first dw, None: the predictor's zero; optimizer: of optax, None: the paper's `adam()`; metrics: {name:
                 (outputs, targets) -> "b"}, averaged over each epoch's examples during training; on_step: called after
                 every epoch with its row of the history and dw, whose memory the next epoch reuses (copy it to keep it);
-                the mapping that it returns is added to the row; folder: of checkpoints: a killed run resumes from its
-                last finished epoch. Everything that decides dw names the run: data, start, settings, and the program of
-                a step. A resumed row has its metrics, and the values of an `on_step` with a name, such as `Measure`.
+                the mapping that it returns is added to the row; checkpoints: such as `tj.Checkpoints(folder)`: a killed
+                run resumes from its last finished epoch. Everything that decides dw names the run: data, start,
+                settings, and the program of a step. A resumed row has its metrics, and the values of an `on_step` with
+                a name, such as `Measure`; log: of every step, such as `tj.log_steps` yields; progress: `tqdm.tqdm`, or
+                what `tj.show_progress` yields.
     Returns:    Fitted.
     Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
                 resident. Another number of devices sums in another order; a run may resume there.
@@ -190,21 +217,22 @@ def fit(
     if isinstance(source, Batches):
         check_data(predict, dw, source, training.objective)
     state, check = training.start(dw), partial(check_batch, predict, dw, training.objective)
-    with Run(on_step) as run:
-        if folder is not None:
+    with Run(on_step, progress, log) as run:
+        if checkpoints is not None:
             training = with_program(training, state, source)
-            saver = Saver(folder, run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs))
-            run.keep(saver, measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
+            name = run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs)
+            run.keep(checkpoints.open(name), measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
         state = jax.tree.map(jnp.array, run.restore(state))  # a copy: dw is donated
         state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history))
-        total = None if folder is None else epochs * source.steps
-        run.open_log(sum(row["steps"] for row in run.history.rows), total)
+        taken = sum(row["steps"] for row in run.history.rows)
+        run.open_log(taken, None if checkpoints is None else epochs * source.steps)
         for epoch in range(len(run.history), epochs):
-            began, sums = time.perf_counter(), Sums(epoch, epochs, ("loss", *metrics))
+            began, sums = time.perf_counter(), Sums(epoch, epochs, ("loss", *metrics), taken)
             for chunk in epoch_chunks(source, epoch, check):
                 keys = step_keys(source, epoch, sums.steps, len(chunk.present)) if training.draws else None
                 state = train_chunk(run, training, state, chunk, keys, sums)
+            taken += sums.steps
             row = epoch_row(epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
             measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
@@ -214,8 +242,9 @@ def fit(
 
 def with_program(training: Training, state: State, source: Any) -> Training:
     """The training with the fingerprint of its step, which names its run; InputError for endless data."""
-    kind, do = type(source).__name__, "Pass features.batches(key), or Batches(inputs, targets, key)"
-    expect(isinstance(source, Batches), "Batches, where a folder is given", kind, do)
+    if not isinstance(source, Batches):
+        do = "Pass features.batches(key), or Batches(inputs, targets, key)"
+        raise InputError(f"data must be Batches if checkpoints are given; got {type(source).__name__}. {do}.")
     return dataclasses.replace(training, traced=step_program(training, state, source))
 
 
@@ -292,6 +321,6 @@ def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: 
     return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
 
 
-def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted:
+def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted[None]:
     """The result of a run of epochs; its seconds exclude `on_step`."""
     return Fitted(dw, history, sum(row["seconds"] for row in history), sum(row["steps"] for row in history), run)

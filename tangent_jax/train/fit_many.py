@@ -16,8 +16,8 @@ from jax import Array
 from tangent_jax.core import placement
 from tangent_jax.core.checks import expect, instance, whole_number
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.progress import Progress, silent
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (
     Batch,
     Metrics,
@@ -31,7 +31,7 @@ from tangent_jax.train.fit import (
 )
 from tangent_jax.train.objective import Objective, check_data
 from tangent_jax.train.optimizers import Optimizer
-from tangent_jax.train.run import Fitted, Run
+from tangent_jax.train.run import Fitted, Row, Run
 from tangent_jax.train.targets import Predict, start_of
 
 
@@ -61,7 +61,8 @@ def fit_many(
     epochs: int = 30,
     metrics: Metrics | None = None,
     at_once: int = 10,
-) -> list[Fitted]:
+    progress: Progress = silent,
+) -> list[Fitted[None]]:
     """Trains one dw for each entry of `runs`.
 
     Args:       runs: each with its own rows and key, all of the same inputs, which the device holds; at_once: the
@@ -82,7 +83,7 @@ def fit_many(
     training = make_training(predict, objective, optimizer, metrics)
     check_runs(training, dw, runs)
     data, training, results = runs[0].resident(), placement.place(training), {}
-    with Run() as frame:
+    with Run(progress=progress) as frame:
         frame.show(len(runs) * epochs, "epoch")
         for members in groups(runs, at_once):
             together = [runs[s] for s in members]

@@ -1,83 +1,55 @@
-"""The frame of every trainer's run: restores, pays, measures, logs, saves, shows progress and stops.
-
-    FOLDER/RUN/checkpoint.json         the last save of a run, by its identity RUN (checkpoints.py)
-    FOLDER/RUN/STATE/                  the state of that save
-    FOLDER/ledger.json                 the account of a private run, one to a folder (privacy/ledger.py)
-    FOLDER/coins.json, steps/T.dw      the coins and the released steps of an audit (privacy/canaries.py)
+"""The frame of every trainer's run: restores, measures, logs, saves, shows progress and stops.
 
 A trainer names its run by all that decides it, then takes one step after another:
 
-    with Run("fit", on_step) as run:
-        if folder is not None:
-            run.keep(Saver(folder, identity), measure)
+    with Run(on_step, progress, log) as run:
+        if checkpoints is not None:
+            run.keep(checkpoints.open(identity), measure)
         state = run.restore(state)                     of the last save, with its rows in run.history
         run.show(total, "epoch", len(run.history))
         while ...:
-            run.begin()                                paid for before it runs
+            run.begin()
             state, row = ...                           the trainer's step
             run.end(row, state.dw, state, is_last)     measured, logged, saved when due; then the run may stop
 
-So a killed run resumes from its last save, with the rows of all steps before it. It returns a `Fitted`.
+So a killed run resumes from its last save, with the rows of all steps before it. It returns a `Fitted`. Where
+checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.log_steps` keep them in a folder.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import numpy as np
+import jax
+import jax.numpy as jnp
+from jax import Array
 
+from tangent_jax._version import __version__
 from tangent_jax.core import placement
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import hosts
-from tangent_jax.io.progress import check_stop, is_stopping, progress_bar
-from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, position
-from tangent_jax.train.log import Log, open_log
+from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.rows import Rows
+from tangent_jax.train.batches import Batches
 
+FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
+
+Row = dict[str, Any]
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
+Info = TypeVar("Info")
 
 
-class Optimum(NamedTuple):
-    """The end of a solver: the exact |grad F(dw)|, Lambda, and True if the requested certificate was reached.
-
-    `curvature`: the factors that preconditioned it (`Curvature`), or None.
-    """
-
-    gradient_norm: float
-    total_penalty: float
-    converged: bool
-    curvature: Any = None
-
-
-class Audit(NamedTuple):
-    """The observations of an attacker on a private run.
-
-    `scores`: one for each canary, computed without the coins, "m"; `coins`: True if the canary was in, "m".
-
-    >>> tj.audit.Audit(scores=np.array([2.0, -1.0]), coins=np.array([True, False])).coins.sum()
-    np.int64(1)
-    """
-
-    scores: np.ndarray
-    coins: np.ndarray
-
-
-class Fitted(NamedTuple):
+class Fitted(NamedTuple, Generic[Info]):
     """The result of every trainer.
 
-    All trainers:
-        dw           the trained tangent weights
-        history      a row for each epoch, step or pass, with the values of `on_step`
-        seconds      of wall time, with compilation
-        steps        the number of steps; for a solver, passes over the data
-        run          the identity of all that decided the run, if a folder was given
-    Some trainers, else None:
-        certificate  solver with Lambda above 0: an upper bound of |dw - dw*| in L2 over the tree
-        optimum      solver: how it ended (`Optimum`)
-        spent        private run: its account (`Spent`); a kill may lose steps that were paid for
-        audit        `fit_audited`: scores and coins (`Audit`)
+    `dw`: the trained tangent weights; `history`: a row for each epoch, step or pass, with the values of `on_step`;
+    `seconds`: of wall time, with compilation; `steps`: their number, for a solver the passes over the data; `run`: the
+    identity of all that decided the run, if checkpoints were given; `info`: what the trainer adds: `Solved` of a
+    solver, `Private` of a private run, None of `fit`.
 
-    >>> demo.fitted.certificate < 0.01, demo.fitted.optimum.converged, demo.fitted.history[0]["exact"]
+    >>> demo.fitted.info.certificate < 0.01, demo.fitted.info.converged, demo.fitted.history[0]["exact"]
     (True, True, True)
     """
 
@@ -86,86 +58,211 @@ class Fitted(NamedTuple):
     seconds: float
     steps: int
     run: str | None = None
-    certificate: float | None = None
-    optimum: Optimum | None = None
-    spent: Any = None
-    audit: Audit | None = None
+    info: Info = None  # pyright: ignore[reportAssignmentType]
+
+
+class Saved(Protocol):
+    """The saves of one run."""
 
     @property
-    def curvature(self) -> Any:
-        """The factors that preconditioned its solver, or None."""
-        return None if self.optimum is None else self.optimum.curvature
+    def run(self) -> str:
+        """The run's identity."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The number of rows of the last save."""
+        ...
+
+    def restore(self, state: Tree, history: "History") -> Tree:
+        """Returns the last saved state, and adds its rows to the history; without a save, the given state."""
+        ...
+
+    def is_due(self, last: bool) -> bool:
+        """True, in all processes, if the state is to be saved now, as at the run's end."""
+        ...
+
+    def save(self, state: Tree, history: "History") -> None:
+        """Saves the state and the history."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """Where runs are saved, such as `tj.Checkpoints(folder)`."""
+
+    def open(self, run: str) -> Saved:
+        """The saves of the run with this identity."""
+        ...
+
+
+class StepLog(Protocol):
+    """The log of one run."""
+
+    def begin(self, count: int) -> None:
+        """Starts the next `count` steps."""
+        ...
+
+    def add(self, rows: Sequence[Row], examples: int | None = None) -> None:
+        """Adds the values of finished steps, computed on `examples` (None: their number is secret)."""
+        ...
+
+    def add_measured(self, values: Mapping[str, Any] | None) -> None:
+        """Adds the values measured after the last step."""
+        ...
+
+
+class Log(Protocol):
+    """Where the steps of runs are logged, such as what `tj.log_steps(folder)` yields."""
+
+    def open(self, run: str | None, done: int, total: int | None) -> AbstractContextManager[StepLog]:
+        """The log of a run with this identity, after `done` steps of `total` (None: unknown)."""
+        ...
+
+
+class History:
+    """The rows of a run, and the values measured at each; `measure`: the measurement's name, None if unnamed."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.measured: list[Row] = []
+        self.measure: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
+        """Adds a row, its measured values, and the mapping that `on_step` returned.
+
+        Raises: InputError unless that is a mapping of names to numbers, or None.
+        """
+        returned = {} if returned is None else returned
+        if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
+            raise InputError(f"on_step must return None or {{name: number}}; got {repr(returned)[:60]}.")
+        self.rows.append(row)
+        self.measured.append(measured | {name: as_number(name, value) for name, value in returned.items()})
+        return {**row, **self.measured[-1]}
+
+    def merge(self) -> list[Row]:
+        """Each row with its measured values."""
+        return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
 
 
 class Run(ExitStack):
     """One run of a trainer, as a `with` block.
 
-    `history`: the rows so far; `saver`: None without a folder; `ledger`: that of privacy/ledger.py, None unless
-    private.
+    `history`: the rows so far; `saved`: None without checkpoints; `log`: of its steps, None without one.
     """
 
-    def __init__(self, on_step: OnStep | None = None) -> None:
+    def __init__(self, on_step: OnStep | None = None, progress: Progress = silent, log: Log | None = None) -> None:
         """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid for."""
         super().__init__()
         check_on_step(on_step)
-        self.on_step, self.history = on_step, History()
-        self.saver: Saver | None = None
-        self.ledger: Any = None
-        self.log, self.resumed = Log(None, None, 0), ""
+        self.on_step = on_step
+        self.progress = progress
+        self.logs = log
+        self.history = History()
+        self.saved: Saved | None = None
+        self.log: StepLog | None = None
+        self.position = 0  # of the bar
 
     @property
     def identity(self) -> str | None:
-        """The identity of all that decides the run, None without a folder."""
-        return None if self.saver is None else self.saver.run
+        """The identity of all that decides the run, None without checkpoints."""
+        return None if self.saved is None else self.saved.run
 
-    def keep(self, saver: Saver, measure: str | None, ledger: Any = None) -> None:
-        """Keeps the run on disk; `measure`: the name of the values of `on_step`, by `measure_name`."""
-        self.saver, self.history.measure, self.ledger = saver, measure, ledger
+    def keep(self, saved: Saved, measure: str | None) -> None:
+        """Keeps the run; `measure`: the name of the values of `on_step`, by `measure_name`."""
+        self.saved = saved
+        self.history.measure = measure
 
     def restore(self, state: Tree) -> Tree:
         """The last saved state, with its rows in the history; the given state if there is none."""
-        return state if self.saver is None else self.saver.restore(state, self.history)
+        return state if self.saved is None else self.saved.restore(state, self.history)
 
     def show(self, total: int | None, unit: str, done: int = 0) -> None:
-        """Opens the progress bar, at `done` of `total`; the first step that is begun tells where the run goes on."""
-        self.bar = self.enter_context(progress_bar(total, unit, done))
-        self.resumed = f"going on after {unit} {done} of {total}" if done else ""
+        """Opens the progress bar, at `done` of `total`."""
+        self.bar = self.enter_context(self.progress(total=total, unit=unit, initial=done))
+        self.position = done
 
     def open_log(self, done: int, total: int | None) -> None:
         """Opens the log, after `done` steps of `total` (None: unknown)."""
-        self.log = self.enter_context(open_log(self.identity, done, total))
+        if self.logs is not None:
+            self.log = self.enter_context(self.logs.open(self.identity, done, total))
 
     def begin(self, count: int = 1) -> None:
-        """Starts the next `count` steps; with a ledger, pays for one step."""
-        if self.resumed:  # not told of a finished run that is read
-            self.bar.tell(self.resumed)
-            self.resumed = ""
-        if self.ledger is not None:
-            self.ledger.pay(self.ledger.spent.steps_paid + 1)
-        self.log.begin(count)
+        """Starts the next `count` steps."""
+        if self.log is not None:
+            self.log.begin(count)
 
     def check_stop(self) -> None:
-        """Stops within a row if asked to, but saves the previous row first."""
-        hosts.agree_to_stop()
-        if self.saver is None or self.saver.steps == len(self.history):
-            check_stop()
+        """Lets the bar stop the run within a row, if the previous row is saved."""
+        if self.saved is None or self.saved.steps == len(self.history):
+            self.bar.update(0)
 
     def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> Row:
-        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and stops if asked to.
+        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and lets the bar stop the run.
 
         Returns: the row with the measured values.
         """
         measured = measured or {}
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
-        whole = self.history.add(row, returned, **measured)
-        self.log.add_measured(returned)
-        hosts.agree_to_stop()
-        if self.saver is not None and self.saver.is_due(is_last or is_stopping()):
-            (self.ledger or self.saver).save(state, self.history)
-        self.bar.update(position(row) - self.bar.n)
-        return whole
+        complete = self.history.add(row, returned, **measured)
+        if self.log is not None:
+            self.log.add_measured(returned)
+        if self.saved is not None and self.saved.is_due(is_last):
+            self.saved.save(state, self.history)
+        self.advance(position(row) - self.position)
+        return complete
 
     def advance(self, count: int = 1) -> None:
-        """Shows `count` more steps of a run without a folder, and stops if asked to."""
-        hosts.agree_to_stop()
+        """Shows `count` more steps; the bar may stop the run."""
+        self.position += count
         self.bar.update(count)
+
+
+def position(row: Mapping[str, Any]) -> int:
+    """The number of a row's epoch, step or pass, from 1."""
+    return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
+
+
+def as_number(name: str, value: Any) -> float | int:
+    """A measured value as a Python number; InputError if it is none."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if getattr(value, "shape", None) != ():
+        raise InputError(f"{name} from on_step must be a number; got {repr(value)[:60]}.")
+    return value.item()
+
+
+def check_on_step(on_step: Any) -> None:
+    """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid."""
+    if on_step is not None and not callable(on_step):
+        raise InputError(f"on_step must be a function (row, dw), or None; got {type(on_step).__name__}.")
+
+
+def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
+    """The name of a run's measurement: `on_step.name(dw)` with `others`; None for an `on_step` without `name`."""
+    if on_step is None:
+        return identity(others)[:32]
+    name = getattr(on_step, "name", None)
+    return identity(name(dw), others)[:32] if callable(name) else None
+
+
+def run_identity(batches: Batches, *others: Any) -> str:
+    """The identity of a run: of every training row, its target, the order, and `others`.
+
+    Args:   others: programs (`core.identities.program`), arrays and settings.
+    Raises: InputError for a value without readable content.
+    """
+    data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
+    order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings affect it too
+    return identity(data, order, others, FORMAT, __version__)[:32]
+
+
+def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
+    """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
+    # else XLA computes the update twice, for dw and for its norm: up to 30 % of a step
+    gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))
+    step = jax.tree.map(jnp.subtract, after, before)
+    squares = [sum(jnp.sum(jnp.abs(leaf) ** 2) for leaf in jax.tree.leaves(tree)) for tree in (gradient, step)]
+    return jnp.sqrt(jnp.stack(squares))

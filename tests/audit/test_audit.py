@@ -29,6 +29,8 @@ from tangent_jax.audit.audit import (
     run_openly,
 )  # fmt: skip
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.records import convert
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy import units
 from tangent_jax.privacy.clipping import clipped_sum
@@ -43,6 +45,10 @@ CE = make_objective("ce", penalty=0.0)
 RARE = 1e-6
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((30, 40)).astype(np.float32), RNG.integers(0, 3, 30)
+
+
+def as_account(fields):
+    return convert(Spent, fields, "", "an account")
 
 
 def two_layers(dw, x):
@@ -109,10 +115,10 @@ def run(folder=None, steps=20):
     if folder is None:
         return run_openly(two_layers, START, Batches(X, Y), mechanism, objective), mechanism
     seen = [jax.tree.map(np.asarray, START)]
-    options = {"optimizer": DESCENT, "folder": folder}
+    options = {"optimizer": DESCENT, "ledger": Ledger(folder)}
     on_step = Keep(seen)
     fit_private(two_layers, Batches(X, Y), objective, mechanism=mechanism, start=START, on_step=on_step, **options)
-    said = Spent.from_json(json.loads((folder / "ledger.json").read_text())["spent"])
+    said = as_account(json.loads((folder / "ledger.json").read_text())["spent"])
     assert said.private
     return seen, said.mechanism
 
@@ -234,7 +240,7 @@ def test_a_poisson_gradient_is_on_average_the_whole_data_s(rate, ratio):
 
 def test_the_account_is_of_the_rate_that_was_used():
     mechanism = Mechanism(1.0, 2.0, 3, 1e-5, 0.5)
-    spent = fit_private(two_layers, Batches(X, Y), mechanism=mechanism, start=START, seed=0).spent
+    spent = fit_private(two_layers, Batches(X, Y), mechanism=mechanism, start=START, seed=0).info.spent
     assert spent.mechanism == mechanism
     accountant = pld.PLDAccountant().compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)), 3)
     assert abs(mechanism.compute_epsilon() - accountant.get_epsilon(1e-5)) < 1e-6

@@ -48,7 +48,7 @@ def audited(folder, trained=CLAIMED, **options):
 
 def signed(run):
     """The scores, those of canaries that are out negated: N(mu / 2, 1) of a sound run."""
-    return np.where(run.audit.coins, run.audit.scores, -run.audit.scores)
+    return np.where(run.info.audit.coins, run.info.audit.scores, -run.info.audit.scores)
 
 
 # The bounds
@@ -109,16 +109,16 @@ def test_scores_of_a_sound_run_are_normal_and_prove_no_more_than_the_claim(tmp_p
     run = audited(tmp_path)
     assert stats.kstest(signed(run) - MU / 2, "norm").pvalue > RARE
     assert abs(signed(run).mean() - MU / 2) < 5 / COUNT**0.5
-    bound = one_run_bound(run.audit.scores, run.audit.coins, CLAIMED, 0.9999)
+    bound = one_run_bound(run.info.audit.scores, run.info.audit.coins, CLAIMED, 0.9999)
     assert max(bound.epsilon, bound.gaussian_epsilon) <= 3
-    assert run.spent.private
-    assert run.spent.mechanism.count == COUNT  # the divisor does not tell how many canaries are in
+    assert run.info.spent.private
+    assert run.info.spent.mechanism.count == COUNT  # the divisor does not tell how many canaries are in
 
 
 @pytest.mark.parametrize("broken", BREAKS[1:])
 def test_a_broken_trainer_is_caught_by_one_run(tmp_path, broken):
     run = audited(tmp_path, break_mechanism(CLAIMED, broken, COUNT))
-    assert one_run_bound(run.audit.scores, run.audit.coins, CLAIMED).gaussian_epsilon > 3
+    assert one_run_bound(run.info.audit.scores, run.info.audit.coins, CLAIMED).gaussian_epsilon > 3
 
 
 def test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin(tmp_path, monkeypatch):
@@ -127,8 +127,10 @@ def test_a_trainer_that_sees_no_canary_gives_scores_that_know_no_coin(tmp_path, 
 
     monkeypatch.setattr(one_run, "fit_private", without)
     run = audited(tmp_path)
-    among = np.abs(run.audit.scores[run.audit.coins].mean() - run.audit.scores[~run.audit.coins].mean())
-    assert among < 5 * run.audit.scores.std() * (4 / COUNT) ** 0.5
+    among = np.abs(
+        run.info.audit.scores[run.info.audit.coins].mean() - run.info.audit.scores[~run.info.audit.coins].mean()
+    )
+    assert among < 5 * run.info.audit.scores.std() * (4 / COUNT) ** 0.5
 
 
 def test_the_private_gradients_of_momentum_and_a_penalty_are_in_the_released_steps():
@@ -182,9 +184,9 @@ def test_a_run_that_was_killed_goes_on_with_its_coins_and_scores_the_steps_that_
     coins = secret_coins(tmp_path / "coins.json", COUNT)
     run = audited(tmp_path)
     assert run.steps == STEPS - 2  # two were paid, and lost
-    np.testing.assert_array_equal(run.audit.coins, coins)
+    np.testing.assert_array_equal(run.info.audit.coins, coins)
     assert stats.kstest(signed(run) - MU / 2 / STEPS**0.5, "norm").pvalue > RARE
-    np.testing.assert_array_equal(audited(tmp_path).audit.scores, run.audit.scores)  # read, not trained
+    np.testing.assert_array_equal(audited(tmp_path).info.audit.scores, run.info.audit.scores)  # read, not trained
 
 
 def test_coins_are_fair_and_new_in_every_run(tmp_path):
@@ -203,7 +205,7 @@ def test_canaries_are_nearly_orthogonal_and_of_every_class():
 def test_poisson_samples_are_audited_by_guesses_alone(tmp_path):
     mechanism = Mechanism(0.05, 0.3, STEPS, 1e-5, 0.5)
     run = audited(tmp_path, mechanism, claimed=None)
-    bound = one_run_bound(run.audit.scores, run.audit.coins, mechanism)
+    bound = one_run_bound(run.info.audit.scores, run.info.audit.coins, mechanism)
     assert 0.3 < bound.epsilon <= mechanism.compute_epsilon()
     assert bound.gaussian_epsilon is None
 

@@ -74,7 +74,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     features = extract(predict, images.take(np.array(rows)), Cache(tmp_path / "again"))
     cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=1e-3)
     gap = trees.plus(Store(tmp_path / "store")["all"], trees.scale(-1.0, cold.dw))
-    assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.certificate
+    assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.info.certificate
     assert left.total_penalty == pytest.approx(4.8)
     assert not left.identifiers & {*gone}
     assert Store(tmp_path / "store").has_factors("all")

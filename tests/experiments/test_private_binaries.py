@@ -8,6 +8,7 @@ from PIL import Image
 from run_binary import refused, run, run_here, start, wait_until
 
 from tangent_jax.exports.folder import load_export
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.privacy import train
 from tangent_jax.privacy.mechanism import spent_together
 from tangent_jax.store.files import read_component
@@ -102,7 +103,7 @@ def test_a_private_run_says_how_many_paid_steps_a_kill_lost(cache, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(train, "_private_step", step)
-        patch.setattr(train, "SAVE_SECONDS", 1e9)
+        patch.setattr(Ledger.__init__, "__defaults__", (1e9,))
         assert run_here("private", *flags)[0] == 130
     code, out, err = run_here("private", *flags)
     assert code == 0, err

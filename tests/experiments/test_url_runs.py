@@ -22,10 +22,9 @@ from tangent_jax.store.store import Store
 pytestmark = pytest.mark.long
 EVERY_STEP = """
 import runpy, sys
-from tangent_jax.privacy import ledger
-from tangent_jax.train import checkpoints
+from tangent_jax.io import checkpoints, ledger
 checkpoints.Saver.__init__.__defaults__ = (0.0,)  # saves each epoch
-ledger.open_ledger.__wrapped__.__defaults__ = (0.0,)
+ledger.Ledger.__init__.__defaults__ = (0.0,)
 sys.argv = ["{binary}", *sys.argv[1:]]
 runpy.run_module("{module}", run_name="__main__", alter_sys=True)
 """

@@ -169,7 +169,7 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
     want = jax.tree.map(lambda *g: sum(jnp.minimum(1, 0.1 / n) * v for n, v in zip(norms, g, strict=True)), *gradients)
     assert_rel_close(total.value, want)
     fitted = tj.fit_private(predict, data, mechanism=tj.make_mechanism(3.0, 1e-2, steps=2))
-    assert fitted.spent.private
+    assert fitted.info.spent.private
     with pytest.raises(InputError, match=r"clipped_sum_closed_form: .* without. Call clipped_sum"):
         tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
@@ -239,8 +239,8 @@ def test_it_is_solved_without_factors_to_the_optimum_of_the_kernel(tmp_path):
     y = np.sin(np.arange(24))[:, None].astype(np.float32)
     data = tj.extract(predict, tj.examples(token_ids(), y), tj.Cache(tmp_path))
     solved = tj.solve(predict, data, squares(), certificate=1e-3)
-    assert solved.optimum.converged
-    assert solved.curvature is None
+    assert solved.info.converged
+    assert solved.info.curvature is None
     solution = tj.solver.make_kernel(predict, data, squares()).solve()
     outputs = np.asarray(tj.outputs(predict, solved.dw, data.inputs), np.float64)
     assert_rel_close(outputs, solution.outputs(), 1e-3)

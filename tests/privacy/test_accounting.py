@@ -81,7 +81,7 @@ def test_an_account_far_above_any_budget_is_bounded_at_once():
         epsilon = Spent(Mechanism(1.0, sigma, 10**7, 1e-5, rate), 10**7, True).compute_epsilon()
         assert 500 < epsilon == epsilon_of(sigma, 10**7, 1e-5)
         assert time.perf_counter() - began < 5
-    with pytest.raises(InputError, match="Mechanism: expected noise_multiplier of 1e-09 or more"):
+    with pytest.raises(InputError, match="expected noise_multiplier of 1e-09 or more"):
         Mechanism(1.0, 1e-200, 10, 1e-5)
 
 

@@ -16,6 +16,8 @@ from scipy import stats
 
 from tangent_jax.audit.audit import before_rounding, canary_scores, run_openly
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.records import convert
 from tangent_jax.privacy import discrete, train
 from tangent_jax.privacy.accounting import DISTANCE, RESERVED, epsilon_of
 from tangent_jax.privacy.chacha import chacha
@@ -51,6 +53,10 @@ KEY = jnp.arange(8, dtype=jnp.uint32)
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((40, 30)).astype(np.float32), RNG.integers(0, 3, 40)
 START = {"a": jnp.zeros((30, 3)), "b": jnp.zeros((30, 3))}
+
+
+def as_account(fields):
+    return convert(Spent, fields, "", "an account")
 
 
 def two_leaves(dw, x):
@@ -329,23 +335,23 @@ def test_the_audit_of_discrete_noise_stays_under_its_claim():
 
 
 def test_a_seed_repeats_a_run_none_does_not_and_a_ledger_knows_the_noise(tmp_path):
-    first = train_discrete(seed=3, folder=tmp_path)
+    first = train_discrete(seed=3, ledger=Ledger(tmp_path))
     np.testing.assert_array_equal(first.dw["a"], train_discrete(seed=3).dw["a"])
     assert not np.array_equal(train_discrete().dw["a"], train_discrete().dw["a"])
     content = json.loads((tmp_path / "ledger.json").read_text())["spent"]
     assert content["mechanism"]["noise"] == "discrete"
-    assert Spent.from_json(content) == first.spent
+    assert as_account(content) == first.info.spent
     with pytest.raises(InputError, match="the ledger of this run"):
-        train_discrete(before_rounding(MECHANISM), seed=3, folder=tmp_path)
+        train_discrete(before_rounding(MECHANISM), seed=3, ledger=Ledger(tmp_path))
 
 
 def test_an_account_without_the_field_is_gaussian():
     fields = {"clip_norm": 1.0, "noise_multiplier": 2.0, "steps": 5, "delta": 1e-5, "sampling_rate": 0.5}
-    old = Spent.from_json({"mechanism": fields, "steps_paid": 5, "private": True})
+    old = as_account({"mechanism": fields, "steps_paid": 5, "private": True})
     assert old.mechanism == Mechanism(1.0, 2.0, 5, 1e-5, 0.5)
     assert old.mechanism.noise == "gaussian"
     with pytest.raises(InputError, match="gaussian or discrete"):
-        Spent.from_json({"mechanism": fields | {"noise": "laplace"}, "steps_paid": 5, "private": True})
+        as_account({"mechanism": fields | {"noise": "laplace"}, "steps_paid": 5, "private": True})
 
 
 def test_private_models_at_once_are_the_models_one_by_one():

@@ -11,9 +11,9 @@ import optax
 import pytest
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io import files
+from tangent_jax.io import files, ledger
 from tangent_jax.io.files import fingerprint
-from tangent_jax.privacy import ledger
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.train import fit_private
@@ -28,9 +28,10 @@ def linear(dw, x):
     return x @ dw["kernel"]
 
 
-def train(folder, steps=5, seed=None, **changes):
+def train(folder, steps=5, seed=None, seconds=1.0, **changes):
+    ledger = None if folder is None else Ledger(folder, seconds)
     data, mechanism = Batches(X, Y), make_mechanism(3.0, 1e-5, steps)
-    return fit_private(linear, data, mechanism=mechanism, start=START, seed=seed, folder=folder, **changes)
+    return fit_private(linear, data, mechanism=mechanism, start=START, seed=seed, ledger=ledger, **changes)
 
 
 def interrupted(folder, monkeypatch, after=3, **changes):
@@ -45,9 +46,8 @@ def interrupted(folder, monkeypatch, after=3, **changes):
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_private_step", step)
-        patch.setattr(module, "SAVE_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
-            train(folder, **changes)
+            train(folder, seconds=0.0, **changes)
 
 
 def edit(path, **changes):
@@ -78,13 +78,13 @@ def state_file(folder):
 def test_delta_is_below_one_in_all_units_that_are_protected_whatever_count_says(delta, count):
     """A public count of 2 allowed delta 0.4 on 60 images, at epsilon 0 (FOUND, 76)."""
     mechanism = Mechanism(1.0, 50.0, 1, delta, count=count)
-    with pytest.raises(InputError, match="fit_private: expected delta < 1 / examples"):
+    with pytest.raises(InputError, match="expected delta < 1 / examples"):
         fit_private(linear, Batches(X, Y), mechanism=mechanism, start=START)
 
 
 def test_what_cannot_be_called_after_a_step_is_refused_before_a_step_is_paid(tmp_path):
     for on_step in (object(), 0, "print"):
-        with pytest.raises(InputError, match=r"fit_private: expected a function \(row, dw\) as on_step"):
+        with pytest.raises(InputError, match=r"on_step must be a function \(row, dw\)"):
             train(tmp_path, on_step=on_step)
     with pytest.raises(InputError, match="an optimiser of optax; got int"):
         train(tmp_path, optimizer=0)
@@ -159,7 +159,7 @@ def test_both_restored_are_not_told_and_each_counts_its_own(tmp_path, monkeypatc
     """Stated in ledger.py: whoever owns the disk can set both back."""
     interrupted(tmp_path / "run", monkeypatch, after=2)
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
-    assert train(tmp_path / "run").spent == train(tmp_path / "backup").spent
+    assert train(tmp_path / "run").info.spent == train(tmp_path / "backup").info.spent
 
 
 def test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused(tmp_path):
@@ -174,18 +174,17 @@ def test_a_killed_run_resumes_at_every_moment_and_never_pays_less_than_it_took(t
         folder = tmp_path / f"{after}"
         interrupted(folder, monkeypatch, after=after) if after < 5 else train(folder)
         fitted = train(folder)
-        assert fitted.spent.steps_paid == 5
+        assert fitted.info.spent.steps_paid == 5
         assert fitted.steps == min(4, 5) if after < 5 else 5
 
 
 def test_a_lock_deleted_during_a_run_stops_it_before_it_pays(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SAVE_SECONDS", 1e9)
 
     def delete(row, dw):
         (tmp_path / "ledger.lock").unlink()
 
     with pytest.raises(InputError, match="deleted while it was held"):
-        train(tmp_path, on_step=delete)
+        train(tmp_path, seconds=1e9, on_step=delete)
     assert json.loads((tmp_path / "ledger.json").read_text())["spent"]["steps_paid"] == 1
 
 
@@ -193,7 +192,7 @@ def test_one_image_more_or_another_label_is_another_run(tmp_path):
     """The identity covers every row: version 0.1's sampled 64."""
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((500, 3)).astype(np.float32), rng.integers(0, 3, 500)
-    options = {"folder": tmp_path, "seed": 0}
+    options = {"ledger": Ledger(tmp_path), "seed": 0}
     mechanism = make_mechanism(3.0, 1e-5, 2)
     fit_private(linear, Batches(x, y), mechanism=mechanism, start=START, **options)
     for change in ("input", "label", "one less"):
@@ -211,7 +210,7 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
     x[[5, 7]] = np.nan
     for _ in range(2):
         fitted = fit_private(
-            linear, Batches(x, Y), mechanism=make_mechanism(3.0, 1e-5, 4), start=START, seed=0, folder=tmp_path
+            linear, Batches(x, Y), mechanism=make_mechanism(3.0, 1e-5, 4), start=START, seed=0, ledger=Ledger(tmp_path)
         )
         assert sum(row["non_finite"] for row in fitted.history) == 8
     assert not any(row["non_finite"] for row in train(None).history)
@@ -270,11 +269,10 @@ def test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept(refused, tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "WRITTEN", [copy])
-        patch.setattr(module, "SAVE_SECONDS", 0.0)
         with pytest.raises(InputError, match="full"):
-            train(tmp_path)
+            train(tmp_path, seconds=0.0)
     fitted = train(tmp_path)
-    assert (fitted.steps, fitted.spent.steps_paid) == (5, 5)
+    assert (fitted.steps, fitted.info.spent.steps_paid) == (5, 5)
 
 
 @pytest.mark.parametrize("before", [None, b"paid 1"])

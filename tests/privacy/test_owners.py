@@ -12,6 +12,8 @@ from helpers import assert_rel_close, private_task, programs_of
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.records import convert
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
@@ -33,6 +35,10 @@ SUMS = {
     "vmapped": jax.jit(clipped_sum, static_argnames="chunk"),
     "closed form": jax.jit(clipped_sum_closed_form),
 }
+
+
+def as_account(fields):
+    return convert(Spent, fields, "", "an account")
 
 
 def clip(how, predict, dw, x, y, present=OF_TWO, clip_norm=1.0):
@@ -144,7 +150,7 @@ def test_a_private_step_is_that_of_whole_owners_whatever_the_micro_batches(optio
     mechanism = dataclasses.replace(MECHANISM, steps=1)
     data = points(**options)
     got = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=momentum(0.1), seed=3)
-    assert (got.steps, got.spent.mechanism.unit) == (1, "owner")
+    assert (got.steps, got.info.spent.mechanism.unit) == (1, "owner")
     noise = noisy_mean(
         clipped_sum(linear, START, data.inputs, data.targets, np.zeros(20), loss=CE, clip_norm=1.0),
         mechanism.noise_multiplier,
@@ -200,7 +206,7 @@ def test_private_models_of_owners_at_once_are_the_models_one_by_one():
     for got, mechanism, optimizer, seed in zip(together, mechanisms, optimizers, (0, 1), strict=True):
         alone = fit_private(linear, data, mechanism=mechanism, start=START, optimizer=optimizer, seed=seed)
         assert_rel_close(got.dw, jax.tree.map(np.asarray, alone.dw))
-        assert got.spent == alone.spent
+        assert got.info.spent == alone.info.spent
     mixed = [mechanisms[0], dataclasses.replace(mechanisms[1], unit="example")]
     with pytest.raises(InputError, match="mechanisms of one unit; got"):
         fit_private_many([linear] * 2, data, mechanisms=mixed, **options)
@@ -216,11 +222,11 @@ def test_features_know_whose_they_are_and_make_room_for_the_largest_owner(tmp_pa
     assert part.owners == features.owners[5:40]
     _, units = as_units(features.batches(rows=np.arange(28, 33)), MECHANISM)
     assert [[*rows] for rows in units] == [[30, 31, 32], [28], [29]]  # of owners 7, 28, 29
-    run = fit_private(linear, part, mechanism=MECHANISM, start=START, seed=0, folder=tmp_path)
+    run = fit_private(linear, part, mechanism=MECHANISM, start=START, seed=0, ledger=Ledger(tmp_path))
     moved = dataclasses.replace(part, owners=(6, *part.owners[1:]))  # another division is another run
     with pytest.raises(InputError, match="another data set or setting"):
-        fit_private(linear, moved, mechanism=MECHANISM, start=START, seed=0, folder=tmp_path)
-    assert run.spent.mechanism.unit == "owner"
+        fit_private(linear, moved, mechanism=MECHANISM, start=START, seed=0, ledger=Ledger(tmp_path))
+    assert run.info.spent.mechanism.unit == "owner"
 
 
 @pytest.mark.parametrize(
@@ -252,10 +258,10 @@ def fit(data, **changes):
 
 def test_accounts_say_their_unit_and_those_of_two_units_have_no_cost_together():
     spent = Spent(make_mechanism(3.0, 1e-5, unit="owner"), 50, True)
-    assert Spent.from_json(json.loads(json.dumps(dataclasses.asdict(spent)))) == spent
+    assert as_account(json.loads(json.dumps(dataclasses.asdict(spent)))) == spent
     old = dataclasses.asdict(spent)
     del old["mechanism"]["unit"]  # as versions before owners wrote it
-    example = Spent.from_json(old)
+    example = as_account(old)
     assert example.mechanism.unit == "example"
     assert spent_together([(example, frozenset("a"))]).neighbouring == "add-or-remove-one"
     assert spent_together([(spent, frozenset("a"))]).neighbouring == "add-or-remove-one-owner"

@@ -12,6 +12,7 @@ from helpers import MODERN, assert_rel_close, images, private_task, scale_accept
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.functions import model_of
@@ -239,9 +240,9 @@ def test_models_trained_at_once_are_those_trained_alone():
 def test_other_public_images_are_another_run(tmp_path):
     predict, own, _, x, y = task("head", 1)
     data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
-    fit_private(own, data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
+    fit_private(own, data, mechanism=ONE_STEP, seed=1, ledger=Ledger(tmp_path))
     with pytest.raises(InputError, match="expected the ledger of this run"):
-        fit_private(whiten(predict, public_of(x, 3), data), data, mechanism=ONE_STEP, seed=1, folder=tmp_path)
+        fit_private(whiten(predict, public_of(x, 3), data), data, mechanism=ONE_STEP, seed=1, ledger=Ledger(tmp_path))
 
 
 class Unread:

@@ -12,6 +12,7 @@ from tangent_jax.audit.bounds import one_run_bound
 from tangent_jax.audit.canaries import make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.ledger import Ledger
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import feature_map
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
@@ -99,7 +100,7 @@ def test_what_is_released_are_the_statistics_of_the_rows_and_their_noise(case, n
     for seed in range(40):
         noised, fitted = release_statistics(map_, data, CLASSES, mechanism=mechanism, shares=FULL, seed=seed)
         assert noised.classes == exact.classes == ("ant", "cat", "dog")
-        assert not fitted.spent.private
+        assert not fitted.info.spent.private
         np.testing.assert_array_equal(noised.gram, noised.gram.T)
         i, j, scale = triangle(K)
         differences = (noised.gram - exact.gram)[i, j] * scale, noised.sums - exact.sums, noised.counts - exact.counts
@@ -113,13 +114,13 @@ def test_what_is_released_are_the_statistics_of_the_rows_and_their_noise(case, n
 def test_a_release_is_paid_before_it_is_made_and_made_once(case, tmp_path):
     map_, data = case
     mechanism = make_mechanism(3.0, 1e-5, 1)
-    noised, fitted = release_statistics(map_, data, CLASSES, mechanism=mechanism, folder=tmp_path)
-    assert fitted.spent.private
-    assert fitted.spent.compute_epsilon() == pytest.approx(3.0, abs=1e-9)
-    again, _ = release_statistics(map_, data, CLASSES, mechanism=mechanism, folder=tmp_path)
+    noised, fitted = release_statistics(map_, data, CLASSES, mechanism=mechanism, ledger=Ledger(tmp_path))
+    assert fitted.info.spent.private
+    assert fitted.info.spent.compute_epsilon() == pytest.approx(3.0, abs=1e-9)
+    again, _ = release_statistics(map_, data, CLASSES, mechanism=mechanism, ledger=Ledger(tmp_path))
     np.testing.assert_array_equal(again.gram, noised.gram)  # read, and not drawn again
     with pytest.raises(InputError, match="Ledger: expected the ledger of this run"):
-        release_statistics(map_, data, CLASSES, mechanism=make_mechanism(8.0, 1e-5, 1), folder=tmp_path)
+        release_statistics(map_, data, CLASSES, mechanism=make_mechanism(8.0, 1e-5, 1), ledger=Ledger(tmp_path))
 
 
 def test_an_owner_with_all_images_moves_the_sum_by_the_clip_norm(case):
@@ -156,7 +157,7 @@ def test_what_has_no_share_is_not_released(case):
 def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(case, tmp_path, shares):
     map_, data = case
     with pytest.raises(InputError, match="shares of G, B and the counts, 0 or more, that of B above 0; got"):
-        release_statistics(map_, data, CLASSES, mechanism=LITTLE, shares=shares, folder=tmp_path)
+        release_statistics(map_, data, CLASSES, mechanism=LITTLE, shares=shares, ledger=Ledger(tmp_path))
     assert not [*tmp_path.iterdir()]  # no ledger
     for wrong in ((-1, K), (3, -1), (0, K), (1.5, K), (3, None)):
         with pytest.raises(InputError, match=r"(classes|size) >= 1, a whole number; got"):
@@ -172,7 +173,7 @@ def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_lin
         on_sphere(built, public, data)
     exact = statistics_of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
     for name in ("gram", "sums", "counts"):
-        with pytest.raises(InputError, match="denoise: expected statistics that are finite; got NaN or infinity"):
+        with pytest.raises(InputError, match="expected statistics that are finite; got NaN or infinity"):
             denoise(dataclasses.replace(exact, **{name: getattr(exact, name) * np.nan}), 1.0)
 
 
@@ -268,7 +269,7 @@ def test_one_run_audits_the_release_and_catches_less_noise_than_is_claimed(tmp_p
     trained = dataclasses.replace(claimed, noise_multiplier=factor * claimed.noise_multiplier)
     options = {"mechanism": trained, "claimed": claimed, "optimizer": ADDED, "folder": tmp_path}
     audited = fit_audited(step, data, make_canaries(data, 3, 300), OBJECTIVE, **options)
-    bound = one_run_bound(audited.audit.scores, audited.audit.coins, claimed, 1 - 2 * RARE)
+    bound = one_run_bound(audited.info.audit.scores, audited.info.audit.coins, claimed, 1 - 2 * RARE)
     assert (bound.gaussian_epsilon <= claimed.compute_epsilon()) == kept
-    scores, coins = audited.audit.scores, audited.audit.coins
+    scores, coins = audited.info.audit.scores, audited.info.audit.coins
     assert scores[coins].mean() - scores[~coins].mean() > 0.1  # the attack sees canaries

@@ -83,7 +83,7 @@ def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):
     rows = solution.kernel.rows.take(slice(0, 2))
     close(solution.predict(rows, solution.kernel.k[:14]), f[:2] + j[:2] @ expected)
     solved = solve(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE, certificate=1e-8, passes=300)
-    assert np.linalg.norm(flat(solved.dw) - flat(solution.dw())) <= solved.certificate
+    assert np.linalg.norm(flat(solved.dw) - flat(solution.dw())) <= solved.info.certificate
 
 
 def test_the_tangent_weights_are_float64_without_x64():
@@ -167,7 +167,7 @@ def test_regression_has_a_kernel_and_a_posterior(x64, loss):
     dw = least_squares(j, f, t, p * weights[:, None], total=1.8)
     close(flat(solution.dw()), dw)
     solved = solve(predict, data, objective, example_weights=weights, certificate=1e-9, passes=300)
-    assert np.linalg.norm(flat(solved.dw) - dw) <= solved.certificate + CLOSE
+    assert np.linalg.norm(flat(solved.dw) - dw) <= solved.info.certificate + CLOSE
     kept = [0, 1, 2, 4, 5]
     alone = least_squares(j[kept], f[kept], t[kept], (p * weights[:, None])[kept], total=1.8)
     close(solution.left_out()[3], f[3] + j[3] @ alone, 1e-8)
@@ -241,7 +241,7 @@ REFUSED = {
 def test_what_has_no_kernel_is_refused_in_one_line(message):
     predict, _, x, y = task("blocks", 0)
     given = {"predict": predict, "data": Batches(x, y), "objective": OBJECTIVE, **REFUSED[message](predict, x, y)}
-    with pytest.raises(InputError, match=f"^make_kernel: expected .*{message}") as caught:
+    with pytest.raises(InputError, match=f"expected .*{message}") as caught:
         make_kernel(**given)
     if "at most" in message:
         assert "GB" in str(caught.value)

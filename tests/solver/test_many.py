@@ -44,8 +44,8 @@ def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_boun
         )
         assert len(solved) == len(WEIGHTS)
         for one, expected, v in zip(solved, optima, WEIGHTS, strict=True):
-            assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate * (1 + 1e-9) <= certificate
-            assert one.optimum.converged
+            assert np.linalg.norm(flat(one.dw) - expected) <= one.info.certificate * (1 + 1e-9) <= certificate
+            assert one.info.converged
             assert one.steps == len(one.history) == one.history[-1]["passes"]
             exact = [row["exact"] for row in one.history]
             first = one.steps == 1 or np.sum(v != 1) > 4  # of no more than a batch the first gradient takes no pass
@@ -69,7 +69,7 @@ def test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_re
         solved = [next(many)]
         assert read == [0] or at_once > 1
         for one, other in zip([*solved, *many], alone, strict=True):
-            assert np.linalg.norm(flat(one.dw) - flat(other.dw)) <= one.certificate + other.certificate
+            assert np.linalg.norm(flat(one.dw) - flat(other.dw)) <= one.info.certificate + other.info.certificate
 
 
 def test_each_begins_at_a_start_of_its_own(case):
@@ -78,22 +78,22 @@ def test_each_begins_at_a_start_of_its_own(case):
     whole = list(solve_many(predict, data, RSL, **more, start=start))
     again = list(solve_many(predict, data, RSL, **more, start=whole))
     assert [one.steps for one in again] == [1, 1]
-    assert max(one.certificate for one in again) <= 1e-6
+    assert max(one.info.certificate for one in again) <= 1e-6
     far = list(solve_many(predict, data, RSL, **more, start=[dw, jax.tree.map(lambda leaf: 30 * leaf, dw)]))
     for one, expected in zip(far, optima, strict=False):
-        assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate <= 1e-6
+        assert np.linalg.norm(flat(one.dw) - expected) <= one.info.certificate <= 1e-6
 
 
 def test_passes_end_a_problem_whose_certificate_is_of_the_step_it_returns(case):
     predict, _, data, start, optima = case
     solved = list(solve_many(predict, data, RSL, example_weights=WEIGHTS, start=start, certificate=1e-9, passes=4))
     for one, expected in zip(solved, optima, strict=True):
-        assert (one.optimum.converged, one.steps, len(one.history)) == (one.certificate <= 1e-9, 4, 4)
-        assert np.linalg.norm(flat(one.dw) - expected) <= one.certificate
+        assert (one.info.converged, one.steps, len(one.history)) == (one.info.certificate <= 1e-9, 4, 4)
+        assert np.linalg.norm(flat(one.dw) - expected) <= one.info.certificate
     ended = next(
         solve_many(predict, data, RSL, example_weights=WEIGHTS[:1], start=start, certificate=1e-20, passes=999)
     )
-    assert not ended.optimum.converged  # rounding allows no more
+    assert not ended.info.converged  # rounding allows no more
     assert ended.steps < 999
 
 
@@ -104,8 +104,8 @@ def test_a_problem_that_overflows_spoils_no_other(case):
         first, second = solve_many(
             predict, data, RSL, example_weights=weights, start=begun, certificate=1e-6, at_once=1
         )
-        assert not first.optimum.converged
-        assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.certificate <= 1e-6
+        assert not first.info.converged
+        assert np.linalg.norm(flat(second.dw) - optima[0]) <= second.info.certificate <= 1e-6
 
 
 def test_what_cannot_be_solved_together_is_refused_in_one_line(case):
@@ -136,7 +136,7 @@ def test_a_problem_ends_where_its_corrected_residual_is_small_enough(case):
         for solved in solve_many(predict, data, RSL, example_weights=rows, start=start, certificate=certificate):
             assert [row["exact"] for row in solved.history] == [*[False] * (solved.steps - 1), True]
             # the estimate of the last product, and what the exact gradient then finds: A is nearly A_k
-            assert solved.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
+            assert solved.info.certificate == pytest.approx(solved.history[-2]["estimate"], rel=0.2)
 
 
 def test_certificates_in_f32_hold_the_rounding_of_their_gradients():
@@ -153,9 +153,9 @@ def test_certificates_in_f32_hold_the_rounding_of_their_gradients():
         expected = ridge(j, np.zeros((60, 3)), y, total=60 * 1e-4, weights=v)
         for solved in (one, other):
             distance = np.linalg.norm(flat(solved.dw) - expected)
-            exceeded += distance > solved.optimum.gradient_norm / solved.optimum.total_penalty
-            assert distance <= solved.certificate
-            assert not solved.optimum.converged  # 1e-4 is less than f32 can show here
+            exceeded += distance > solved.info.gradient_norm / solved.info.total_penalty
+            assert distance <= solved.info.certificate
+            assert not solved.info.converged  # 1e-4 is less than f32 can show here
     assert exceeded  # without the rounding some would say less than is true
 
 

@@ -346,14 +346,14 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
         r"of shape \(n,\); got shape \(60, 1\)": (rows, targets[:, None]),
     }
     for match, pair in wrong.items():
-        with pytest.raises(InputError, match=f"leave_one_out: expected .*{match}"):
+        with pytest.raises(InputError, match=f"expected .*{match}"):
             total.leave_one_out(*pair, Settings())
         for left_out in (False, True):
             with pytest.raises(InputError, match=f": expected .*{match}"):
                 choose_settings(total, *pair, left_out=left_out)
     with pytest.raises(InputError, match="targets of the examples of these statistics; got other numbers of examples"):
         total.leave_one_out(rows[:-1], targets[:-1], Settings())
-    with pytest.raises(InputError, match="choose_settings: expected a way at least of lda, ridge; got none"):
+    with pytest.raises(InputError, match="expected a way at least of lda, ridge; got none"):
         choose_settings(total, rows, targets, ways=())
     with pytest.raises(InputError, match="how in lda, ridge; got svm"):
         choose_settings(total, rows, targets, ways=("svm",))
@@ -407,7 +407,7 @@ def test_features_of_another_model_and_wrong_batches_are_refused_in_one_line(map
         with pytest.raises(InputError, match=r"features of this map's model, of shape \(6, 12\); got \(3, 5\)"):
             use()
     for batch in (-3, 0, 1.5, None):
-        with pytest.raises(InputError, match="rows_of: expected batch >= 1, a whole number; got"):
+        with pytest.raises(InputError, match="expected batch >= 1, a whole number; got"):
             rows_of(built, data, batch)
 
 

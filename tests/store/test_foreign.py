@@ -22,17 +22,18 @@ from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.shared.removing import removed_on
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
+from tangent_jax.core.owners import Owner
 from tangent_jax.data.identifiers import keep, look_up
-from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.tfds import check_features
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io import machine
+from tangent_jax.io.checkpoints import Checkpoint
 from tangent_jax.io.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
+from tangent_jax.io.ledger import open_ledger
 from tangent_jax.io.records import seal_fields
 from tangent_jax.pretrained.load import load
-from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
 from tangent_jax.store.claims import Claims
@@ -48,7 +49,6 @@ from tangent_jax.store.retraining import predictor_of, retrain
 from tangent_jax.store.state import partial_of
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.checkpoints import Checkpoint
 
 RUN = "0123456789abcdef" * 2
 HOSTILE = (

@@ -21,6 +21,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.files import hold_lock
 from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
@@ -73,7 +74,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     gone = [train.examples[i][0] for i in (3, 41)]
     rows = [*train.inputs[[3, 41]], *images.inputs[[3, 41]]]
     out = tmp_path / "out"
-    fitted = recipe.fit(predict, train, folder=out / "checkpoints")
+    fitted = recipe.fit(predict, train, checkpoints=Checkpoints(out / "checkpoints"))
     made = make_provenance(predict, recipe).trained_on(train, 1.0, (str(out),), run=fitted.run)
     text = made.to_json(trees.fingerprint(fitted.dw))
     write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})

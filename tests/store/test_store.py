@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.records import convert
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
@@ -31,6 +32,10 @@ from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
 from tangent_jax.train.objective import make_objective
+
+
+def as_account(fields):
+    return convert(Spent, fields, "", "an account")
 
 
 def filled(root, count=3, **changes):
@@ -397,9 +402,9 @@ ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)
 
 def test_an_account_is_whole():
     fields = dataclasses.asdict(ACCOUNT)
-    assert Spent.from_json(fields) == ACCOUNT
+    assert as_account(fields) == ACCOUNT
     for field in fields:
         with pytest.raises(InputError, match=f"the field {field}"):
-            Spent.from_json({name: value for name, value in fields.items() if name != field})
+            as_account({name: value for name, value in fields.items() if name != field})
     with pytest.raises(InputError, match=r"steps_paid in 0\.\.50"):
-        Spent.from_json({**fields, "steps_paid": 51})
+        as_account({**fields, "steps_paid": 51})

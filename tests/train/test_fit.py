@@ -14,6 +14,7 @@ from helpers import TOLERANCE, assert_rel_close, normal, predictor, products, pr
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
@@ -146,7 +147,7 @@ def test_projected_descent_in_f32_never_leaves_its_ball():
 
 
 def test_a_radius_of_nothing_is_refused():
-    with pytest.raises(InputError, match=r"project: expected radius > 0, at most 1e\+12; got 0"):
+    with pytest.raises(InputError, match=r"expected radius > 0, at most 1e\+12; got 0"):
         project(adam(), 0)
 
 
@@ -227,7 +228,7 @@ def test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed(tm
         return linear(dw, x) * jax.random.bernoulli(key, 0.5, (len(x), 1))
 
     options = {"start": START, "optimizer": optax.sgd(0.1), "epochs": 3}
-    one, again = (fit(Keyed(dropped), batches(), **options, folder=tmp_path / f) for f in "ab")
+    one, again = (fit(Keyed(dropped), batches(), **options, checkpoints=Checkpoints(tmp_path / f)) for f in "ab")
     assert (np.asarray(one.dw) == np.asarray(again.dw)).all()
     assert (np.asarray(one.dw) != np.asarray(fit(Keyed(dropped), batches(1), **options).dw)).any()
     keys = (
@@ -347,41 +348,44 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
-    first = train(*task(), folder=tmp_path)
-    again = train(*task(), folder=tmp_path)
+    first = train(*task(), checkpoints=Checkpoints(tmp_path))
+    again = train(*task(), checkpoints=Checkpoints(tmp_path))
     assert again.history == first.history
     assert trees.fingerprint(again.dw) == trees.fingerprint(first.dw)
     # another run's checkpoint is not taken for this one's: seed, method, anchor and data tell them apart
     moved, dw = task()
     moved = dataclasses.replace(moved, w=jax.tree.map(lambda leaf: 1.01 * leaf, moved.w))
-    others = [train(*task(), folder=tmp_path, seed=4), train(*task("nlft"), folder=tmp_path)]
-    others += [train(moved, dw, folder=tmp_path)]
+    others = [
+        train(*task(), checkpoints=Checkpoints(tmp_path), seed=4),
+        train(*task("nlft"), checkpoints=Checkpoints(tmp_path)),
+    ]
+    others += [train(moved, dw, checkpoints=Checkpoints(tmp_path))]
     flipped = batches(inputs=X[::-1])
-    others += [fit(task()[0], flipped, optimizer=adam(1e-2), epochs=6, folder=tmp_path)]
+    others += [fit(task()[0], flipped, optimizer=adam(1e-2), epochs=6, checkpoints=Checkpoints(tmp_path))]
     relabelled = Batches(X, (Y + 1) % 7, jax.random.key(0), batch_size=16)
-    others += [fit(task()[0], relabelled, optimizer=adam(1e-2), epochs=6, folder=tmp_path)]
+    others += [fit(task()[0], relabelled, optimizer=adam(1e-2), epochs=6, checkpoints=Checkpoints(tmp_path))]
     assert len({trees.fingerprint(fitted.dw) for fitted in [first, *others]}) == 6
     assert len(list(tmp_path.iterdir())) == 6
 
 
 @pytest.mark.parametrize(("call", "match"), [
-    (lambda: train(*task(), epochs=0), "fit: expected epochs >= 1, a whole number; got 0"),
+    (lambda: train(*task(), epochs=0), "expected epochs >= 1, a whole number; got 0"),
     (lambda: train(*task(), epochs=1.5), "a whole number; got 1.5"),
-    (lambda: adam(0.0), "adam: expected learning_rate > 0"),
+    (lambda: adam(0.0), "expected learning_rate > 0"),
     (lambda: make_objective(penalty=-1.0), "penalty, 0 or > 0"),
     (lambda: make_objective("hinge"), "make_loss: expected a loss in"),
     (lambda: make_objective("ce", kappa=3.0), "hyper-parameters of ce: none; got kappa"),
     (lambda: make_objective(linear, kappa=3.0), "hyper-parameters of a named loss"),
-    (lambda: task("soup"), "Predictor: expected method in taft, nlft; got soup"),
-    (lambda: task(linearization="magic"), "Predictor: expected linearization in closed_form, autodiff"),
-    (lambda: Batches(X, Y[:-1]), r"Batches: expected as many inputs as targets \(69"),
+    (lambda: task("soup"), "expected method in taft, nlft; got soup"),
+    (lambda: task(linearization="magic"), "expected linearization in closed_form, autodiff"),
+    (lambda: Batches(X, Y[:-1]), r"expected as many inputs as targets \(69"),
     (lambda: fit(linear, batches(targets=Y - 1), start=START), "class indices >= 0; got -1"),
     (lambda: Batches(X, Y, batch_size=0), "batch_size >= 1, a whole number; got 0"),
     (lambda: fit(linear, Batches(X, Y), start=START), "batches with a key, which decides their order; got none"),
     (lambda: fit(linear, iter([(X, Y)]), start=START, epochs=2), "a batch in every epoch; got none in epoch 2"),
     (lambda: fit(linear, [(X[:4], Y[:4]), (X, Y)], start=START), "none above the first's 4"),
     (lambda: fit(linear, (X, Y), start=START), "an iterable of batches .x, y.; got tuple. Pass features.batches"),
-    (lambda: fit(linear, [(X, Y)], start=START, folder="x"), "Batches, where a folder is given; got list"),
+    (lambda: fit(linear, [(X, Y)], start=START, checkpoints=Checkpoints("x")), "must be Batches if checkpoints"),
 ])  # fmt: skip
 def test_bad_input_is_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):

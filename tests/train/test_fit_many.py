@@ -38,9 +38,9 @@ def test_each_equals_its_run_alone(x64, at_once):
 
 def test_bad_input_is_one_clear_line():
     predict, _ = predictor(depth=1)
-    with pytest.raises(InputError, match=r"fit_many: expected at least one run; got none"):
+    with pytest.raises(InputError, match=r"expected at least one run; got none"):
         fit_many(predict, [])
-    with pytest.raises(InputError, match="fit_many: expected batches with a key"):
+    with pytest.raises(InputError, match="expected batches with a key"):
         fit_many(predict, [batches(np.arange(5), None)])
     with pytest.raises(InputError, match="runs of one array of inputs and targets; got several"):
         fit_many(predict, [batches(np.arange(5), KEYS[0]), Batches(X.copy(), Y, KEYS[1])])

@@ -17,6 +17,7 @@ from helpers import predictor
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Dual
+from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy, evaluate, outputs, squared_error
 from tangent_jax.train.fit import fit
@@ -168,7 +169,7 @@ def user_module(change=("", "")):
 def trained(predict, folder):
     options = {"optimizer": SGD, "epochs": 2}
     data = Batches(X[:64], Y[:64], KEY, batch_size=32)
-    return fit(predict, data, make_objective("mse"), start=START, folder=folder, **options)
+    return fit(predict, data, make_objective("mse"), start=START, checkpoints=folder and Checkpoints(folder), **options)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -206,7 +207,7 @@ def test_an_optimisers_use_of_the_progress_is_in_its_program(tmp_path):
 
         return optax.GradientTransformationExtraArgs(lambda dw: optax.EmptyState(), update)
 
-    data, options = Batches(X, Y, KEY), {"start": START, "epochs": 2, "folder": tmp_path}
+    data, options = Batches(X, Y, KEY), {"start": START, "epochs": 2, "checkpoints": Checkpoints(tmp_path)}
     first, second = (fit(predict, data, optimizer=falling(power), **options) for power in (1, 3))
     assert first.run != second.run
     assert (np.asarray(first.dw) != np.asarray(second.dw)).any()
@@ -237,7 +238,8 @@ def run(folder, w=1.0, x=X, y=Y, test=X, **changes):
     settings = {"optimizer": adam(1e-2), "objective": make_objective("ce"), "epochs": 2} | changes
     measure = functools.partial(measured, test)
     predict = model(w * np.eye(3, dtype=np.float32))
-    return fit(predict, Batches(x, y, KEY), start=START, folder=folder, on_step=measure, **settings)
+    kept = Checkpoints(folder)
+    return fit(predict, Batches(x, y, KEY), start=START, checkpoints=kept, on_step=measure, **settings)
 
 
 def test_two_models_two_data_sets_two_settings_never_share_a_checkpoint(tmp_path):
@@ -261,7 +263,7 @@ def test_what_is_measured_decides_no_step_and_is_kept_only_where_it_says_its_nam
     assert "test" in first.history[0]
     assert "test" not in other.history[0]
     assert [row["seconds"] for row in other.history] == [row["seconds"] for row in first.history]  # read, not trained
-    data, options = Batches(X, Y, KEY), {"start": START, "epochs": 2, "folder": tmp_path / "named"}
+    data, options = Batches(X, Y, KEY), {"start": START, "epochs": 2, "checkpoints": Checkpoints(tmp_path / "named")}
     measure = Measure(predict, Batches(X, Y))
     metrics = {"train_accuracy": accuracy}
     histories = [fit(predict, data, on_step=measure, metrics=metrics, **options).history for _ in range(2)]
@@ -342,7 +344,7 @@ def jitted():
         ),
         (
             lambda: fit(predict, Batches(X[:, :1], Y, KEY), start=START),
-            r"fit: expected predict as .* inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes",
+            r"expected predict as .* inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes",
         ),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START.astype(jnp.float16)), "float32 or float64; got float16"),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5), "epochs >= 1, a whole number; got 1.5"),
@@ -350,17 +352,17 @@ def jitted():
         (lambda: fit(predict, 7, start=START), "Features, Batches, or an iterable of batches"),
         (lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2), "a finite loss; got nan in epoch 1"),
         (lambda: fit_many(predict, [Batches(X * np.inf, Y, KEY)], start=START, epochs=2), "a finite loss"),
-        (jitted, "dw as an array; got a tracer. Call fit outside of jax.jit"),
+        (jitted, "dw as an array; got a tracer. Call it outside of jax.jit"),
         (lambda: fit(predict, [X], start=START), r"batches that are pairs .x, y.; got ndarray"),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START, optimizer=0.1), "an optimiser of optax; got float"),
         (lambda: fit(predict, Batches(X, Y, KEY)), "a start for a function; got none"),
         (
             lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1, on_step=lambda row, dw: "done"),
-            "None or {name: number} from on_step; got 'done'",
+            "on_step must return None or {name: number}; got 'done'",
         ),
         (
             lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1, on_step=lambda row, dw: {"a": X}),
-            "a number as a from on_step",
+            "a from on_step must be a number",
         ),
         (
             lambda: fit(predict, Batches(X, Y, KEY), make_objective(lambda z, y: z), start=START),
@@ -375,7 +377,7 @@ def jitted():
             lambda: fit(lambda dw, x: (x @ dw)[:, None], Batches(X, Y, KEY), make_objective("ce"), start=START),
             r"outputs of shape \(b, c\)",
         ),
-        (lambda: evaluate(predict, START, Batches(X, Y), squared_error), r"squared_error: expected targets of shape"),
+        (lambda: evaluate(predict, START, Batches(X, Y), squared_error), r"expected targets of shape"),
         (
             lambda: fit(predict, Batches(X, Y, KEY), start=START, metrics={"loss": accuracy}),
             "metrics of other names than epoch, loss",

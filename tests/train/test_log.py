@@ -11,16 +11,16 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.progress import request_stop
-from tangent_jax.privacy import ledger
+from tangent_jax.io.checkpoints import Checkpoints, Saver
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.log import Csv, log_steps, optional
+from tangent_jax.io.progress import is_stopping, request_stop, shown
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.optimum import solve
-from tangent_jax.train import checkpoints
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import Measure, accuracy
 from tangent_jax.train.fit import fit
-from tangent_jax.train.log import Csv, log_steps, optional
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import adam
 
@@ -38,17 +38,23 @@ def data(key=None):
     return Batches(X, Y, key, batch_size=8)
 
 
-def by_adam(**options):
+def kept(folder):
+    return None if folder is None else Checkpoints(folder)
+
+
+def by_adam(folder=None, **options):
     settings = {"optimizer": adam(0.1), "epochs": 4, "metrics": {"train_accuracy": accuracy}}
-    return fit(linear, data(KEY), CE, start=START, **settings, **options)
+    return fit(linear, data(KEY), CE, start=START, checkpoints=kept(folder), **settings, **options)
 
 
-def privately(**options):
-    return fit_private(linear, data(), CE, mechanism=make_mechanism(3.0, 1e-5, 6), start=START, seed=0, **options)
+def privately(folder=None, **options):
+    ledger = None if folder is None else Ledger(folder)
+    mechanism = make_mechanism(3.0, 1e-5, 6)
+    return fit_private(linear, data(), CE, mechanism=mechanism, start=START, seed=0, ledger=ledger, **options)
 
 
-def solved(**options):
-    return solve(linear, data(), CE, start=START, certificate=1e-4, **options)
+def solved(folder=None, **options):
+    return solve(linear, data(), CE, start=START, certificate=1e-4, checkpoints=kept(folder), **options)
 
 
 RUNS = {"fit": by_adam, "fit_private": privately, "solve": solved}
@@ -62,13 +68,13 @@ def rows(folder):
 
 
 def logged(run, folder, writers=("csv",), **options):
-    with log_steps(folder, writers):
-        return run(folder=folder / "run", on_step=Measure(linear, data()), **options)
+    with log_steps(folder, writers) as log:
+        return run(folder / "run", on_step=Measure(linear, data()), log=log, **options)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_log_changes_no_bit_and_no_identity(tmp_path, name):
-    plain = RUNS[name](folder=tmp_path / "plain")
+    plain = RUNS[name](tmp_path / "plain")
     watched = logged(RUNS[name], tmp_path / "logged")
     assert trees.fingerprint(watched.dw) == trees.fingerprint(plain.dw)
     assert watched.run == plain.run
@@ -89,7 +95,7 @@ def test_the_rows_of_fit_are_its_steps(tmp_path):
     measured = [row["test_accuracy"] for row in seen]
     assert [float(v) for v in measured[5::6]] == [row["test_accuracy"] for row in fitted.history]
     assert not any(measured[:5])
-    first = by_adam(folder=None, on_step=None)  # Adam's first step moves every number by the learning rate
+    first = by_adam()  # Adam's first step moves every number by the learning rate
     assert float(seen[0]["step_norm"]) == pytest.approx(0.1 * 3, rel=1e-3)
     assert len(first.history) == 4
 
@@ -99,8 +105,8 @@ def test_the_norms_are_of_the_gradient_with_its_penalty_and_of_the_step(tmp_path
         {"kernel": RNG.standard_normal((3, 3)).astype(np.float32)},
         Batches(X, Y, KEY, batch_size=44),
     )
-    with log_steps(tmp_path):
-        fitted = fit(linear, one, CE, start=start, optimizer=adam(0.1), epochs=1)
+    with log_steps(tmp_path) as log:
+        fitted = fit(linear, one, CE, start=start, optimizer=adam(0.1), epochs=1, log=log)
     (row,) = rows(tmp_path)
     gradient = jax.grad(lambda dw: CE(linear, dw, X, Y))(start)["kernel"]
     assert float(row["gradient_norm"]) == pytest.approx(float(np.linalg.norm(gradient)), rel=1e-5)
@@ -127,8 +133,7 @@ def test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows(tmp_path, monkeypa
     """Once after a save; once, as by a kill, when rows were written that no save holds, the last of them cut."""
     writers = "csv", "tensorboard"
     whole = logged(RUNS[name], tmp_path / "whole", writers)
-    for target in (checkpoints, ledger):
-        monkeypatch.setattr(target.Saver, "is_due", lambda self, last: last)
+    monkeypatch.setattr(Saver, "is_due", lambda self, last: last or is_stopping())
     calls = []
 
     class Stops(Measure):
@@ -140,10 +145,10 @@ def test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows(tmp_path, monkeypa
                 raise RuntimeError
             return super().__call__(row, dw)
 
-    with log_steps(tmp_path / "stopped", writers):
+    with log_steps(tmp_path / "stopped", writers) as log:
         for _ in range(3):
             try:
-                again = RUNS[name](folder=tmp_path / "stopped/run", on_step=Stops(linear, data()))
+                again = RUNS[name](tmp_path / "stopped/run", on_step=Stops(linear, data()), log=log, progress=shown)
             except (KeyboardInterrupt, RuntimeError):
                 (path,) = tmp_path.glob("stopped/metrics/*/steps.csv")
                 with path.open("a") as file:
@@ -160,18 +165,18 @@ def test_a_private_log_holds_private_values_alone(tmp_path):
     fitted, seen = logged(privately, tmp_path), rows(tmp_path)
     names = {"step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon", "test_accuracy"}
     assert {*seen[0]} == names
-    assert float(seen[-1]["epsilon"]) == fitted.spent.compute_epsilon() == pytest.approx(3.0)
+    assert float(seen[-1]["epsilon"]) == fitted.info.spent.compute_epsilon() == pytest.approx(3.0)
     epsilons = [float(row["epsilon"]) for row in seen]
     assert epsilons == sorted(epsilons)
     # as noise is, so is the norm of the gradient that is logged: of the noisy one
-    sigma, norms = fitted.spent.mechanism.noise_multiplier, [float(row["gradient_norm"]) for row in seen]
+    sigma, norms = fitted.info.spent.mechanism.noise_multiplier, [float(row["gradient_norm"]) for row in seen]
     assert np.mean(norms) == pytest.approx(sigma * 3 / 44, rel=0.5)
 
 
 def test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides(tmp_path):
     mechanism = make_mechanism(3.0, 1e-5, 6, sampling_rate=0.5)
-    with log_steps(tmp_path):
-        fit_private(linear, data(), CE, mechanism=mechanism, start=START, seed=0)
+    with log_steps(tmp_path) as log:
+        fit_private(linear, data(), CE, mechanism=mechanism, start=START, seed=0, log=log)
     (path,) = tmp_path.glob("metrics/*/steps.csv")
     assert path.read_text().splitlines()[0].split(",") == [
         "step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon"
@@ -181,8 +186,8 @@ def test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides(tmp_pat
 def test_a_run_of_owners_does_not_log_how_many_examples_they_have(tmp_path):
     of_owners = Batches(X, Y, batch_size=8, owners=np.arange(len(Y)) // 4)
     mechanism = make_mechanism(3.0, 1e-5, 3, unit="owner")
-    with log_steps(tmp_path):
-        fit_private(linear, of_owners, CE, mechanism=mechanism, start=START, seed=0)
+    with log_steps(tmp_path) as log:
+        fit_private(linear, of_owners, CE, mechanism=mechanism, start=START, seed=0, log=log)
     (path,) = tmp_path.glob("metrics/*/steps.csv")
     assert path.read_text().splitlines()[0].split(",") == [
         "step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon"
@@ -190,10 +195,10 @@ def test_a_run_of_owners_does_not_log_how_many_examples_they_have(tmp_path):
 
 
 def test_runs_of_other_settings_have_files_of_their_own(tmp_path):
-    with log_steps(tmp_path):
+    with log_steps(tmp_path) as log:
         for _ in range(2):
-            by_adam()  # without a folder: never resumed
-        fit(linear, data(jax.random.key(1)), CE, start=START, epochs=1, folder=tmp_path / "run")
+            by_adam(log=log)  # without a folder: never resumed
+        fit(linear, data(jax.random.key(1)), CE, start=START, epochs=1, checkpoints=kept(tmp_path / "run"), log=log)
     assert len([*tmp_path.glob("metrics/*/steps.csv")]) == 3
 
 
@@ -217,8 +222,8 @@ def test_a_new_value_becomes_a_column_of_the_whole_file(tmp_path):
 
 
 def test_the_steps_asked_for_are_traced_and_others_are_not(tmp_path, capsys):
-    with log_steps(tmp_path, (), (2, 3)):
-        solved()
+    with log_steps(tmp_path, (), (2, 3)) as log:
+        solved(log=log)
     assert "profile: steps 2 to " in capsys.readouterr().err
     assert len([*tmp_path.glob("profile/**/*.xplane.pb")]) == 1
     assert not (tmp_path / "metrics").exists()
@@ -226,16 +231,16 @@ def test_the_steps_asked_for_are_traced_and_others_are_not(tmp_path, capsys):
 
 def test_what_cannot_be_logged_is_refused_before_anything_is_done(tmp_path):
     for options, message in (
-        ({"writers": ["tsv"]}, "expected writers of csv, tensorboard, wandb; got tsv"),
-        ({"profile": (3, 2)}, "a profile of steps"),
-        ({"profile": (0, 2)}, "a profile of steps"),
+        ({"writers": ["tsv"]}, "writers in csv, tensorboard, wandb; got tsv"),
+        ({"profile": (3, 2)}, "profile must be steps"),
+        ({"profile": (0, 2)}, "profile must be steps"),
     ):
         with pytest.raises(InputError, match=message), log_steps(tmp_path, **options):
             pytest.fail("it began")
     with (
-        pytest.raises(InputError, match="fit_private: expected a profile of steps up to 6; got 7"),
-        log_steps(tmp_path, profile=(2, 7)),
+        pytest.raises(InputError, match="profile must end by step 6, the run's last; got 7"),
+        log_steps(tmp_path, profile=(2, 7)) as log,
     ):
-        privately()
-    with pytest.raises(InputError, match=r"expected no_such_module; got none installed. Install tangent-jax\[data\]"):
+        privately(log=log)
+    with pytest.raises(InputError, match=r"no_such_module, which is not installed. Install tangent-jax\[data\]"):
         optional("no_such_module", "data")

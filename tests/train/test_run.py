@@ -6,16 +6,18 @@ import jax
 import numpy as np
 import pytest
 
-from tangent_jax.audit.canaries import make_canaries
+from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.progress import request_stop, show_progress
+from tangent_jax.io.checkpoints import Checkpoints
+from tangent_jax.io.ledger import Ledger
+from tangent_jax.io.progress import request_stop, show_progress, shown
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
-from tangent_jax.privacy.train import fit_private
+from tangent_jax.privacy.train import Private, fit_private
 from tangent_jax.solver.many import solve_many
-from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
@@ -49,32 +51,41 @@ def audited(folder):
 
 
 RUNS = {
-    "fit": lambda folder, **options: fit(linear, ORDERED, start=START, epochs=3, folder=folder, **options),
+    "fit": lambda folder, **options: fit(
+        linear, ORDERED, start=START, epochs=3, checkpoints=Checkpoints(folder), **options
+    ),
     "fit_many": lambda folder: fit_many(linear, [ORDERED], start=START, epochs=2)[0],
-    "solve": lambda folder, **options: of_solve(folder=folder, **options),
+    "solve": lambda folder, **options: of_solve(checkpoints=Checkpoints(folder), **options),
     "solve_many": lambda folder: next(
         solve_many(linear, DATA, SQUARE, example_weights=np.ones((1, 40)), start=of_solve())
     ),
     "fit_private": lambda folder, **options: fit_private(
-        linear, DATA, mechanism=MECHANISM, start=START, folder=folder, **options
+        linear, DATA, mechanism=MECHANISM, start=START, ledger=Ledger(folder), **options
     ),
     "fit_private_many": privately_together,
     "fit_audited": audited,
 }
 
 
+INFOS = {
+    "fit": type(None),
+    "fit_many": type(None),
+    "solve": Solved,
+    "solve_many": Solved,
+    "fit_private": Private,
+    "fit_private_many": Private,
+    "fit_audited": Audited,
+}
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_every_trainer_returns_one_type_and_what_only_some_have_is_none_of_the_others(tmp_path, name):
+def test_every_trainer_returns_one_type_with_its_own_info(tmp_path, name):
     fitted = RUNS[name](tmp_path)
     assert type(fitted) is Fitted
     assert {*fitted.dw} == {"kernel"}
     assert fitted.steps >= len(fitted.history) > 0
     assert fitted.seconds > 0
-    is_solved, is_private = name.startswith("solve"), "private" in name or name == "fit_audited"
-    assert (fitted.certificate is not None) == (fitted.optimum is not None) == is_solved
-    assert (fitted.spent is not None) == is_private
-    assert (fitted.audit is not None) == (name == "fit_audited")
-    assert fitted.curvature is None  # a function has none
+    assert type(fitted.info) is INFOS[name]
     saved = name in ("fit", "solve", "fit_private", "fit_audited")
     assert [path.parent.name for path in tmp_path.glob("*/checkpoint.json")] == ([fitted.run] if saved else [])
 
@@ -84,13 +95,13 @@ def test_every_trainer_returns_one_type_and_what_only_some_have_is_none_of_the_o
 )
 def test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_not(tmp_path, capsys, name, done):
     line = f"{name}: going on after {done}"
-    with show_progress(name):
+    with show_progress(name) as progress:
         with pytest.raises(KeyboardInterrupt):
-            RUNS[name](tmp_path, on_step=lambda *_: request_stop())
+            RUNS[name](tmp_path, on_step=lambda *_: request_stop(), progress=progress)
         assert "going on" not in capsys.readouterr().err
-        RUNS[name](tmp_path)
+        RUNS[name](tmp_path, progress=progress)
         assert [text for text in capsys.readouterr().err.splitlines() if "going on" in text] == [line]
-        RUNS[name](tmp_path)
+        RUNS[name](tmp_path, progress=progress)
         assert "going on" not in capsys.readouterr().err
 
 
@@ -110,16 +121,17 @@ def stops(run):
 
 @pytest.mark.parametrize("saved", [None, 0, 1])
 def test_a_run_stops_amid_a_row_only_where_the_row_before_it_is_saved(saved):
-    with Run() as run:
+    with Run(progress=shown) as run:
+        run.show(3, "epoch")
         run.history.add({"epoch": 1})
-        run.saver = None if saved is None else SimpleNamespace(steps=saved)
+        run.saved = None if saved is None else SimpleNamespace(steps=saved)
         request_stop()
         assert stops(run) == (saved != 0)
         if saved == 0:
-            run.saver.steps = 1
+            run.saved.steps = 1
             assert stops(run)
 
 
 def test_what_cannot_be_called_after_a_step_is_refused_as_a_run_is_made():
-    with pytest.raises(InputError, match=r"expected a function \(row, dw\) as on_step, or None; got str"):
+    with pytest.raises(InputError, match=r"on_step must be a function \(row, dw\), or None; got str"):
         Run("print")

@@ -64,13 +64,13 @@ def release(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism)
     check_not_public(request.public, features)
     folder = own.home / "private"
     noised, fitted = release_statistics(
-        map_, features, request.classes, mechanism=mechanism, shares=SHARES, folder=folder
+        map_, features, request.classes, mechanism=mechanism, shares=SHARES, ledger=tj.Ledger(folder)
     )
     said = {
         "classes": noised.classes,
         "sizes": noised.sizes,
         "source": noised.source,
-        "epsilon": fitted.spent.compute_epsilon(),
+        "epsilon": fitted.info.spent.compute_epsilon(),
     }
     return file_bytes(noised.tree, {"statistics": json.dumps(said)})
 
@@ -169,7 +169,8 @@ def release_sum(
     data = tj.Batches(x, np.zeros(len(names), np.int32), owners=names)
     start = {"sum": jnp.zeros(x.shape[1])}
     settings = {"objective": OBJECTIVE, "optimizer": ADDED, "start": start}
-    fitted = tj.fit_private(inner, data, mechanism=mechanism, folder=folder, seed=seed, **settings)
+    ledger = None if folder is None else tj.Ledger(folder)
+    fitted = tj.fit_private(inner, data, mechanism=mechanism, ledger=ledger, seed=seed, **settings)
     leaves = trees.leaves(step.zeros())
     cuts = np.cumsum([leaf.size for leaf in leaves.values()])[:-1]
     parts = np.split(np.asarray(fitted.dw["sum"]), cuts)

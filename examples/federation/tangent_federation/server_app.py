@@ -188,6 +188,6 @@ class Federation:
             mechanism = dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier * len(parts) ** 0.5)
         else:
             noised, fitted = release_sum(parts, map_, request.classes, mechanism, Path(settings.out) / "private")
-            self.result["epsilon"] = fitted.spent.compute_epsilon()
+            self.result["epsilon"] = fitted.info.spent.compute_epsilon()
         self.result["contributors"] = len(parts)
         return map_, step.head(noised, request.classes, mechanism), request.classes

@@ -14,6 +14,7 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, is_by_owner
 from tangent_jax.core.checks import InputError, require
+from tangent_jax.io.progress import shown
 from tangent_jax.models import FeatureSettings, score_rows
 from tangent_jax.solver import (
     MappedOnce,
@@ -78,12 +79,12 @@ def tried_depths() -> dict[int, float]:
         raise InputError("--feature_blocks=auto needs two training images of a class; got one of each: give a number")
     sample = setup.features(map_.predict, dataset.train.take(rows), "a sample of train inputs")
     with tj.show_progress("features of several depths"):
-        every = rows_by_depth(map_, sample, depths)
+        every = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}
     for depth, rows in zip(depths, every, strict=True):
         total = statistics_of_rows(map_, rows, sample.targets, dataset.classes).of_classes(dataset.classes)
         with tj.show_progress(f"{depth} blocks: settings"):
-            settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True)
+            settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown)
         losses[depth] = fitted_beta(total.leave_one_out(rows, sample.targets, settings), None, sample.targets)[1]
     print("exact, blocks: " + ", ".join(f"{depth} {loss:.4f}" for depth, loss in losses.items()), file=sys.stderr)
     return losses
@@ -113,7 +114,7 @@ class Additive(Method):
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""
         with tj.show_progress(f"{self.title}: features, {title}"):
-            return rows_of(self.map, data)
+            return rows_of(self.map, data, progress=shown)
 
     def statistics(self, divided: dict[str, np.ndarray], title: str) -> Statistics:
         """The sum of the shards' statistics over all classes of the data set, from the store of this title."""
@@ -147,7 +148,7 @@ class Additive(Method):
             data, of = own.test, "held out"
         total, rows = own.of_all(title), self.rows_of(data, of)
         with tj.show_progress(f"{self.title}: settings"):
-            return choose_settings(total, rows, data.targets, (self.how,), left_out)
+            return choose_settings(total, rows, data.targets, (self.how,), left_out, shown)
 
     def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
         """The test accuracy of the head from the sum of the shards' statistics."""

@@ -17,6 +17,8 @@ from jax import Array
 import tangent_jax as tj
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts
+from tangent_jax.io.log import current_log
+from tangent_jax.io.progress import shown
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["loss"], meta_fields=[])
@@ -52,7 +54,9 @@ def fit_jointly(
     inputs = Parts([own.inputs for own in features.values()])
     batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=recipe.batch_size)
     objective = dataclasses.replace(recipe.objective(), loss=OfOwnTask(recipe.objective().loss))
-    dw = tj.fit(whole, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs).dw
+    dw = tj.fit(
+        whole, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs, log=current_log(), progress=shown
+    ).dw
 
     def of(start: int, end: int) -> Tree:
         own = jax.tree.map(lambda leaf: leaf[..., start:end], dw["head"]) if "head" in dw else None

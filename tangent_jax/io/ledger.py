@@ -1,7 +1,7 @@
 """The privacy account of a run on disk, written before each step, so that no kill can hide a step.
 
     ledger.json           the run, its mechanism, the steps paid; the hash of the last checkpoint
-    RUN/checkpoint.json   the state after a step, and the hash of the ledger then (train/checkpoints.py)
+    RUN/checkpoint.json   the state after a step, and the hash of the ledger then (io/checkpoints.py)
 
 The file written last holds the hash of the other. So a missing, altered or older file is detected, and training stops.
 Not detected: both files restored from one backup (the steps since then run again, and each run counts its own); both
@@ -13,18 +13,21 @@ The ledger is one record that is rewritten as a whole, not a journal (io/journal
 
 import dataclasses
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tangent_jax.core.checks import InputError, require
 from tangent_jax.io import hosts
+from tangent_jax.io.checkpoints import Saver, checkpoints_in
 from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
-from tangent_jax.io.records import read_sealed, seal_fields
+from tangent_jax.io.records import convert, read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
-from tangent_jax.train.checkpoints import History, Saver, checkpoints_in
+from tangent_jax.train.run import History
 
+SAVE_SECONDS = 1.0
 DO = "Count this run as spent, and choose another folder"
 
 
@@ -32,7 +35,7 @@ DO = "Count this run as spent, and choose another folder"
 class Content:
     """The fields of ledger.json.
 
-    `spent`: as `Spent.from_json` reads it; `checkpoint`: the hash of checkpoint.json at the time of writing, None
+    `spent`: the fields of a `Spent`; `checkpoint`: the hash of checkpoint.json at the time of writing, None
     before the first.
     """
 
@@ -41,7 +44,27 @@ class Content:
     checkpoint: str | None = None
 
 
+@dataclasses.dataclass(frozen=True)
 class Ledger:
+    """Keeps the ledger and the checkpoints of one private run in a folder, from which the same run resumes.
+
+    `seconds`: between checkpoints: a kill loses the steps since, though they are paid.
+
+    >>> mechanism, ledger = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5), tj.Ledger(demo.folder() / "run")
+    >>> fitted = tj.fit_private(demo.predict, demo.train, mechanism=mechanism, ledger=ledger)
+    >>> sorted(path.name for path in ledger.folder.iterdir() if path.is_file())
+    ['ledger.json', 'ledger.lock']
+    """
+
+    folder: str | os.PathLike
+    seconds: float = SAVE_SECONDS
+
+    def open(self, run: str, spent: Spent) -> AbstractContextManager["Account"]:
+        """The account of the run with this identity; as `open_ledger`."""
+        return open_ledger(self.folder, run, spent, self.seconds)
+
+
+class Account:
     """The steps that one run has paid for, with the run's checkpoints; `open_ledger` makes it.
 
     A step is paid before it runs. If a kill loses it, it stays paid, and it does not run again.
@@ -61,7 +84,7 @@ class Ledger:
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
         require(content.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
-        spent = Spent.from_json(content.spent, "Ledger", self.path)
+        spent = convert(Spent, content.spent, "Ledger", self.path)
         same = spent.pay(self.spent.steps_paid) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
@@ -73,6 +96,28 @@ class Ledger:
         taken = 0 if checkpoint is None else len(checkpoint.history)
         require(taken <= spent.steps_paid, "Ledger", f"{taken} steps paid", spent.steps_paid, DO)
         return spent
+
+    @property
+    def run(self) -> str:
+        """The run's identity."""
+        return self.saver.run
+
+    @property
+    def steps(self) -> int:
+        """The rows of the last save."""
+        return self.saver.steps
+
+    def restore(self, state: Any, history: History) -> Any:
+        """Returns the last saved state, and adds its rows to the history; tells of paid steps that a kill lost."""
+        state = self.saver.restore(state, history)
+        if len(history) < self.spent.steps_paid:
+            lost = f"the model has {len(history)} of {self.spent.steps_paid} paid steps"
+            print(f"{self.path}: {lost}: a kill lost the others, which stay paid", file=sys.stderr)
+        return state
+
+    def is_due(self, last: bool) -> bool:
+        """True, in all processes, if the state is to be saved now."""
+        return self.saver.is_due(last)
 
     def pay(self, steps: int) -> None:
         """Pays for `steps` in total; on disk, for every process, when this returns."""
@@ -121,7 +166,7 @@ def put_back(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = 1.0) -> Iterator[Ledger]:
+def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: float = SAVE_SECONDS) -> Iterator[Account]:
     """Opens the ledger of a run in a folder, for one process at a time; `seconds`: between checkpoints.
 
     Args:   spent: the run's account before its first step.
@@ -135,4 +180,4 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
             locks.extend(filter(None, [held.enter_context(hold_lock(root / "ledger.lock", wait=False))]))
 
         hosts.in_writer(hold)
-        yield Ledger(root, spent, Saver(root, run, seconds), locks[0] if locks else None)
+        yield Account(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

@@ -13,19 +13,15 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from tangent_jax._version import __version__
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, expect, refusal, require
-from tangent_jax.core.identities import identity
+from tangent_jax.core.checks import InputError, refusal, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.core.rows import Rows
 from tangent_jax.io import hosts
 from tangent_jax.io.files import (
     allocate,
@@ -36,31 +32,12 @@ from tangent_jax.io.files import (
     write_whole,
     write_whole_folder,
 )
+from tangent_jax.io.progress import agree_to_stop, is_stopping
 from tangent_jax.io.records import read_sealed, seal_fields
-from tangent_jax.train.batches import Batches
+from tangent_jax.train.run import History
 
 CHECKPOINT_SECONDS = 10.0
 SLACK = 1 << 18  # Orbax's own bytes, besides the leaves
-FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
-
-
-def run_identity(batches: Batches, *others: Any) -> str:
-    """The identity of a run: of every training row, its target, the order, and `others`.
-
-    Args:   others: programs (`core.identities.program`), arrays and settings.
-    Raises: InputError for a value without readable content.
-    """
-    data = Rows(batches.inputs, batches.rows), batches.targets[batches.rows], batches.batch_size
-    order = None if batches.key is None else (batches.key, batches.permutation(0))  # JAX's settings affect it too
-    return identity(data, order, others, FORMAT, __version__)[:32]
-
-
-Row = dict[str, Any]
-
-
-def position(row: Mapping[str, Any]) -> int:
-    """The number of a row's epoch, step or pass, from 1."""
-    return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,53 +57,21 @@ class Checkpoint:
     ledger: str | None = None
 
 
-class History:
-    """The rows of a run, and the values measured at each; `measure`: the measurement's name, None if unnamed."""
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Saves runs in a folder, each in its own, named by its identity; from there a killed run resumes.
 
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.measured: list[Row] = []
-        self.measure: str | None = None
+    >>> options = {"key": jax.random.key(0), "epochs": 2, "checkpoints": tj.Checkpoints(demo.folder())}
+    >>> fitted, again = (tj.fit(demo.predict, demo.train, **options) for _ in range(2))  # the second one is read
+    >>> fitted.run == again.run, fitted.history == again.history
+    (True, True)
+    """
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    folder: str | os.PathLike
 
-    def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
-        """Adds a row, its measured values, and the mapping that `on_step` returned.
-
-        Raises: InputError unless that is a mapping of names to numbers, or None.
-        """
-        returned = {} if returned is None else returned
-        is_named = isinstance(returned, Mapping) and all(isinstance(name, str) for name in returned)
-        expect(is_named, "None or {name: number} from on_step", repr(returned)[:60])
-        self.rows.append(row)
-        self.measured.append(measured | {name: as_number(name, value) for name, value in returned.items()})
-        return {**row, **self.measured[-1]}
-
-    def merge(self) -> list[Row]:
-        """Each row with its measured values."""
-        return [{**row, **measured} for row, measured in zip(self.rows, self.measured, strict=True)]
-
-
-def as_number(name: str, value: Any) -> float | int:
-    """A measured value as a Python number; InputError if it is none."""
-    good = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
-    expect(good, f"a number as {name} from on_step", repr(value)[:60])
-    return value if isinstance(value, (bool, int, float)) else value.item()
-
-
-def check_on_step(on_step: Any) -> None:
-    """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid."""
-    good = on_step is None or callable(on_step)
-    expect(good, "a function (row, dw) as on_step, or None", type(on_step).__name__)
-
-
-def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:
-    """The name of a run's measurement: `on_step.name(dw)` with `others`; None for an `on_step` without `name`."""
-    if on_step is None:
-        return identity(others)[:32]
-    name = getattr(on_step, "name", None)
-    return identity(name(dw), others)[:32] if callable(name) else None
+    def open(self, run: str) -> "Saver":
+        """The saves of the run with this identity."""
+        return Saver(self.folder, run)
 
 
 class Saver:
@@ -180,8 +125,11 @@ class Saver:
         return [restored[name] for name in target]
 
     def is_due(self, last: bool) -> bool:
-        """True, in all processes, if the last save is at least `seconds` old, and at the run's end."""
-        return last or bool(placement.agree(np.array(time.perf_counter() - self.saved >= self.seconds)))
+        """True, in all processes, if the run ends or stops here, or the last save is at least `seconds` old."""
+        agree_to_stop()
+        return (
+            last or is_stopping() or bool(placement.agree(np.array(time.perf_counter() - self.saved >= self.seconds)))
+        )
 
     def save(self, state: Tree, history: History, ledger: str | None = None) -> None:
         """Writes state and history; they are on disk when this returns, for all processes.

@@ -9,6 +9,7 @@ without it. A resumed run deletes the rows after its last save and continues in 
 """
 
 import csv
+import dataclasses
 import importlib
 import io
 import os
@@ -18,19 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
 
-from tangent_jax.core.checks import expect, refusal, require
-from tangent_jax.core.notation import Tree
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path, write_whole
-
-Row = dict[str, Any]
+from tangent_jax.train.run import Row
 
 
 class Writer(Protocol):
@@ -139,106 +135,111 @@ def optional(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise refusal("log_steps", module, "none installed", f"Install tangent-jax[{extra}]") from error
+        raise InputError(f"writers need {module}, which is not installed. Install tangent-jax[{extra}].") from error
 
 
-def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
-    """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
-    # else XLA computes the update twice, for dw and for its norm: up to 30 % of a step
-    gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))
-    step = jax.tree.map(jnp.subtract, after, before)
-    squares = [sum(jnp.sum(jnp.abs(leaf) ** 2) for leaf in jax.tree.leaves(tree)) for tree in (gradient, step)]
-    return jnp.sqrt(jnp.stack(squares))
-
-
-class Settings(NamedTuple):
-    """Folder and writers of the runs within `log_steps`; `profile`: the first and last traced step, or None."""
+@dataclasses.dataclass(frozen=True)
+class LogFolder:
+    """Logs runs in a folder by these writers; `profile`: the first and last traced step, or None."""
 
     folder: Path
     writers: tuple[str, ...]
     profile: tuple[int, int] | None
 
+    @contextmanager
+    def open(self, run: str | None, done: int, total: int | None) -> "Iterator[RunLog]":
+        """The log of a run with this identity, after `done` steps of `total` (None: unknown).
 
-_SETTINGS: ContextVar[Settings | None] = ContextVar("log", default=None)
+        Raises: InputError for a profile of steps beyond the end.
+        """
+        if self.profile is not None:
+            last = self.profile[1]
+            if total is not None and last > total:
+                raise InputError(f"profile must end by step {total}, the run's last; got {last}. Trace earlier steps.")
+            if last <= done:
+                print(f"profile: steps up to {done} are done already; nothing is traced", file=sys.stderr)
+        log = RunLog(self, run, done)
+        try:
+            yield log
+        finally:
+            log.close()
+
+
+_CURRENT: ContextVar[LogFolder | None] = ContextVar("log", default=None)
+
+
+def current_log() -> LogFolder | None:
+    """The log of the innermost `log_steps`, or None."""
+    return _CURRENT.get()
 
 
 @contextmanager
 def log_steps(
     folder: str | os.PathLike, writers: Sequence[str] = ("csv",), profile: tuple[int, int] | None = None
-) -> Iterator[None]:
-    """Logs the steps of `fit`, `fit_private` and `solve` within the `with` block to a folder.
+) -> Iterator[LogFolder]:
+    """Logs the steps of runs to a folder: those of recipes within the `with` block, and those that get `log=`.
 
     Args:       writers: any of csv, tensorboard, wandb; profile: (first, last): `jax.profiler` traces these steps, from
                 1. `fit` runs up to 64 steps as one program; the chunks that contain these steps are traced as a whole.
+    Yields:     the `log` of `fit`, `fit_private` and `solve`.
     Guarantees: the result of a run has the same bits; a resumed run continues in its files, with every row once.
                 `fit_private` logs private values alone.
     Raises:     InputError for an unknown writer, one whose package is missing, or invalid steps.
 
-    >>> folder = demo.folder()
-    >>> with tj.log_steps(folder):
-    ...     fitted = tj.fit(demo.predict, demo.train, key=jax.random.key(0), optimizer=tj.adam(0.3), epochs=5)
+    >>> folder, options = demo.folder(), {"key": jax.random.key(0), "optimizer": tj.adam(0.3), "epochs": 5}
+    >>> with tj.log_steps(folder) as log:
+    ...     fitted = tj.fit(demo.predict, demo.train, **options, log=log)
     >>> len(next(folder.glob("metrics/*/steps.csv")).read_text().splitlines())
     6
     """
-    known, root = ", ".join(WRITERS), expand_path("log_steps", folder)
+    root = expand_path("log_steps", folder)
     for name in writers:
-        require(name in WRITERS, "log_steps", f"writers of {known}", name)
+        one_of("writers", name, WRITERS)
         if name in MODULES:
             optional(*MODULES[name])
-    if profile is not None:
-        good = len(profile) == 2 and 1 <= profile[0] <= profile[1]
-        require(good, "log_steps", "a profile of steps (first, last) with 1 <= first <= last", profile)
-    token = _SETTINGS.set(Settings(root, tuple(writers), profile))
+    if profile is not None and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
+        raise InputError(f"profile must be steps (first, last) with 1 <= first <= last; got {profile}.")
+    settings = LogFolder(root, tuple(writers), profile)
+    token = _CURRENT.set(settings)
     try:
-        yield
+        yield settings
     finally:
-        _SETTINGS.reset(token)
+        _CURRENT.reset(token)
 
 
-class Log:
-    """The log of one run; without settings it writes nothing. `done`: the number of its last step."""
+class RunLog:
+    """The log of one run; `done`: the number of its last step."""
 
-    def __init__(self, settings: Settings | None, run: str | None, done: int) -> None:
-        self.settings, self.done, self.writers, self.held, self.is_tracing = settings, done, [], [], False
+    def __init__(self, settings: LogFolder, run: str | None, done: int) -> None:
+        self.settings = settings
+        self.done = done
+        self.writers: list[Writer] = []
+        self.held: list[Row] = []  # the last row, until its measured values are known
+        self.traced_from: int | None = None
         self.began = time.perf_counter()
-        if settings is not None and settings.writers and hosts.is_writer():
+        if settings.writers and hosts.is_writer():
             folder = run_folder(settings.folder / "metrics", run)
             self.writers = [WRITERS[name](folder, done) for name in settings.writers]
 
     def begin(self, count: int = 1) -> None:
         """Starts the next `count` steps."""
-        profile = None if self.settings is None else self.settings.profile
-        if profile is not None and not self.is_tracing and self.done < profile[1] and self.done + count >= profile[0]:
-            assert self.settings is not None
-            jax.profiler.start_trace(str(self.settings.folder / "profile"))
-            self.is_tracing, self.traced_from = True, self.done + 1
+        if self.settings.profile is not None and self.traced_from is None:
+            first, last = self.settings.profile
+            if self.done < last and self.done + count >= first:
+                jax.profiler.start_trace(str(self.settings.folder / "profile"))
+                self.traced_from = self.done + 1
         self.began = time.perf_counter()
 
     def add(self, rows: Sequence[Row], examples: int | None = None) -> None:
         """Adds the values of finished steps, computed on `examples` (None: their number is secret)."""
-        seconds, self.done = time.perf_counter() - self.began, rows[-1]["step"]
-        if self.is_tracing and self.settings and self.settings.profile and self.done >= self.settings.profile[1]:
+        seconds = time.perf_counter() - self.began
+        self.done = rows[-1]["step"]
+        if self.settings.profile is not None and self.done >= self.settings.profile[1]:
             self.end_trace()
         if self.writers:
             speed = {} if examples is None else {"examples_per_second": examples / seconds}
             self.write([*self.held, *({**row, **speed} for row in rows[:-1])])
             self.held = [{**rows[-1], **speed}]
-
-    def add_chunk(self, epoch: int, sums: Mapping[str, np.ndarray], norms: Any, present: np.ndarray) -> None:
-        """The values of a chunk of `fit`.
-
-        Args:   sums: of each step by name, over its examples, "k"; norms: as `norms_of`, "k 2"; present: "k b".
-        """
-        if self.settings is None:
-            return
-        count = present.sum(1)
-        columns = {name: of_steps / count for name, of_steps in sums.items()}
-        columns |= dict(zip(("gradient_norm", "step_norm"), np.asarray(norms, np.float64).T, strict=True))
-        rows = [{"step": self.done + i + 1, "epoch": epoch + 1} for i in range(len(count))]
-        for name, values in columns.items():
-            for row, value in zip(rows, values.tolist(), strict=True):
-                row[name] = value
-        self.add(rows, int(count.sum()))
 
     def add_measured(self, values: Mapping[str, Any] | None) -> None:
         """Adds the values measured after the last step, and writes its row. Call it before a save."""
@@ -252,17 +253,16 @@ class Log:
             writer.write(rows)
 
     def end_trace(self) -> None:
-        """Writes the trace, and one line about it on stderr."""
-        jax.profiler.stop_trace()
-        self.is_tracing = False
-        assert self.settings is not None
-        where = self.settings.folder / "profile"
-        print(f"profile: steps {self.traced_from} to {self.done} in {where}", file=sys.stderr)
+        """Writes the trace, if one was begun, and one line about it on stderr."""
+        if self.traced_from is not None:
+            jax.profiler.stop_trace()
+            where = self.settings.folder / "profile"
+            print(f"profile: steps {self.traced_from} to {self.done} in {where}", file=sys.stderr)
+            self.traced_from = None
 
     def close(self) -> None:
         """Closes the trace and the writers."""
-        if self.is_tracing:
-            self.end_trace()
+        self.end_trace()
         for writer in self.writers:
             writer.close()
 
@@ -275,23 +275,3 @@ def run_folder(metrics: Path, run: str | None) -> Path:
     name = next(f"{i}" for i in range(1, 1 << 20) if not (metrics / f"{i}").exists()) if run is None else run[:8]
     (metrics / name).mkdir(parents=True, exist_ok=True)
     return metrics / name
-
-
-@contextmanager
-def open_log(run: str | None, done: int, total: int | None) -> Iterator[Log]:
-    """The log of a run if `log_steps` is active, or one that writes nothing.
-
-    Args:   run: the run's identity, or None; done: the steps so far; total: all of them, or None.
-    Raises: InputError for a profile of steps beyond the end.
-    """
-    settings = _SETTINGS.get()
-    if settings is not None and settings.profile is not None:
-        last, at_most = settings.profile[1], total if total is not None else settings.profile[1]
-        expect(last <= at_most, f"a profile of steps up to {total}", last, "Trace earlier steps")
-        if last <= done:
-            print(f"profile: steps up to {done} are done already; nothing is traced", file=sys.stderr)
-    log = Log(settings, run, done)
-    try:
-        yield log
-    finally:
-        log.close()
