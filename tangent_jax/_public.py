@@ -12,6 +12,7 @@ from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.log import log_steps
 from tangent_jax.io.progress import show_progress
+from tangent_jax.linear.operator import Jacobian, jacobian
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.functions import model_of
@@ -42,6 +43,7 @@ __all__ = [
     "Features",
     "Fitted",
     "InputError",
+    "Jacobian",
     "Ledger",
     "Model",
     "Objective",
@@ -62,6 +64,7 @@ __all__ = [
     "fit",
     "fit_many",
     "fit_private",
+    "jacobian",
     "join",
     "linearize",
     "load",

@@ -42,21 +42,6 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     return f_lin
 
 
-def jacobian(
-    f: Callable[..., Array], w: Tree, part: Tree, *x: Array
-) -> tuple[Array, Callable[[Tree], Array], Callable[[Array], Tree]]:
-    """Returns f(w, *x), the map J: dw -> J_w f . dw and its transpose, the primal computed once.
-
-    Args:       part: a tree with the structure, shapes and dtypes of dw.
-    Returns:    (f(w, *x), J, J^T); J keeps the primal's intermediate values (`jax.linearize`).
-    Guarantees: <J dw, u> = <dw, J^T u>; J^T u equals `jax.vjp`'s.
-    """
-    trees.check_part("jacobian", w, part)
-    y, forward = jax.linearize(partial(of_part, "jacobian", f, w, x), trees.restrict(w, part))
-    transpose = jax.linear_transpose(forward, part)
-    return y, forward, lambda u: transpose(u)[0]
-
-
 def of_part(by: str, f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
     """f(w, *x) with the leaves of `part`; InputError in the name of `by` for a module that changes its state."""
     try:

@@ -9,7 +9,6 @@ from helpers import assert_rel_close, normal, tree_normal
 
 from tangent_jax import InputError, linearize
 from tangent_jax.core.notation import Dual
-from tangent_jax.linearization import jacobian
 
 
 def test_a_plain_function_with_a_tuple_of_parameters(x64):
@@ -60,8 +59,6 @@ def test_an_nnx_module_in_training_is_refused_in_one_line(layer):
     )
     with pytest.raises(InputError, match=f"linearize: {refused}"):
         linearize(f, w)(dw, x)
-    with pytest.raises(InputError, match=f"jacobian: {refused}"):
-        jacobian(f, w, dw, x)
     module = nnx.merge(graph, w, rest)
     module.eval()
     graph, w, rest = nnx.split(module, nnx.Param, ...)

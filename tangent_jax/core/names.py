@@ -3,7 +3,7 @@
     macOS and some archives write é as e and an accent (NFD); Windows, Linux and keyboards write one letter (NFC)
 
 A name is shown and opened as it is; two names are equal if their normal forms are. Owners, who are people, have a wider
-form (`data/owners.py`): letter case makes no difference to them.
+form (`core/owners.py`): letter case makes no difference to them.
 """
 
 import posixpath

@@ -28,18 +28,18 @@ Steps = Any
 
 
 class Products(NamedTuple):
-    """f(dw), "b c", and the products of J: `times`, v -> J v "b c", and its transpose, u "b c" -> J^T u."""
+    """f(dw), "b c", and the products of J: `mv`, v -> J v "b c", and its transpose `vjp`, u "b c" -> J^T u."""
 
     outputs: Array
-    times: Callable[[Tree], Array]
+    mv: Callable[[Tree], Array]
     like: Tree
 
-    def transposed_product(self, u: Array) -> Tree:
+    def vjp(self, u: Array) -> Tree:
         """J^T u."""
-        return jax.linear_transpose(self.times, self.like)(u)[0]
+        return jax.linear_transpose(self.mv, self.like)(u)[0]
 
 
-class Jacobian(ABC):
+class StoredJacobian(ABC):
     """J of a batch, with the data that it needs: a pytree, which compiled programs take as data."""
 
     @abstractmethod
@@ -56,12 +56,12 @@ class Jacobian(ABC):
 
     def times_all(self, like: Steps) -> Callable[[Steps], Array]:
         """The linear map from steps, like `like`, to J q of each, "b c k"; it can be transposed."""
-        return jax.vmap(self.at(jax.tree.map(lambda leaf: leaf[0], like)).times, out_axes=2)
+        return jax.vmap(self.at(jax.tree.map(lambda leaf: leaf[0], like)).mv, out_axes=2)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["predict", "inputs", "rows"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
-class Fresh(Jacobian):
+class Fresh(StoredJacobian):
     """A predictor on the inputs "n ..." at `rows`, "b"; or on inputs "b ...", with `rows` None."""
 
     predict: Callable[[Tree, Any], Array]
@@ -80,7 +80,7 @@ class Fresh(Jacobian):
 
 @partial(jax.tree_util.register_dataclass, data_fields=["outputs", "forward"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
-class Kept(Jacobian):
+class Kept(StoredJacobian):
     """f(0), "b c", and v -> J v with the arrays that it reads."""
 
     outputs: Array
@@ -106,7 +106,7 @@ def keep(fresh: Fresh, zero: Tree) -> Kept:
     jax.tree_util.register_dataclass, data_fields=["outputs", "kernels", "others"], meta_fields=["layouts", "paths"]
 )
 @dataclasses.dataclass(frozen=True)
-class Formed(Jacobian):
+class Formed(StoredJacobian):
     """f(0), "b c"; of each kernel the inputs "b h i" and signals "b c h o", of all other leaves the rows "b c p".
 
         J q_k = sum over kernels  s_ic . (x_i Q_k)  +  sum over gains, biases  g_ic . q_k,    k = 1, 2, ...

@@ -4,7 +4,9 @@ from tangent_jax.privacy.accounting import epsilon_of
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
-from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.noise import noisy_mean, secret_key
+from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form
+from tangent_jax.privacy.privatizer import privatizer
 from tangent_jax.privacy.public import check_public, unwhiten, whiten
 from tangent_jax.privacy.statistics import Contribution, contributions, denoise, on_sphere, release_statistics
 from tangent_jax.train.optimizers import momentum
@@ -17,6 +19,7 @@ __all__ = [
     "PrivacyCost",
     "Spent",
     "check_public",
+    "clipped_gradients",
     "clipped_sum",
     "clipped_sum_closed_form",
     "contributions",
@@ -24,8 +27,11 @@ __all__ = [
     "epsilon_of",
     "fit_private_many",
     "momentum",
+    "noisy_mean",
     "on_sphere",
+    "privatizer",
     "release_statistics",
+    "secret_key",
     "spent_together",
     "unwhiten",
     "whiten",

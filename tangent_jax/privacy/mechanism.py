@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+import dp_accounting
 import jax
 import numpy as np
 from jax import Array
@@ -100,6 +101,20 @@ class Mechanism:
         sigma, discrete = float(self.noise_multiplier), self.steps * (self.noise == "discrete")
         cost = partial(epsilon_of, sigma, self.steps, sampling_rate=self.sampling_rate)
         return beside_distance(cost, self.delta, discrete)
+
+    def dp_event(self, steps: int | None = None) -> dp_accounting.DpEvent:
+        """What its steps (None: all) cost, as accountants of dp-accounting compose it.
+
+        Discrete noise costs what Gaussian noise of the same sigma does, and the distance between them in delta.
+
+        >>> mechanism = tj.privacy.Mechanism(clip_norm=1.0, noise_multiplier=9.833, steps=50, delta=1e-5)
+        >>> mechanism.dp_event().count
+        50
+        """
+        step = dp_accounting.GaussianDpEvent(float(self.noise_multiplier))
+        if self.sampling_rate < 1:
+            step = dp_accounting.PoissonSampledDpEvent(self.sampling_rate, step)
+        return dp_accounting.SelfComposedDpEvent(step, self.steps if steps is None else steps)
 
 
 def make_mechanism(

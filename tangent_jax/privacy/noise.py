@@ -52,6 +52,15 @@ def noise_key(seed: int | None, step: int) -> Array:
     """
     if seed is not None:
         return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), step)
+    return secret_key()
+
+
+def secret_key() -> Array:
+    """A key of 64 bits of the operating system's entropy, the same in all processes of a job.
+
+    >>> tj.privacy.secret_key().shape
+    ()
+    """
     bits = placement.agree(np.frombuffer(os.urandom(8), np.uint32))  # each host would draw another key
     return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
 

@@ -1,18 +1,12 @@
-"""Per-example gradient norms of a model and its tangent in closed form, from inputs and signals.
+"""The clipped sum of a model with a closed form, from the inputs and signals of its leaves.
 
-The tangent is linear in every leaf, so an example's gradient of a kernel is its input times the signal that flows back:
-
-    y += x dW      g_b = sum_t x_bt (x) s_bt       |g_b|^2 = sum_{t,u} (x_bt . x_bu) (s_bt . s_bu)
-    y += x * dg    g_b = sum_t x_bt * s_bt         y += dbeta      g_b = sum_t s_bt
-
-over the tokens t of example b, head by head where the kernel has heads. With one token this is a product of two norms,
-with several a product of two Gram matrices (Goodfellow 2015; Li et al. 2022, "ghost clipping"). One backward pass gives
-the signals s and forms no gradient; the clipped sum is then outer products of inputs and reweighted signals. The cost
-is about one training step. For owners, the tokens of all examples of one owner are summed.
+One backward pass gives the signals and forms no gradient. linear/norms.py has each example's gradient norm; the clipped
+sum is then outer products of inputs and reweighted signals. The cost is about one training step.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +14,14 @@ from jax import Array
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
+from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.models.predict import Predictor
-from tangent_jax.privacy.clipping import ClippedSum, clip_scales, of_units
+from tangent_jax.privacy.clipping import ClippedSum, clip_scales, clipped_sum, of_units
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import product, widen
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
-
-ROUNDING = 4  # of Gram sums, in units of eps (sum_t |x_t| |s_t|)^2: measured at most 0.03 on tokens that cancel
 
 
 def clipped_sum_closed_form(
@@ -63,53 +56,35 @@ def clipped_sum_closed_form(
     return ClippedSum(value, norms, bad, clip_norm)
 
 
-def squared_norms(leaves: dict[str, Leaf], units: int) -> tuple[Array, Array]:
-    """(|g_o|^2 over the whole tree, the largest underestimate by rounding), "o" each, of the batch's units o.
+def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
+    """True if norms come from the model's `dual`."""
+    return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
-    leaves: one row of each example. Each unit has equally many examples of the batch "b", which follow each other.
+
+def clipped_gradients(
+    predict: Callable[[Tree, Array], Array],
+    dw: Tree,
+    x: Array,
+    y: Array,
+    present: Array | None = None,
+    *,
+    loss: Loss,
+    clip_norm: float | Array,
+) -> ClippedSum:
+    """The sum of per-example gradients, each clipped, by the fastest way: the closed form if there is one, else vmap.
+
+    Args:       as `clipped_sum`; present: None: every example counts.
+
+    >>> x, y = demo.train.inputs[:4], demo.train.targets[:4]
+    >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
+    >>> clipped = tj.privacy.clipped_gradients(demo.predict, demo.dw, x, y, **settings)
+    >>> clipped.norms.shape, clipped.sensitivity
+    ((4,), 0.1)
     """
-    total = jnp.zeros(units, jnp.result_type(*(leaf.s for leaf in leaves.values()), jnp.float32))
-    rounding = jnp.zeros_like(total)
-    for leaf in leaves.values():
-        if leaf.layout is None:
-            total += jnp.sum(jnp.square(leaf.s.reshape(units, -1, leaf.s.shape[-1]).sum(1)), 1)
-        else:
-            squared, own = kernel_norm(leaf, units)
-            total, rounding = total + squared, rounding + own
-    return total, rounding
-
-
-def kernel_norm(leaf: Leaf, units: int) -> tuple[Array, Array]:
-    """(|sum_t x_t (x) s_t|^2 of each unit, the largest underestimate by rounding), "o" each.
-
-    Computed from Gram matrices over the tokens t, or from the sum itself if the kernel is smaller than those, as for a
-    convolution with many pixels (Bu et al. 2022, "mixed ghost clipping"). If tokens' gradients cancel, the sum over
-    Gram matrices cancels too, with rounding errors of the size of eps (sum_t |x_t| |s_t|)^2.
-    """
-    x, s = (a.reshape(units, -1, *a.shape[-2:]) for a in (leaf.x, leaf.s))  # an owner's tokens, of all examples
-    inputs, outputs, tokens = x.shape[-1], s.shape[-1], x.shape[1]
-    lengths = jnp.sqrt(jnp.sum(jnp.square(widen(x)), -1) * jnp.sum(jnp.square(widen(s)), -1))
-    largest = jnp.sum(jnp.square(jnp.sum(lengths, 1)), -1)  # (sum_t |x_t| |s_t|)^2, over the heads
-    if inputs * outputs < tokens**2:
-        squared = jnp.sum(jnp.square(product("bthi,btho->bhio", x, s)), (1, 2, 3))
-        rounding = (ROUNDING * jnp.finfo(squared.dtype).eps) ** 2 * largest
-    else:
-        grams = product("bthi,buhi->bhtu", x, x) * product("btho,buho->bhtu", s, s)
-        squared = jnp.sum(grams, (1, 2, 3))
-        rounding = ROUNDING * jnp.finfo(grams.dtype).eps * largest
-    rounding *= tokens > 1
-    return squared, rounding + of_reweighting(squared + rounding, largest, s.dtype)
-
-
-def of_reweighting(squared: Array, largest: Array, dtype: Any) -> Array:
-    """The largest growth of |sum_t x_t (x) s_t|^2, "b", when the reweighted signals are rounded to half precision.
-
-    Each signal changes by eps / 2 of itself: the norm |g| becomes at most |g| + eps / 2 sum_t |x_t| |s_t|.
-    """
-    if jnp.finfo(dtype).bits >= 32:
-        return jnp.zeros_like(squared)
-    moved = jnp.finfo(dtype).eps / 2 * jnp.sqrt(largest)
-    return moved * (2 * jnp.sqrt(jnp.maximum(squared, 0)) + moved)
+    present = jnp.ones(len(y)) if present is None else present
+    if is_closed_form(predict):
+        return clipped_sum_closed_form(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm)
+    return clipped_sum(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm)
 
 
 def scaled_sum(dw: Tree, leaves: dict[str, Leaf], scales: Array) -> Tree:

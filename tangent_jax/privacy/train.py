@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +27,14 @@ from tangent_jax.core.checks import InputError, expect, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
-from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
-from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
-from tangent_jax.privacy.discrete import check_grid, discrete_mean, on_grid, sensitivity_of, step_key
+from tangent_jax.privacy.discrete import check_grid, on_grid, sensitivity_of, step_key
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.privacy.noise import noisy_mean
-from tangent_jax.privacy.norms import clipped_sum_closed_form
+from tangent_jax.privacy.norms import clipped_gradients, is_closed_form
+from tangent_jax.privacy.privatizer import private_mean
 from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.fit import State
@@ -80,15 +79,9 @@ def default_objective() -> Objective:
 def clip(
     predict: Predict, dw: Tree, x: Array, y: Array, present: Array, objective: Objective, mechanism: Mechanism
 ) -> ClippedSum:
-    """The clipped sum of one micro-batch: norms in closed form for a model of the protocol, else vmapped gradients."""
-    options: Any = {"loss": objective.loss, "clip_norm": mechanism.clip_norm}
-    summed: Any = clipped_sum_closed_form if is_closed_form(predict) else clipped_sum
-    return on_grid(summed(predict, dw, x, y, present, **options), mechanism)
-
-
-def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
-    """True if norms come from the model's `dual`."""
-    return isinstance(predict, Predictor) and predict.linearization == "closed_form"
+    """The clipped sum of one micro-batch; for discrete noise, on its grid."""
+    summed = clipped_gradients(predict, dw, x, y, present, loss=objective.loss, clip_norm=mechanism.clip_norm)
+    return on_grid(summed, mechanism)
 
 
 def clip_all(
@@ -123,13 +116,10 @@ def private_step(
 ) -> tuple[State, Tree]:  # fmt: skip
     """One step on the noisy mean of a clipped sum over `expected` examples, and that mean, the private gradient G.
 
-    Noise is added here and nowhere else: for the trainer, for searches and for audits. Values computed from private
-    values alone are private.
+    Noise is added here (`private_mean`) and nowhere else: for the trainer, for searches and for audits. Values computed
+    from private values alone are private.
     """
-    if mechanism.noise == "gaussian":
-        gradient = noisy_mean(total, mechanism.noise_multiplier, expected, key)
-    else:
-        gradient = discrete_mean(total, mechanism, expected, key)
+    gradient = private_mean(total, mechanism, expected, key)
     gradient = jax.lax.optimization_barrier(gradient)  # else XLA draws the noise twice, also for dw
     ridge = jax.grad(objective.ridge)(state.dw)
     scaled = jax.tree.map(lambda g, r: (g.astype(r.dtype) + r) / mechanism.clip_norm, gradient, ridge)

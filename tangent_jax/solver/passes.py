@@ -13,7 +13,7 @@ from jax import Array
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.notation import Tree
-from tangent_jax.linear.jacobian import Fresh, Jacobian, Kept, Steps, keep
+from tangent_jax.linear.jacobian import Fresh, Kept, Steps, StoredJacobian, keep
 from tangent_jax.solver.curvature import Curvature, batch_curvature
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.targets import Predict
@@ -63,15 +63,15 @@ def add_gradient(total: Summed, part: Part, dw: Tree, objective: Objective) -> t
     """(total + the gradient of the batch's losses at dw, those losses' sum, the outputs)."""
     j = part.jacobian.at(dw)
     losses, slope = jax.value_and_grad(partial(part.loss, objective))(j.outputs)
-    return total.plus(j.transposed_product(slope)), losses, j.outputs
+    return total.plus(j.vjp(slope)), losses, j.outputs
 
 
 @partial(jax.jit, donate_argnames="total")
 def add_product(total: Tree, part: Part, v: Tree, outputs: Array, objective: Objective) -> Tree:
     """total + J^T H J v, H the Hessian of the batch's losses at these outputs."""
     j = part.jacobian.at(v)  # J does not depend on the step
-    bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (j.times(v),))[1]
-    return trees.plus(total, j.transposed_product(bent))
+    bent = jax.jvp(jax.grad(partial(part.loss, objective)), (outputs,), (j.mv(v),))[1]
+    return trees.plus(total, j.vjp(bent))
 
 
 def products_of(part: Part, outputs: Array, q: Steps, v: Array, at_point: Array, objective: Objective) -> Steps:
@@ -84,15 +84,15 @@ def products_of(part: Part, outputs: Array, q: Steps, v: Array, at_point: Array,
 
 
 @jax.jit
-def outputs_of(jacobian: Jacobian, dw: Tree) -> Array:
+def outputs_of(jacobian: StoredJacobian, dw: Tree) -> Array:
     """f(dw), "b c"."""
     return jacobian.at(dw).outputs
 
 
 @jax.jit
-def change_of(jacobian: Jacobian, v: Tree) -> Array:
+def change_of(jacobian: StoredJacobian, v: Tree) -> Array:
     """J v, "b c"."""
-    return jacobian.at(v).times(v)
+    return jacobian.at(v).mv(v)
 
 
 @partial(jax.jit, static_argnames="signals")

@@ -13,10 +13,9 @@ from jax import Array
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, require
-from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
-from tangent_jax.linear.signals import Leaf
+from tangent_jax.linear.operator import formed_rows
 from tangent_jax.models.predict import Predictor
 from tangent_jax.train.batches import as_inputs
 
@@ -51,23 +50,14 @@ def rows_of(predict: Predictor, x: Array) -> Rows:
     """The rows of J of a batch, in the dtype of w."""
     zeros = predict.zeros()
     if predict.model.dual is None:
-        return formed_rows(predict, zeros, x)
+        outputs = predict(zeros, x)
+        b, c = outputs.shape
+        units = jnp.broadcast_to(jnp.eye(c, dtype=outputs.dtype)[:, None], (c, b, c))
+        return Rows(outputs, formed_rows(predict, zeros, x, units))
     probed = predict.probe(zeros, x, at_zero=True)
     b, c = probed.outputs.shape
     units = jnp.eye(c, dtype=probed.outputs.dtype)[:, None]
     return Rows(probed.outputs, probed.rows(jnp.broadcast_to(units, (c, b, c))))
-
-
-def formed_rows(predict: Predictor, zeros: Tree, x: Array) -> Rows:
-    """The full rows of J, by one backward pass per output of each example."""
-
-    def of_one(x: Array) -> tuple[Array, Tree]:
-        outputs, back = jax.vjp(lambda dw: predict(dw, x[None])[0], zeros)
-        return outputs, jax.vmap(lambda unit: back(unit)[0])(jnp.eye(len(outputs), dtype=outputs.dtype))
-
-    outputs, rows = jax.vmap(of_one)(x)
-    leaves = {path: Leaf(None, j.reshape(*outputs.shape, -1), None) for path, j in trees.leaves(rows).items()}
-    return Rows(outputs, leaves)
 
 
 def check_room(predict: Predictor, count: int) -> None:

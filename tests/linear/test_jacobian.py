@@ -31,7 +31,7 @@ def products(jacobian, dw, u, steps):
     changes = times(q)
     back = jacobian.apart(jax.linear_transpose(times, q)(changes)[0], steps)
     at_zero = jacobian.at(jax.tree.map(jnp.zeros_like, dw)).outputs
-    return at.outputs, at.times(dw), at.transposed_product(u), at_zero, changes, back
+    return at.outputs, at.mv(dw), at.vjp(u), at_zero, changes, back
 
 
 @pytest.mark.parametrize("held", HELD)

@@ -12,10 +12,11 @@ from helpers import MODERN, TOLERANCE, assert_rel_close, equations, in_long, pri
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.linear.norms import kernel_norm, squared_norms
 from tangent_jax.linear.signals import Leaf, Use, layout
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum
-from tangent_jax.privacy.norms import clipped_sum_closed_form, kernel_norm, scaled_sum, squared_norms
+from tangent_jax.privacy.norms import clipped_sum_closed_form, scaled_sum
 from tangent_jax.train.losses import as_loss, make_loss
 
 VARIANTS = {

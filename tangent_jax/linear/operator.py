@@ -1,0 +1,204 @@
+"""The Jacobian J of a predictor at a batch, as a linear operator on dw.
+
+    predict(dw + v, x) = predict(dw, x) + J v + O(|v|^2)        J has a row J_bc for each example b and output c
+
+    mv(v)       J v                   "b c"        forward mode; what a step v changes
+    vjp(u)      J^T u                 like dw      reverse mode; the gradient, if u is the slope of a loss
+    norms(u)    |sum_c u_bc J_bc|     "b"          per-example gradient norms
+    gram()      J J^T                 "b c b c"    the empirical neural tangent kernel
+    factors()   J_bc as inputs times signals, leaf by leaf (signals.py)
+
+If the predictor is linear in dw, as `tj.tangent` is, the first line is an equation without remainder. A linearized
+model with a closed form gets norms, Gram matrix and factors without forming a row of J; for any other function
+automatic differentiation forms them. jacobian.py stores J of the batches of a whole data set, for the solver; gram.py
+computes the Gram matrix of a whole data set, on the host in f64.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Tree
+from tangent_jax.linear.norms import squared_norms
+from tangent_jax.linear.signals import Leaf
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["predict", "dw", "x", "outputs", "forward"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Jacobian:
+    """J of `predict` at `dw` and inputs `x`, "b ..."; `outputs`: predict(dw, x), "b c"; made by `tj.jacobian`.
+
+    A pytree, which `jax.jit` takes and returns. Its products share one evaluation of the predictor.
+    """
+
+    predict: Callable[[Tree, Any], Array]
+    dw: Tree
+    x: Any
+    outputs: Float[Array, "b c"]
+    forward: Callable[[Tree], Array]
+
+    def mv(self, v: Tree) -> Float[Array, "*k b c"]:
+        """J v, "b c"; for k steps, with k as the first axis of every leaf, "k b c".
+
+        >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
+        >>> J.mv(demo.dw).shape
+        (12, 3)
+        """
+        return jax.vmap(self.forward)(v) if self._is_several(v) else self.forward(v)
+
+    def vjp(self, u: Float[Array, "*k b c"]) -> Tree:
+        """J^T u, a tree like dw; for k cotangents "k b c", with k as the first axis of every leaf.
+
+        Guarantees: <J v, u> = <v, J^T u>.
+
+        >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
+        >>> jax.tree.map(jnp.shape, J.vjp(jnp.ones((2, 12, 3))))["head"]
+        {'bias': (2, 3), 'kernel': (2, 6, 3)}
+        """
+        shape = self.outputs.shape
+        if jnp.shape(u)[-len(shape) :] != shape or jnp.ndim(u) > len(shape) + 1:
+            raise InputError(f"u must have the shape {shape} of the outputs, or (k, *{shape}); got {jnp.shape(u)}.")
+        transpose = jax.linear_transpose(self.forward, self.dw)
+        if jnp.ndim(u) == len(shape):
+            return transpose(u)[0]
+        return jax.vmap(lambda one: transpose(one)[0])(u)
+
+    def norms(self, u: Float[Array, "b c"] | None = None) -> Float[Array, "b"] | Float[Array, "b c"]:
+        """|sum_c u_bc J_bc|, "b", L2 over the whole tree; with None, |J_bc| of each output, "b c".
+
+        If u is the slope of each example's loss in the outputs, these are the norms that DP-SGD clips.
+
+        >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
+        >>> J.norms().shape, J.norms(jnp.ones((12, 3))).shape
+        ((12, 3), (12,))
+        """
+        count = len(self.outputs)
+
+        def of_rows(leaves: dict[str, Leaf]) -> Array:
+            return jnp.sqrt(jnp.maximum(squared_norms(leaves, count)[0], 0))
+
+        if u is not None:
+            return of_rows(self._rows(u[None]))
+
+        def of_output(signals: dict[str, Array]) -> Array:
+            return of_rows({path: dataclasses.replace(leaf, s=signals[path][:, None]) for path, leaf in leaves.items()})
+
+        leaves = self.factors()
+        return jax.vmap(of_output, 1, 1)({path: leaf.s for path, leaf in leaves.items()})
+
+    def gram(self, other: "Jacobian | None" = None) -> Float[Array, "b c d e"]:
+        """J J'^T, "b c d e", J' of another batch at the same anchor; None for this one.
+
+        >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
+        >>> J.gram().shape
+        (12, 3, 12, 3)
+        """
+        mine = self.factors()
+        theirs = mine if other is None else other.factors()
+        (b, c), (d, e) = self.outputs.shape, (self if other is None else other).outputs.shape
+        total = jnp.zeros((b, c, d, e), self.outputs.dtype)
+        for path in mine.keys() & theirs.keys():
+            total += _products(mine[path], theirs[path])
+        return total
+
+    def factors(self) -> dict[str, Leaf]:
+        """The rows of J by leaf, inputs x and signals s: J_bc = sum_t x_bt (x) s_bct for a kernel, else J_bc = s_bc.
+
+        A leaf that reaches no output is left out, if the closed form knows it.
+
+        >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
+        >>> kernel = J.factors()["head/kernel"]
+        >>> kernel.x.shape, kernel.s.shape  # "b t h i" and "b c t h o"
+        ((12, 1, 1, 6), (12, 3, 1, 1, 3))
+        """
+        b, c = self.outputs.shape
+        units = jnp.eye(c, dtype=self.outputs.dtype)[:, None]
+        return self._rows(jnp.broadcast_to(units, (c, b, c)))
+
+    def as_lineax(self) -> Any:
+        """J as a `lineax.AbstractLinearOperator`, from trees like dw to "b c"; its transpose is `vjp`.
+
+        Raises: InputError if lineax is not installed.
+        """
+        try:
+            import lineax
+        except ImportError as error:
+            raise InputError("as_lineax needs lineax, which is not installed. Install tangent-jax[lineax].") from error
+        return lineax.FunctionLinearOperator(self.forward, jax.eval_shape(lambda: self.dw))
+
+    def _rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, Leaf]:
+        """u^T J of each example, for k cotangents u: by the closed form, or with one gradient for each."""
+        if has_closed_form(self.predict):
+            predict: Any = self.predict
+            return predict.probe(self.dw, self.x, at_zero=True).rows(cotangents)
+        return formed_rows(self.predict, self.dw, self.x, cotangents)
+
+    def _is_several(self, v: Tree) -> bool:
+        """True if v has k steps, False for one; InputError for a tree that is neither."""
+        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(self.dw)]
+        given = [jnp.shape(leaf) for leaf in jax.tree.leaves(v)]
+        if jax.tree.structure(v) == jax.tree.structure(self.dw):
+            if given == shapes:
+                return False
+            if [shape[1:] for shape in given] == shapes and len({shape[:1] for shape in given}) == 1:
+                return True
+        raise InputError("v must have the leaves and shapes of dw, or k as the first axis of every leaf; got others.")
+
+
+def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobian:
+    """The Jacobian of predict(dw, x) in dw, as a linear operator with `mv`, `vjp`, `norms`, `gram` and `factors`.
+
+    Args:       predict: (dw, x "b ...") -> outputs "b c", such as `tj.tangent`, or any function; dw: where, such as
+                `predict.zeros()`; x: inputs "b ...", as the predictor takes them.
+    Guarantees: the products equal those of `jax.jvp` and `jax.vjp`.
+    Raises:     InputError unless the outputs are "b c".
+
+    >>> J = tj.jacobian(demo.predict, demo.predict.zeros(), demo.test.inputs)
+    >>> bool(jnp.allclose(J.outputs + J.mv(demo.dw), demo.predict(demo.dw, demo.test.inputs), atol=1e-5))
+    True
+    """
+    predict = trees.as_pytree(predict)
+    dw = jax.tree.map(jnp.asarray, dw)
+    outputs, forward = jax.linearize(lambda dw: predict(dw, x), dw)
+    if jnp.ndim(outputs) != 2 or len(outputs) != len(x):
+        raise InputError(f"predict must return outputs of shape ({len(x)}, c); got {jnp.shape(outputs)}.")
+    return Jacobian(predict, dw, x, outputs, forward)
+
+
+def has_closed_form(predict: Any) -> bool:
+    """True for a linearized model whose closed form gives inputs and signals."""
+    return getattr(predict, "method", "") == "taft" and getattr(predict, "linearization", "") == "closed_form"
+
+
+def formed_rows(
+    predict: Callable[[Tree, Any], Array], dw: Tree, x: Any, cotangents: Float[Array, "k b c"]
+) -> dict[str, Leaf]:
+    """u^T J of each example by automatic differentiation, with one backward pass for each of k cotangents u."""
+
+    def of_example(x: Array, us: Array) -> Tree:
+        _, back = jax.vjp(lambda dw: predict(dw, x[None])[0], dw)
+        return jax.vmap(lambda u: back(u)[0])(us)
+
+    rows = jax.vmap(of_example, (0, 1))(x, cotangents)
+    k, b = cotangents.shape[:2]
+    return {path: Leaf(None, leaf.reshape(b, k, -1), None) for path, leaf in trees.leaves(rows).items()}
+
+
+def _products(a: Leaf, b: Leaf) -> Float[Array, "b c d e"]:
+    """One leaf's part of J J'^T."""
+    if a.layout is None or b.layout is None:
+        return jnp.einsum("bcp,dep->bcde", a.s, b.s)
+    tokens, inputs, outputs = a.x.shape[1], a.x.shape[-1], a.s.shape[-1]
+    if inputs * outputs < tokens * b.x.shape[1]:  # the rows are smaller than the Gram matrices of the tokens
+        rows = [jnp.einsum("bthi,bctho->bchio", leaf.x, leaf.s) for leaf in (a, b)]
+        return jnp.einsum("bchio,dehio->bcde", *rows)
+    inputs_gram = jnp.einsum("bthi,duhi->btduh", a.x, b.x)
+    return jnp.einsum("btduh,bctho,deuho->bcde", inputs_gram, a.s, b.s)

@@ -1,0 +1,128 @@
+"""J against dense rows, jax.jvp and jax.vjp, for the closed form, automatic differentiation and any function."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import assert_rel_close, normal, private_task, tree_normal
+
+import tangent_jax as tj
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
+
+KINDS = ["closed form", "autodiff", "nonlinear", "function"]
+
+
+def task(kind):
+    """(predict, dw, x, other inputs of another number)."""
+    if kind == "function":
+        dw = {"kernel": normal(1, (4, 3)), "bias": normal(2, (3,))}
+        return lambda dw, x: jnp.tanh(x @ dw["kernel"]) + dw["bias"], dw, normal(3, (5, 4)), normal(4, (2, 4))
+    options = {"linearization": "autodiff"} if kind == "autodiff" else {}
+    method = "nlft" if kind == "nonlinear" else "taft"
+    predict, dw, x, _ = private_task("blocks", 1, method=method, **options)
+    return predict, dw, x[:4], x[4:]
+
+
+def dense(predict, dw, x):
+    """The rows of J, "b c p"."""
+    rows = jax.jacobian(lambda dw: predict(dw, x))(dw)
+    return jnp.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in trees.leaves(rows).values()], 2)
+
+
+def flat(tree):
+    return jnp.concatenate([leaf.ravel() for leaf in trees.leaves(tree).values()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_products_are_those_of_jvp_and_vjp(x64, kind):
+    predict, dw, x, _ = task(kind)
+    J, v = tj.jacobian(predict, dw, x), tree_normal(5, dw)
+    u = normal(6, J.outputs.shape)
+    outputs, change = jax.jvp(lambda dw: predict(dw, x), (dw,), (v,))
+    assert_rel_close(J.outputs, outputs)
+    assert_rel_close(J.mv(v), change)
+    assert_rel_close(J.vjp(u), jax.vjp(lambda dw: predict(dw, x), dw)[1](u)[0])
+    assert_rel_close(jnp.vdot(J.mv(v), u), jnp.vdot(flat(v), flat(J.vjp(u))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_steps_and_cotangents_are_multiplied_together(x64, kind):
+    predict, dw, x, _ = task(kind)
+    J, steps = tj.jacobian(predict, dw, x), [tree_normal(5 + i, dw) for i in range(3)]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps)
+    assert_rel_close(J.mv(together), jnp.stack([J.mv(v) for v in steps]))
+    us = normal(9, (3, *J.outputs.shape))
+    assert_rel_close(J.vjp(us), jax.tree.map(lambda *leaves: jnp.stack(leaves), *[J.vjp(u) for u in us]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms_gram_and_factors_are_those_of_the_dense_rows(x64, kind):
+    predict, dw, x, other = task(kind)
+    J, rows = tj.jacobian(predict, dw, x), dense(predict, dw, x)
+    u = normal(6, J.outputs.shape)
+    assert_rel_close(J.norms(), jnp.linalg.norm(rows, axis=2))
+    assert_rel_close(J.norms(u), jnp.linalg.norm(jnp.einsum("bc,bcp->bp", u, rows), axis=1))
+    assert_rel_close(J.gram(), jnp.einsum("bcp,dep->bcde", rows, rows))
+    theirs = tj.jacobian(predict, dw, other)
+    assert_rel_close(J.gram(theirs), jnp.einsum("bcp,dep->bcde", rows, dense(predict, dw, other)))
+    squares = jnp.zeros(J.outputs.shape)
+    for leaf in J.factors().values():
+        row = leaf.s if leaf.x is None else jnp.einsum("bthi,bctho->bchio", leaf.x, leaf.s)
+        squares += jnp.square(row.reshape(*row.shape[:2], -1)).sum(2)
+    assert_rel_close(squares, jnp.square(rows).sum(2))
+
+
+def test_a_kernel_that_reads_few_tokens_has_the_same_gram_matrix_by_its_tokens(x64):
+    """The paper's stage reads all tokens of the last block but one; the head reads one."""
+    predict, dw, x, _ = private_task("head", 0)
+    J, rows = tj.jacobian(predict, dw, x), dense(predict, dw, x)
+    assert_rel_close(J.gram(), jnp.einsum("bcp,dep->bcde", rows, rows))
+
+
+def test_jit_takes_and_returns_it(x64):
+    predict, dw, x, _ = task("closed form")
+    J = jax.jit(tj.jacobian)(predict, dw, x)
+    assert_rel_close(jax.jit(tj.Jacobian.norms)(J), tj.jacobian(predict, dw, x).norms())
+
+
+def test_norms_of_a_losses_slope_are_those_that_clipping_uses(x64):
+    predict, dw, x, y = private_task("blocks", 1)
+    J = tj.jacobian(predict, dw, x)
+    slope = jax.grad(lambda f: jnp.sum(tj.losses.CrossEntropy()(f, y)))(J.outputs)
+    settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 1.0}
+    clipped = tj.privacy.clipped_sum(predict, dw, x, y, np.ones(len(x)), **settings)
+    assert_rel_close(J.norms(slope), clipped.norms)
+
+
+@pytest.mark.parametrize("kind", ["closed form", "function"])
+def test_lineax_multiplies_and_solves_with_it(x64, kind):
+    lineax = pytest.importorskip("lineax", reason="the extra lineax is not installed")
+    predict, dw, x, _ = task(kind)
+    J, v = tj.jacobian(predict, dw, x), tree_normal(5, dw)
+    operator = J.as_lineax()
+    assert isinstance(operator, lineax.AbstractLinearOperator)
+    assert_rel_close(operator.mv(v), J.mv(v))
+    assert_rel_close(operator.T.mv(J.outputs), J.vjp(J.outputs))
+    normal_equations = operator.T @ operator + lineax.IdentityLinearOperator(operator.in_structure())
+    tagged = lineax.TaggedLinearOperator(normal_equations, lineax.positive_semidefinite_tag)
+    right = J.vjp(J.outputs)
+    solved = lineax.linear_solve(tagged, right, lineax.CG(rtol=1e-12, atol=1e-12)).value
+    rows = dense(predict, dw, x).reshape(-1, len(flat(dw)))
+    want = jnp.linalg.solve(rows.T @ rows + jnp.eye(rows.shape[1]), flat(right))
+    np.testing.assert_allclose(flat(solved), want, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda J, dw: J.mv({"bias": dw["bias"]}), "v must have the leaves and shapes of dw"),
+        (lambda J, dw: J.mv({**dw, "bias": dw["bias"][:2]}), "v must have the leaves and shapes of dw"),
+        (lambda J, dw: J.vjp(J.outputs[:2]), r"u must have the shape \(5, 3\) of the outputs"),
+        (lambda J, dw: tj.jacobian(lambda dw, x: dw["bias"], dw, J.x), r"outputs of shape \(5, c\); got \(3,\)"),
+    ],
+)
+def test_wrong_shapes_are_refused(call, match):
+    predict, dw, x, _ = task("function")
+    with pytest.raises(InputError, match=match):
+        call(tj.jacobian(predict, dw, x), dw)

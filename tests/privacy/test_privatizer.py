@@ -1,0 +1,119 @@
+"""Clipped gradients, noise and optax, composed by hand: the steps of fit_private."""
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import assert_rel_close, private_task
+
+from tangent_jax.core.checks import InputError
+from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
+from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
+from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form
+from tangent_jax.privacy.privatizer import privatizer
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.losses import CrossEntropy
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((40, 3)).astype(np.float32), RNG.integers(0, 3, 40)
+START = {"kernel": jnp.zeros((3, 3))}
+KEY = jax.random.key(7, impl="threefry2x32")
+
+
+def linear(dw, x):
+    return x @ dw["kernel"]
+
+
+def trained(mechanism, optimizer, x=X, y=Y, steps=4):
+    """A training loop as a user writes it."""
+    state, dw = optimizer.init(START), START
+
+    @jax.jit
+    def step(dw, state):
+        clipped = clipped_gradients(linear, dw, x, y, loss=CrossEntropy(), clip_norm=mechanism.clip_norm)
+        updates, state = optimizer.update(clipped, state, dw)
+        return optax.apply_updates(dw, updates), state
+
+    for _ in range(steps):
+        dw, state = step(dw, state)
+    return dw
+
+
+def test_a_loop_of_the_parts_takes_the_steps_of_fit_private():
+    mechanism = make_mechanism(3.0, 1e-5, 4, clip_norm=0.5)
+    parts = privatizer(mechanism, len(X), KEY), optax.scale(1 / mechanism.clip_norm), optax.sgd(0.1, momentum=0.9)
+    options = {"optimizer": optax.sgd(0.1, momentum=0.9), "start": START, "seed": 7}
+    fitted = fit_private(linear, Batches(X, Y), mechanism=mechanism, **options)
+    assert_rel_close(trained(mechanism, optax.chain(*parts)), fitted.dw)
+
+
+def test_the_noise_has_the_stated_scale_and_is_fresh_at_every_step():
+    mechanism = Mechanism(0.5, 3.0, 10, 1e-5, sampling_rate=0.25)
+    private, zeros = privatizer(mechanism, 40, KEY), {"a": jnp.zeros((100, 100)), "b": jnp.zeros(10_000)}
+    state = private.init(zeros)
+    total = ClippedSum(zeros, jnp.zeros(1), jnp.zeros((), int), 0.5)
+    first, state = private.update(total, state)
+    second, _ = private.update(total, state)
+    draws = np.concatenate([np.ravel(leaf) for step in (first, second) for leaf in step.values()])
+    scale = 3.0 * 0.5 / (0.25 * 40)
+    assert abs(draws.std() / scale - 1) < 0.02  # 2/3 and 3/2 of it are far outside
+    assert abs(draws.mean()) < 5 * scale / len(draws) ** 0.5
+    parts = np.split(draws, 4)
+    assert all(abs(np.corrcoef(a, b)[0, 1]) < 0.05 for i, a in enumerate(parts) for b in parts[:i])
+
+
+def test_an_example_that_is_not_finite_counts_as_absent():
+    x = X.copy()
+    x[3] = np.nan
+    mechanism = make_mechanism(3.0, 1e-5, 4)
+    optimizer = optax.chain(privatizer(mechanism, len(X), KEY), optax.sgd(0.1))
+    rest = np.delete(np.arange(len(X)), 3)
+    assert_rel_close(trained(mechanism, optimizer, x), trained(mechanism, optimizer, X[rest], Y[rest]))
+
+
+@pytest.mark.parametrize("linearization", ["closed_form", "autodiff"])
+def test_gradients_are_clipped_in_closed_form_where_there_is_one(linearization):
+    predict, dw, x, y = private_task("head", 0, linearization=linearization)
+    settings = {"loss": CrossEntropy(), "clip_norm": 0.3}
+    by_hand = clipped_sum_closed_form if linearization == "closed_form" else clipped_sum
+    assert_rel_close(
+        clipped_gradients(predict, dw, x, y, **settings).value,
+        by_hand(predict, dw, x, y, np.ones(len(y)), **settings).value,
+    )
+
+
+@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
+def test_clipped_gradients_equal_jax_privacys():
+    clipping = pytest.importorskip("jax_privacy.clipping", reason="parity needs jax-privacy: make parity")
+    dw, clip_norm = {"kernel": jnp.asarray(RNG.standard_normal((3, 3)), jnp.float32)}, 0.3
+
+    def loss(dw, x, y):
+        return optax.softmax_cross_entropy_with_integer_labels(linear(dw, x), y).sum()
+
+    theirs = clipping.clipped_grad(loss, l2_clip_norm=clip_norm, batch_argnums=(1, 2))
+    ours = clipped_gradients(linear, dw, X, Y, loss=CrossEntropy(), clip_norm=clip_norm)
+    assert_rel_close(ours.value, theirs(dw, X, Y))
+    assert ours.sensitivity == theirs.sensitivity() == clip_norm
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_an_accountant_composes_the_event_to_the_mechanisms_epsilon(rate):
+    mechanism = make_mechanism(3.0, 1e-5, 50, sampling_rate=rate)
+    accountant = dp_accounting.pld.PLDAccountant().compose(mechanism.dp_event())
+    assert accountant.get_epsilon(1e-5) == pytest.approx(mechanism.compute_epsilon(), rel=1e-3)
+    assert mechanism.dp_event(7).count == 7
+
+
+def test_a_sum_of_another_norm_and_what_is_no_sum_are_refused():
+    private = privatizer(make_mechanism(3.0, 1e-5, 4), 40, KEY)
+    state = private.init(START)
+    with pytest.raises(InputError, match="updates must be a ClippedSum, of clipped_gradients; got dict"):
+        private.update(START, state)
+    total = clipped_gradients(linear, START, X, Y, loss=CrossEntropy(), clip_norm=2.0)
+    with pytest.raises(InputError, match="clipped to the mechanism's norm 1; got 2"):
+        private.update(total, state)
+    with pytest.raises(InputError, match="mechanism must have gaussian noise; got discrete"):
+        privatizer(make_mechanism(3.0, 1e-5, 4, noise="discrete"), 40, KEY)
