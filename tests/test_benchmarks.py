@@ -154,6 +154,6 @@ def test_the_tally_of_the_cells_that_were_measured_twice_is_that_of_both_tables(
 def test_the_tally_of_exact_composition_is_that_of_its_table():
     rows = [row for row in table("| data set | exact | ridge | RanPAC | LDA |") if row[0] in TESTS]
     against = [[(cell(row[1]), cell(row[column]), TESTS[row[0]]) for row in rows] for column in (4, 5)]
-    assert [compare(pairs) for pairs in against] == [(5, 5, 2, 0), (5, 4, 3, 0)]
+    assert [compare(pairs) for pairs in against] == [(5, 5, 2, 0), (5, 4, 2, 1)]
     assert says("docs/benchmarks.md", "above LDA on all five, beyond the noise on two")
-    assert says("docs/benchmarks.md", "above the network with one trained block on four, beyond the noise on three")
+    assert says("docs/benchmarks.md", "above the network with one trained block on four, beyond the noise on two")
