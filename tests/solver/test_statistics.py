@@ -349,7 +349,7 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
         with pytest.raises(InputError, match=f"expected .*{match}"):
             total.leave_one_out(*pair, Settings())
         for left_out in (False, True):
-            with pytest.raises(InputError, match=f": expected .*{match}"):
+            with pytest.raises(InputError, match=f"expected .*{match}"):
                 choose_settings(total, *pair, left_out=left_out)
     with pytest.raises(InputError, match="targets of the examples of these statistics; got other numbers of examples"):
         total.leave_one_out(rows[:-1], targets[:-1], Settings())
@@ -393,7 +393,7 @@ def test_an_image_whose_features_are_all_0_in_a_part_is_named(mapped_case, part,
     built, data = mapped_case
     rows, size = rows_of(built, data), built.sizes[0]
     rows[5, part * size : (part + 1) * size if part == 0 else None] = 0
-    monkeypatch.setattr("tangent_jax.solver.statistics.rows_of", lambda *_: rows)
+    monkeypatch.setattr("tangent_jax.solver.statistics.rows_of", lambda *_, **options: rows)
     with pytest.raises(InputError, match=r"got all 0 in a part, of 5\.png"):
         make_statistics(built, data, CLASSES)
     with pytest.raises(InputError, match=r"got all 0 in a part, of 5\.png"):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
@@ -103,6 +104,24 @@ def test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_n
         assert [text for text in capsys.readouterr().err.splitlines() if "going on" in text] == [line]
         RUNS[name](tmp_path, progress=progress)
         assert "going on" not in capsys.readouterr().err
+
+
+def test_progress_is_any_factory_of_bars_like_tqdms():
+    bars = []
+
+    class Bar(tqdm):
+        def __init__(self, **options):
+            super().__init__(**options, disable=True)
+            self.count = 0
+            bars.append((options, self))
+
+        def update(self, n=1):
+            self.count += n
+
+    fit(linear, ORDERED, start=START, epochs=3, progress=Bar)
+    solved = of_solve(progress=Bar)
+    assert [options["unit"] for options, _ in bars] == ["epoch", "pass"]
+    assert [bar.count for _, bar in bars] == [3, solved.steps]
 
 
 def test_any_result_is_a_start_of_a_solver():
