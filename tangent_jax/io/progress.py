@@ -8,6 +8,7 @@ whichever of them was asked.
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -153,6 +154,11 @@ def shown(*, total: int | None, unit: str, initial: int = 0) -> Bar:
     bar.together = True
     bar.resumed = f"going on after {unit} {initial} of {total}" if initial else ""
     return bar
+
+
+def warn_in_lines() -> None:
+    """Makes Python's warnings one line each, without the line of code, as a command shows them."""
+    warnings.formatwarning = lambda message, *_, **__: f"{message}\n"
 
 
 @functools.cache

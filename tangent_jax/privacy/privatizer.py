@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.core import Tracer
 from jaxtyping import Int, Key
 
 from tangent_jax.core.checks import InputError, whole_number
@@ -84,7 +85,7 @@ def private_mean(total: ClippedSum, mechanism: Mechanism, expected: float | Arra
 def check_sensitivity(total: ClippedSum, mechanism: Mechanism) -> None:
     """Raises InputError for a sum clipped to another norm than the mechanism's; traced numbers are not compared."""
     numbers = total.sensitivity, mechanism.clip_norm
-    if any(isinstance(number, jax.core.Tracer) for number in numbers):
+    if any(isinstance(number, Tracer) for number in numbers):
         return
     clipped, stated = map(float, numbers)
     if abs(clipped - stated) > 1e-6 * stated:  # an f32 of the same number

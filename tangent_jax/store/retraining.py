@@ -134,8 +134,8 @@ def solve_again(origin: Provenance, predict: Predictor, left: Features, start: T
     provenance = origin.trained_on(
         left, solved.seconds, run=None, total_penalty=total, certificate=solved.info.certificate
     )
-    before = solved.history[0]["certificate"]
-    optimum = Optimum(total, before, solved.info.certificate, solved.steps, solved.info.converged)
+    before, after = solved.history[0]["certificate"], solved.history[-1]["certificate"]
+    optimum = Optimum(total, before, after, solved.steps, solved.info.converged)
     return Retrained(solved.dw, provenance, solved.info.certificate, optimum)
 
 

@@ -89,7 +89,7 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
     line, err = run("finetune", *places, *SOLVED, "--passes=3", f"--out={out}")
     result = json.loads(line.splitlines()[-1])
     assert (result["converged"], result["passes"]) == (False, 3)
-    assert err.count("solve: not converged after 3 passes: the certificate is ") == 1
+    assert err.count("not converged after 3 passes: the certificate is ") == 1
     run("store", "add", store, f"--source={out}", "--name=all")
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
     (tmp_path / "gone.txt").write_text(origin.examples[0][0])

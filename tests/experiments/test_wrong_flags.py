@@ -256,7 +256,7 @@ def test_copies_and_what_is_left_out_are_said_once(tmp_path, cache):
     for words in (
         "left out 1 file: added by macOS",
         "1 images of test are in train too",
-        "an example is there 2 times",
+        "an example has 2 copies",
     ):
         assert err.count(words) == 1, err
     result = json.loads(line)

@@ -29,7 +29,7 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import refusal, require
 from tangent_jax.io import hosts, job
 from tangent_jax.io.files import expand_path, write_whole
-from tangent_jax.io.progress import check_stop, request_stop
+from tangent_jax.io.progress import check_stop, request_stop, warn_in_lines
 from tangent_jax.remote import mirrors, urls
 
 MIRRORS: list[mirrors.Mirror] = []  # the mirror of --out, if that is a URL
@@ -115,6 +115,7 @@ def run(
 
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
+        warn_in_lines()
         given, name = argv[1:], Path(argv[0]).stem
         try:
             check_given(name, given, commands, of_url)
