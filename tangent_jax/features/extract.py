@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.rows import in_batches
@@ -31,7 +32,7 @@ from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
 from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of
-from tangent_jax.io import placement, progress
+from tangent_jax.io import hosts, progress
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.models.protocol import is_floating
 from tangent_jax.models.trunk import Trunk, run_trunk
@@ -197,7 +198,7 @@ def fill(rows: RowStore, compute: Callable[[list[range]], Values]) -> None:
     other disks get the shares of the others afterwards.
     Raises: InputError if a process does not see what another wrote.
     """
-    keeper = placement.keeper(rows.folder)  # the lowest process that sees this disk
+    keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
     is_keeper = keeper == jax.process_index()
     placement.together(rows.create)
     lacks = np.isin(np.arange(rows.chunks), placement.together(rows.missing))
@@ -205,7 +206,7 @@ def fill(rows: RowStore, compute: Callable[[list[range]], Values]) -> None:
     if len(missing):
         shares = [share.tolist() for share in np.array_split(missing, jax.process_count())]
         placement.together(lambda: write_all(rows, shares[jax.process_index()], compute))
-        placement.agree_to_stop()
+        hosts.agree_to_stop()
         if placement.gather(np.array(keeper)).any():
             exchange(rows, shares, is_keeper)
         placement.together(lambda: check_seen(rows))

@@ -225,8 +225,8 @@ class Lock:
 def hold_lock(path: Path, *, shared: bool = False, wait: bool = True, quiet: bool = False) -> Iterator[Lock | None]:
     """Holds the lock file `path` during the `with` block, together with other readers if `shared`.
 
-    A waiting process prints the holder's name on stderr, unless `quiet`. A reader writes nothing: if the lock file is missing or
-    unreadable it gets None.
+    A waiting process prints the holder's name on stderr, unless `quiet`. A reader writes nothing: if the lock
+    file is missing or unreadable it gets None.
     Raises: InputError if another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
