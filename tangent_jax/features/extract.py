@@ -13,7 +13,7 @@ import dataclasses
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -40,7 +40,7 @@ from tangent_jax.train.features import Features
 
 AHEAD = 2  # spans of rows that wait to be written while the next one is computed
 TURN = 32  # spans between two looks at what another program finished
-Values = Iterator[tuple[np.ndarray, list[int]]]
+Values = Generator[tuple[np.ndarray, list[int]], None, None]
 """The rows "k ..." of each span, and the places of unreadable images among them."""
 
 

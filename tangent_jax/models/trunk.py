@@ -34,7 +34,7 @@ class Trunk:
     """The stages of a model below `stage`. `dtype`: the compute dtype, None for that of the weights.
 
     >>> trunk = tj.models.Trunk(demo.model.model, demo.model.w, stage=1)
-    >>> trunk(demo.pictures[:2]).shape
+    >>> trunk(np.ones((2, 4), np.float32)).shape
     (2, 6)
     """
 
