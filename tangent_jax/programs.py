@@ -21,9 +21,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.serving import flat, serve
-from tangent_jax.features.filling import run_size, run_trunk
+from tangent_jax.features.extract import rows_at_once
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.trunk import run_trunk
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective
@@ -82,7 +83,7 @@ def trunk(predict: Predictor, images: Any = None, *, mesh: Mesh | None = None) -
     """The trunk on images "b y x 3"; None: on as many as it processes at once."""
     model = predict.model
     if images is None:
-        shape = (run_size(), *model.input_shape(0))
+        shape = (rows_at_once(), *model.input_shape(0))
         images = jnp.zeros(shape, jnp.uint8) if mesh is None else divide(shape, jnp.uint8, mesh)
     options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
     return Program(partial(inspect.unwrap(run_trunk), **options), place((predict.w, images), mesh))

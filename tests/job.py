@@ -24,10 +24,10 @@ import tangent_jax as tj
 from tangent_jax.audit.audit import run_openly
 from tangent_jax.core import placement
 from tangent_jax.data.sources import Examples
-from tangent_jax.features.extract import features
 from tangent_jax.io import checkpoints as train_checkpoints
 from tangent_jax.io import hosts, job
 from tangent_jax.io.progress import request_stop, shown
+from tangent_jax.models.trunk import Trunk
 from tangent_jax.privacy import units
 from tangent_jax.train.batches import Batches
 
@@ -198,10 +198,10 @@ def cached(folder):
 
     bad = Examples(tuple(f"bad {i}" for i in range(150)), np.zeros(150, np.int32), unreadable)
     for name, own in {"features": "cache", "features apart": f"cache-{jax.process_index()}"}.items():
-        yield name, np.asarray(features(model, w, examples, 1, tj.Cache(folder / own)).inputs)
+        yield name, np.asarray(tj.extract(Trunk(model, w, 1), examples, tj.Cache(folder / own)).inputs)
         assert (folder / own).is_dir()
         with suppress(tj.InputError):
-            features(model, w, bad, 0, tj.Cache(folder / own))
+            tj.extract(Trunk(model, w, 0), bad, tj.Cache(folder / own))
             raise AssertionError("unreadable images were taken")
 
 

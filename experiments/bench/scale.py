@@ -14,7 +14,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
 from tangent_jax.core import placement
 from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
-from tangent_jax.features import CachedRows
+from tangent_jax.features import RowStore
+from tangent_jax.features.row_store import CHUNK
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.models import initial_weights
 from tangent_jax.programs import train_steps, trunk
@@ -89,7 +90,7 @@ def measure_decoding() -> dict[str, float]:
     """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
     images = [photograph(i) for i in range(32)]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chunks = [range(i, i + CachedRows.CHUNK) for i in range(0, (4 * cores + 8) * CachedRows.CHUNK, CachedRows.CHUNK)]
+    chunks = [range(i, i + CHUNK) for i in range(0, (4 * cores + 8) * CHUNK, CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
 
     def rate(processes: int) -> float:
@@ -97,7 +98,7 @@ def measure_decoding() -> dict[str, float]:
         for _ in range(2 * cores):  # while the processes start
             next(decoded)
         started = time.process_time()
-        seconds, count = seconds_of(lambda: [*decoded]), (len(chunks) - 2 * cores) * CachedRows.CHUNK
+        seconds, count = seconds_of(lambda: [*decoded]), (len(chunks) - 2 * cores) * CHUNK
         own.append((time.process_time() - started) / count)
         return count / seconds
 
@@ -119,52 +120,48 @@ def measure_decoding() -> dict[str, float]:
     ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": cores}
 
 
-def filled(folder: Path, count: int, shape: tuple[int, ...], file_bytes: int | None = None) -> CachedRows:
-    """Cached rows of random numbers, in files of this size."""
-    rows = CachedRows(folder, [f"{i:064x}" for i in range(count)], shape, np.dtype(np.float32))
-    folder.mkdir(parents=True)
-    rows.make(file_bytes)
+def filled(folder: Path, count: int, shape: tuple[int, ...]) -> RowStore:
+    """Kept rows of random numbers."""
+    rows = RowStore(folder, [f"{i:064x}" for i in range(count)], shape, np.dtype(np.float32))
+    rows.create()
     rows.missing()
-    write_rows(rows, 1)
+    write_rows(rows)
     return rows
 
 
-def write_rows(rows: CachedRows, writers: int) -> float:
-    """The seconds in which threads write all rows."""
-    values = np.random.default_rng(0).standard_normal((CachedRows.CHUNK, *rows.shape[1:]), np.float32)
-    chunks = range(-(-rows.count // CachedRows.CHUNK))
-    with ThreadPoolExecutor(writers) as pool:
-        return seconds_of(lambda: [*pool.map(lambda c: rows.write(c, values[: len(rows.rows(c))], []), chunks)])
+def write_rows(rows: RowStore) -> float:
+    """The seconds in which all rows are written."""
+    values = np.random.default_rng(0).standard_normal((CHUNK, *rows.shape[1:]), np.float32)
+    rows.lines.clear()  # a finished chunk is not written again
+
+    def write() -> None:
+        for chunk in range(rows.chunks):
+            span = rows.rows(chunk)
+            rows.write(span, values[: len(span)])
+
+    return seconds_of(write)
 
 
-def again(rows: CachedRows) -> float:
+def again(rows: RowStore) -> float:
     """The seconds that the next run takes to see which rows are missing."""
-    return seconds_of(CachedRows(rows.folder, rows.identifiers, rows.shape[1:], rows.dtype).missing)
+    return seconds_of(RowStore(rows.folder, rows.identifiers, rows.shape[1:], rows.dtype).missing)
 
 
 def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
-    """Bytes per second of writing, checking and randomly reading rows of a shape, from one file and from eight."""
-    few = CachedRows.CHUNK if F.quick else LARGE_ROWS
+    """Bytes per second of writing, checking and randomly reading rows of a shape."""
+    few = CHUNK if F.quick else LARGE_ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
-        whole = filled(Path(folder) / "one", few, shape)
-        nbytes = whole.inputs.nbytes
-        spread = filled(Path(folder) / "eight", few, shape, nbytes // 8)
+        rows = filled(Path(folder) / "rows", few, shape)
+        nbytes = rows.inputs.nbytes
         order = np.random.default_rng(1).permutation(few)
-
-        def rate(rows: CachedRows) -> float:
-            batches = order[: len(order) // 32 * 32].reshape(-1, 32)
-            return nbytes / seconds_of(lambda: [np.asarray(rows.inputs[batch]) for batch in batches])
-
-        measured = medians(
+        batches = order[: len(order) // 32 * 32].reshape(-1, 32)
+        return medians(
             {
-                "write_one_thread": lambda: nbytes / write_rows(whole, 1),
-                "write_bytes": lambda: nbytes / write_rows(whole, 2),
-                "check_bytes": lambda: nbytes / again(whole),
-                "read_one_file": lambda: rate(whole),
-                "read_eight_files": lambda: rate(spread),
+                "write_bytes": lambda: nbytes / write_rows(rows),
+                "check_bytes": lambda: nbytes / again(rows),
+                "read_bytes": lambda: nbytes / seconds_of(lambda: [rows.read(batch) for batch in batches]),
             }
         )
-        return measured | {"files": len(spread.files())}
 
 
 def measure_rows() -> dict[str, float]:
@@ -172,7 +169,7 @@ def measure_rows() -> dict[str, float]:
     many = 1000 if F.quick else ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
         rows = filled(Path(folder) / "tiny", many, (4,))
-        written, checked = write_rows(rows, 2), again(rows)
+        written, checked = write_rows(rows), again(rows)
         rows.missing()
         for path in rows.folder.iterdir():
             os.utime(path, (1e9, 1e9))  # finished long ago
@@ -254,7 +251,6 @@ def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, A
         (f"decode, {CORES} processes", images, max(decoded / CORES, n * measured["parent_us"] / 1e6)),
         ("trunk", 0, n * cost["trunk_flops"] / flops),
         ("write the rows, while they are computed", rows, max(rows / measured["write_bytes"], rows / DISK)),
-        ("the same, one thread that waits", rows, max(rows / measured["write_one_thread"], rows / DISK)),
         ("write in bfloat16", rows // 2, max(rows / 2 / measured["write_bytes"], rows / 2 / DISK)),
         ("start again: check every byte", rows, max(rows / measured["check_bytes"], rows / DISK)),
         ("start again: complete", 0, n * measured["start_complete_us"] / 1e6),

@@ -100,7 +100,7 @@ def answered(
         write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))
     cache = F["cache_dir"]
     given = {"store": str(seen.store.root), "owners": F.owners, "weights": F.weights}
-    given["cache_dir"] = None if cache.value == cache.default else ",".join(cache.value)
+    given["cache_dir"] = None if cache.value == cache.default else cache.value
     where = tj.Cache(F.cache_dir)
     rehearse = partial(tj.store.rehearse, seen.store, plan, cache=where, weights=F.weights) if F.rehearse else None
     ways = requests.ways_of(plan, requests.commands_of(request, file, given), accuracies, rehearse)

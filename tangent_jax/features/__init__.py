@@ -1,5 +1,5 @@
 """Features on disk: the inputs of a model's first trained stage, computed once for each image."""
 
-from tangent_jax.features.cache import CachedRows
+from tangent_jax.features.row_store import RowStore
 
-__all__ = ["CachedRows"]
+__all__ = ["RowStore"]

@@ -1,68 +1,63 @@
-"""Features: the input of the first trained stage for every example, computed once and cached on disk.
+"""Features of images: the input of the first trained stage, computed once and kept on disk.
 
-    CACHE/TRUNK-IMAGES/    the rows (cache.py)
+    for rows in store.missing():
+        store.write(rows, trunk(examples.read(rows)))
+
+    CACHE/TRUNK-IMAGES/    the rows (row_store.py)
 
 TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. IMAGES hashes the content of all
-images. Rows that are cached for another set of images are copied; rows of a lower stage are continued from there.
+images. Rows that are kept for another set of images are copied; rows of a lower stage are continued from there.
 """
 
-import contextlib
 import dataclasses
-import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import ExitStack
+import random
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, expect, require, whole_number
-from tangent_jax.core.identities import identity, program_reading
-from tangent_jax.core.notation import Tree
-from tangent_jax.core.preprocessing import sides
-from tangent_jax.data.decode import MOST_PIXELS, size_of
+from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.identities import identity
+from tangent_jax.core.rows import in_batches
+from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
-from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
-from tangent_jax.features.cache import CachedRows, identifiers_of
-from tangent_jax.features.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
-from tangent_jax.features.layout import first_folder
-from tangent_jax.features.shared_rows import fetch_rows, share_rows
-from tangent_jax.io import hosts
-from tangent_jax.io.files import expand_path, fingerprint, hold_lock
-from tangent_jax.io.progress import tell
-from tangent_jax.models.protocol import Arrays, Model, input_dtype, is_floating
-from tangent_jax.remote.urls import CACHE, is_url, scratch_of
+from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
+from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of
+from tangent_jax.io import hosts, progress
+from tangent_jax.io.files import expand_path, fingerprint
+from tangent_jax.models.protocol import is_floating
+from tangent_jax.models.trunk import Trunk, run_trunk
 from tangent_jax.train.features import Features
 
-FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
-OR_SKIP = ", or skip it by skip_unreadable"
-"""The end of what the decoders advise for an unreadable image."""
-FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
+AHEAD = 2  # spans of rows that wait to be written while the next one is computed
+TURN = 32  # spans between two looks at what another program finished
+Values = Generator[tuple[np.ndarray, list[int]], None, None]
+"""The rows "k ..." of each span, and the places of unreadable images among them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The folder of cached features, and how they are computed.
+    """The folder of kept features, and how they are computed.
 
     `dtype`: of the features, such as "float16" (None: the compute dtype); `skip_unreadable`: skip unreadable images
     instead of raising; `processes`: the number that decode (0: threads); `most_pixels`: an image of more pixels is
-    unreadable, as a small file may hold very many. With several folders, on several disks, large
-    features are spread over them.
-
-    A single URL stands for a local copy of its folder: rows are fetched from there, and copied there once computed.
+    unreadable, as a small file may hold very many.
 
     >>> cache = tj.Cache(demo.folder(), dtype="float16")
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), cache).inputs.dtype
     dtype('float16')
     """
 
-    folder: str | os.PathLike | Sequence[str | os.PathLike] = "~/.cache/tangent_jax"
+    folder: str | os.PathLike = "~/.cache/tangent_jax"
     dtype: str | None = None
     skip_unreadable: bool = False
     processes: int = 0
@@ -70,212 +65,224 @@ class Cache:
 
     def __post_init__(self) -> None:
         whole_number("most_pixels", self.most_pixels, 1)
-        good = self.dtype is None or is_floating(self.dtype)
-        expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
-        _ = self.folders  # raises for an invalid folder
+        if self.dtype is not None and not is_floating(self.dtype):
+            raise InputError(f"dtype must be one of floats of 16 bits or more, or None; got {self.dtype!r}")
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"the folder of a cache must be a folder; got the file {self.path}. Choose another folder")
 
     @property
-    def url(self) -> str | None:
-        """The URL where the rows are kept, None for folders of this machine."""
-        given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
-        named = [os.fspath(folder) for folder in given if is_url(folder)]
-        require(not named or len(given) == 1, "Cache", "a URL alone, or folders", f"{len(given)} of both", "Choose one")
-        return named[0].rstrip("/") if named else None
-
-    @property
-    def folders(self) -> list[Path]:
-        """The absolute paths of the folders, or of the local copy of a URL's."""
-        given = [self.folder] if isinstance(self.folder, (str, os.PathLike)) else [*self.folder]
-        require(given, "Cache", "a folder at least", "none")
-        if self.url is not None:
-            return [scratch_of(self.url) / CACHE]
-        folders = [expand_path("Cache", folder).absolute() for folder in given]
-        files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
-        require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
-        return folders
+    def path(self) -> Path:
+        """The absolute path of the folder."""
+        return expand_path("Cache", self.folder).absolute()
 
 
-def extract(predict: Any, examples: Examples, cache: Cache | None = None) -> Features:
-    """The input of a predictor's first trained stage for every example, from the cache or computed now.
+def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Features:
+    """The input of the first trained stage for every example, read from the cache or computed now.
 
-    Args:       predict: a Predictor or a FeatureMap, or anything with a model, its weights w, a subset and a dtype.
+    Args:       trunk: a Trunk; or a Predictor or FeatureMap, whose trunk is meant. At stage 0 the inputs are the
+                decoded uint8 images, or the arrays as they are.
+    Returns:    Features; `inputs` is a read-only memory map "n ...", or an array if images were skipped or there is no
+                example.
+    Raises:     InputError naming the first unreadable image, unless the cache skips them; with it, a class of the
+                training split without a readable image.
 
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs.shape
     (5, 6)
     """
-    return features(predict.model, predict.w, examples, predict.subset.stage, cache, predict.dtype)
-
-
-def features(
-    model: Model, w: Tree, examples: Examples, stage: int, cache: Cache | None = None, dtype: Any = None
-) -> Features:
-    """The input of `stage` for every example, from the cache or computed now.
-
-    Args:       dtype: the trunk's compute dtype (None: float32). At stage 0 the inputs are the decoded uint8 images, or
-                the arrays as they are.
-    Returns:    Features; `inputs` is a read-only memory map "n ...", or `Parts` of several; an array if images were
-                skipped or there is no example.
-    Raises:     InputError naming the first unreadable image, unless the cache skips them; with it, a class of the
-                training split without a readable image.
-    """
-    cache = cache or Cache()
+    cache = Cache() if cache is None else cache
+    if not isinstance(trunk, Trunk):
+        trunk = Trunk(trunk.model, trunk.w, trunk.subset.stage, trunk.dtype)
     if not len(examples):  # nothing to compute, so no folder of the cache either
-        shape = (0, *model.input_shape(stage))
-        dtype = jnp.dtype(cache.dtype or dtype or jnp.float32) if stage else input_dtype(model)
-        return Features(np.zeros(shape, dtype), examples.labels, ())
-    tell_of_small_model(model, examples)
-    roots, identifiers = cache.folders, examples.identifiers()
-    stored_dtype = np.dtype(jnp.dtype(cache.dtype or dtype or jnp.float32))
-    images = fingerprint("".join(identifiers).encode())[:24]
+        empty = np.zeros((0, *trunk.model.input_shape(trunk.stage)), trunk.row_dtype(cache.dtype))
+        return Features(empty, examples.labels, ())
+    tell_of_small_model(trunk.model, examples)
+    rows = open_store(trunk, examples.identifiers(), cache)
+    fill(rows, partial(compute, trunk, rows, examples, cache))
+    check_classes(rows.skipped, examples, trunk.model, cache.most_pixels)
+    pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
+    whole = Features(rows.inputs, examples.labels, pairs, len(rows.skipped), str(cache.path))
+    return whole.take(np.setdiff1d(np.arange(len(rows)), sorted(rows.skipped))) if rows.skipped else whole
 
-    def key(stage: int) -> str:
-        return f"{trunk_key(model, w, stage, dtype, stored_dtype)}-{images}"
 
-    here = key(stage)
+def open_store(trunk: Trunk, identifiers: Sequence[str], cache: Cache, folder: Path | None = None) -> RowStore:
+    """The store of a trunk's rows of these images; `folder`: where they lie, by default that of their key."""
+    if folder is None:
+        images = fingerprint("".join(identifiers).encode())[:24]
+        folder = cache.path / f"{trunk.key(cache.dtype)}-{images}"
     # rows that were skipped are read again by other decoders, and where none may be skipped, so that the cause is named
     reader = identity(cache.skip_unreadable, cache.most_pixels, decoders())[:16]
-
-    def rows_at(stage: int, folder: Path, identifiers: Sequence[str], more: Sequence[Path] = ()) -> CachedRows:
-        shape, kind = model.input_shape(stage), stored_dtype if stage else input_dtype(model)
-        return CachedRows(folder, identifiers, shape, kind, more, jax.process_index(), reader)
-
-    def source(chunks: list[int]) -> Chunks:
-        settings = {"model": model, "stop": stage, "dtype": dtype}
-        trunk = partial(trunk_rows, w, **settings, traced=here.partition("-")[0])
-        others = any(folder.name != here for root in roots for folder in root.glob("*"))
-        for s in range(stage, -1, -1) if others else ():  # the highest stage with cached rows
-            cached = find_rows(partial(rows_at, s), roots, here if s == stage else key(s), rows, chunks)
-            if cached is not None:
-                return from_rows(trunk(start=s) if s < stage else None, cached, rows, chunks)
-        inputs = read_inputs(model, examples, [*map(rows.rows, chunks)], cache)
-        return from_images(trunk() if stage else None, inputs, cache.skip_unreadable)
-
-    folders = [root / here for root in roots]
-    folder = first_folder(folders)
-    keeper = hosts.keeper(folder)
-    with ExitStack() as held:
-        is_keeper = keeper == jax.process_index()
-        placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
-        placement.together(lambda: fetch_rows(cache.url, folder) if is_keeper else None)
-        rows = rows_at(stage, folder, identifiers, folders[1:])
-        fill(rows, source, keeper)
-        placement.together(lambda: share_rows(cache.url, folder) if hosts.is_writer() else None)
-    check_classes(rows.skipped, examples, model, cache)
-    return readable(rows, examples, identifiers)
+    shape, dtype = trunk.model.input_shape(trunk.stage), trunk.row_dtype(cache.dtype)
+    return RowStore(folder, identifiers, shape, dtype, reader=reader, process=jax.process_index())
 
 
-def check_classes(skipped: Set[int], examples: Examples, model: Model, cache: Cache) -> None:
-    """Raises InputError for a class of a training split without a readable image; prints a line for other splits.
+# Where rows come from
 
-    The data set was checked when it was opened, by the names of its images; only decoding tells which can be read.
+
+class Kept(NamedTuple):
+    """Rows of the same images in another folder: of a stage, and the place of each image there."""
+
+    stage: int
+    store: RowStore
+    places: dict[str, int]
+
+
+def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, spans: list[range]) -> Values:
+    """Yields the rows of each span: copied, continued from a lower stage, or from images decoded a few spans ahead.
+
+    Raises: InputError for the first unreadable image, unless the cache skips them.
     """
-    lost = np.zeros(len(examples), bool)
-    lost[sorted(skipped)] = True
-    for label in np.unique(examples.labels[lost]) if examples.labels.ndim == 1 else ():
-        of_class = np.flatnonzero(examples.labels == label)
-        if not lost[of_class].all():
-            continue
-        first = int(of_class[0])
-        count = f"{len(of_class)} of {len(of_class)} images of {examples.class_name(int(label))} cannot be read"
-        line = f"{count}, the first because: {cause_of(first, examples, model, cache)}"
-        if examples.every_class:
-            raise InputError(f"{line}; a class needs a readable training image: mend them, or remove the class")
-        tell(line)
-
-
-def cause_of(row: int, examples: Examples, model: Model, cache: Cache) -> str:
-    """Returns why the image of a row cannot be decoded; it is read again, as the cache keeps no causes."""
-    preprocessing = model.preprocessing
-    if isinstance(preprocessing, Arrays):
-        return f"{examples.names[row]} was skipped"
-    decoder = Decoder(examples.read, examples.names, model.image_size, preprocessing, cache.most_pixels)
-    decoded = decoder(row)
-    if not isinstance(decoded, InputError):
-        return f"{examples.names[row]} could not be read before"
-    return str(decoded).removesuffix(OR_SKIP)  # this caller skips already
-
-
-def readable(rows: CachedRows, examples: Examples, identifiers: Sequence[str]) -> Features:
-    """The features of all readable examples."""
-    skipped = sorted(rows.skipped)
-    pairs = tuple(zip(identifiers, examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(skipped), str(rows.folder.parent))
-    return whole.take(np.setdiff1d(np.arange(rows.count), skipped)) if skipped else whole
-
-
-def tell_of_small_model(model: Model, examples: Examples) -> None:
-    """Warns on stderr if the first image is larger than a model of few pixels, like the embedded one, reads."""
-    if isinstance(model.preprocessing, Arrays) or max(sides(model.image_size)) >= FEW_PIXELS or not len(examples):
+    run = on_devices(trunk, rows.folder.name.partition("-")[0])
+    kept = find_kept(trunk, rows, spans, cache)
+    if kept is not None:
+        for span in spans:
+            x = kept.store.read([kept.places[rows.identifiers[i]] for i in span])
+            yield (x if kept.stage == trunk.stage else run(x, kept.stage)), []
         return
-    with contextlib.suppress(InputError):  # unreadable images are reported when they are decoded
-        wide, high = size_of(examples.read(0), examples.names[0])
-        rows, columns = sides(model.image_size)
-        if min(wide, high) > max(rows, columns):
-            reads = f"the model reads {columns} x {rows}: of the embedded weights, which know letters of that size"
-            tell(f"the images have {wide} x {high} pixels, and {reads}. Pass weights of a model of photographs")
+    for x, errors in read_inputs(trunk.model, examples, spans, cache.processes, cache.most_pixels):
+        if errors and not cache.skip_unreadable:
+            first = errors[min(errors)]
+            count = f" ({len(errors)} of the {len(x)} images looked at cannot be read)." if len(errors) > 1 else ""
+            raise InputError(f"{first}{count}") from first
+        yield (run(x, 0) if trunk.stage else x.copy()), sorted(errors)  # x is overwritten by the next images
 
 
-def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], cache: Cache) -> Iterator[Decoded]:
-    """The inputs of stage 0 for each chunk of rows, in the model's form: images decoded, arrays as they are.
+def on_devices(trunk: Trunk, traced: str) -> Callable[[np.ndarray, int], np.ndarray]:
+    """The function (rows "n ...", their stage) -> rows "n ..." that runs a trunk on this process's devices.
 
-    Raises: InputError for a row that is not an array of the model's shape and kind of numbers.
+    `traced`: the key of its program.
     """
-    inputs, shape, read = model.preprocessing, tuple(model.input_shape(0)), examples.read_identified()
-    if not isinstance(inputs, Arrays):
-        decoder = Decoder(read, examples.names, model.image_size, inputs, cache.most_pixels)
-        return decode_chunks(decoder, chunks, cache.processes)
-    dtype = input_dtype(model)
+    w = placement.replicate(trunk.w, local=True)
+    size = rows_at_once() * placement.mesh(local=True).size
+    settings = {"model": trunk.model, "stop": trunk.stage, "dtype": trunk.dtype, "traced": traced}
 
-    def checked(i: int) -> Any:
-        row: Any = read(i)
-        good = isinstance(row, np.ndarray) and row.shape == shape and np.can_cast(row.dtype, dtype, "same_kind")
-        good = good and (dtype.kind == "f" or (row.astype(dtype) == row).all())
-        got = f"{row.dtype}{row.shape}" if isinstance(row, np.ndarray) else type(row).__name__
-        do = f"Make them by tj.examples(x, targets), x of {dtype} {('n', *shape)}".replace("'n'", "n")
-        require(good, "features", f"rows of {dtype}{shape}, as the model reads them", f"{got}, {examples.names[i]}", do)
-        return row.astype(dtype)
+    def run(x: np.ndarray, start: int) -> np.ndarray:
+        return in_batches(
+            lambda part: run_trunk(w, placement.divide(part, 0, local=True), start=start, **settings), x, size
+        )
 
-    return ((np.stack([checked(i) for i in rows]), {}) for rows in chunks)
+    return run
 
 
-def trunk_key(model: Model, w: Tree, stage: int, dtype: Any, stored_dtype: np.dtype) -> str:
-    """The identity of all that decides a stage's input besides the image.
-
-    That is decoding, the trunk's program, its leaves, and the dtypes.
-
-    Raises: InputError if the trunk's output has another shape than the model's `input_shape`.
-    """
-    decoded = FORMAT, model.image_size, model.preprocessing
-    if stage == 0:
-        return identity(decoded)[:24]
-    x = jax.ShapeDtypeStruct((1, *model.input_shape(0)), input_dtype(model))
-    # traced again, as code may change
-    trunk = partial(inspect.unwrap(run_trunk), model=model, stop=stage, dtype=dtype)
-    shape = jax.eval_shape(trunk, w, x).shape[1:]
-    expected = f"the input of stage {stage}, of shape {model.input_shape(stage)} as the model says"
-    expect(shape == tuple(model.input_shape(stage)), expected, f"shape {shape} from apply")
-    traced, read = program_reading(trunk, w, x)
-    return identity(decoded, stage, str(stored_dtype), traced, read)[:24]
+def rows_at_once() -> int:
+    """The number of rows that a device processes at once; few on a CPU, so that they stay in its caches."""
+    return 8 if placement.mesh(local=True).devices.flat[0].platform == "cpu" else CHUNK
 
 
-def find_rows(
-    rows_at: Callable[[Path, Sequence[str]], CachedRows],
-    roots: Sequence[Path],
-    key: str,
-    rows: CachedRows,
-    missing: list[int],
-) -> tuple[CachedRows, dict[str, int]] | None:
-    """Cached rows of the same trunk that hold every image of the missing chunks, with the row of each; or None."""
-    wanted = {rows.identifiers[i] for chunk in missing for i in rows.rows(chunk)}
-    pattern = f"{key.partition('-')[0]}-*/examples.txt"
-    for listed in (path for root in roots for path in sorted(root.glob(pattern))):
-        if listed.parent == rows.folder or not (listed.parent / "complete").exists():
-            continue
-        names = identifiers_of(listed.parent)
-        where = {name: i for i, name in enumerate(names) if name in wanted}
-        if len(where) < len(wanted):
-            continue
-        cached = rows_at(listed.parent, names)
-        if cached.is_sized() and not cached.missing() and not cached.skipped & {*where.values()}:
-            return cached, where
+def find_kept(trunk: Trunk, rows: RowStore, spans: list[range], cache: Cache) -> Kept | None:
+    """The rows of the highest stage that another folder has for every image of the spans; None if there are none."""
+    wanted = {rows.identifiers[i] for span in spans for i in span}
+    folders = [folder for folder in sorted(cache.path.glob("*-*")) if folder != rows.folder]
+    for stage in range(trunk.stage, -1, -1) if folders else ():
+        lower = dataclasses.replace(trunk, stage=stage)
+        key = lower.key(cache.dtype)
+        for folder in folders:
+            if not folder.name.startswith(f"{key}-") or not (folder / "complete").exists():
+                continue
+            names = identifiers_of(folder)
+            places = {name: i for i, name in enumerate(names) if name in wanted}
+            if len(places) < len(wanted):
+                continue
+            store = open_store(lower, names, cache, folder)
+            if not store.missing() and not store.skipped & {*places.values()}:
+                return Kept(stage, store, places)
     return None
+
+
+# How they are filled
+
+
+def fill(rows: RowStore, compute: Callable[[list[range]], Values]) -> None:
+    """Computes and writes the missing rows, on all processes of a job.
+
+    Each process computes its share of the chunks that any of them lacks. Processes with a common disk share one store;
+    other disks get the shares of the others afterwards.
+    Raises: InputError if a process does not see what another wrote.
+    """
+    keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
+    is_keeper = keeper == jax.process_index()
+    placement.together(rows.create)
+    lacks = np.isin(np.arange(rows.chunks), placement.together(rows.missing))
+    missing = np.flatnonzero(placement.gather(lacks).any(0))
+    if len(missing):
+        shares = [share.tolist() for share in np.array_split(missing, jax.process_count())]
+        placement.together(lambda: write_all(rows, shares[jax.process_index()], compute))
+        progress.agree_to_stop()
+        if placement.gather(np.array(keeper)).any():
+            exchange(rows, shares, is_keeper)
+        placement.together(lambda: check_seen(rows))
+    placement.together(lambda: rows.finish() if is_keeper else None)
+
+
+def write_all(rows: RowStore, chunks: list[int], compute: Callable[[list[range]], Values]) -> None:
+    """Computes and writes the missing ones of these chunks, also those that another program has not finished yet."""
+    chunks = [chunk for chunk in chunks if chunk not in rows.lines]
+    done = len(rows) - sum(len(rows.rows(chunk)) for chunk in chunks)
+    with progress.progress_bar(len(rows), "example", done) as bar, ThreadPoolExecutor(1) as writer:
+        while chunks:
+            write_turn(rows, chunks[:TURN] if rows.is_shared else chunks, compute, writer, bar)
+            if rows.is_shared:
+                rows.refresh()
+            chunks = [chunk for chunk in chunks if chunk not in rows.lines]
+            if rows.is_shared and chunks:  # go on elsewhere than the other program
+                place = random.randrange(len(chunks))
+                chunks = chunks[place:] + chunks[:place]
+
+
+def write_turn(
+    rows: RowStore, chunks: list[int], compute: Callable[[list[range]], Values], writer: ThreadPoolExecutor, bar: Any
+) -> None:
+    """Writes chunks while the next ones are computed; ends early once another program turns up."""
+    waiting: deque[Future] = deque()
+    was_shared = rows.is_shared
+    spans = spans_of(rows, chunks, placement.mesh(local=True).size)
+    with closing(compute(spans)) as computed:
+        for span, (values, skipped) in zip(spans, computed, strict=True):
+            waiting.append(writer.submit(rows.write, span, values, skipped))
+            if len(waiting) > AHEAD:
+                waiting.popleft().result()
+            if progress.is_asked():  # in a job too: the others go on to the end of their shares
+                progress.stop()
+            bar.update(len(span))
+            if rows.is_shared and not was_shared:
+                break
+    for write in waiting:
+        write.result()
+
+
+def spans_of(rows: RowStore, chunks: list[int], at_once: int) -> list[range]:
+    """The rows of chunks, consecutive ones joined: those that the devices compute at once, a chunk on each."""
+    spans: list[range] = []
+    for chunk in chunks:
+        added = rows.rows(chunk)
+        if spans and spans[-1].stop == added.start and len(spans[-1]) < at_once * CHUNK:
+            spans[-1] = range(spans[-1].start, added.stop)
+        else:
+            spans.append(added)
+    return spans
+
+
+def exchange(rows: RowStore, shares: list[list[int]], is_keeper: bool) -> None:
+    """Sends each process's share of the chunks to all others; the keeper of each disk writes those that it lacks."""
+    own = shares[jax.process_index()]
+    rows.refresh()
+    for turn in range(max(map(len, shares))):
+        values = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype)
+        is_skipped = np.zeros(CHUNK, bool)
+        if turn < len(own):
+            span = rows.rows(own[turn])
+            values[: len(span)] = rows.read(slice(span.start, span.stop))
+            is_skipped[[row - span.start for row in rows.skipped if row in span]] = True
+        received = zip(shares, placement.gather(values), placement.gather(is_skipped), strict=True)
+        for share, theirs, skipped in received:
+            if is_keeper and turn < len(share):
+                span = rows.rows(share[turn])
+                rows.write(span, theirs[: len(span)], np.flatnonzero(skipped).tolist())
+
+
+def check_seen(rows: RowStore) -> None:
+    """Raises InputError if this process does not see all rows that were written."""
+    if rows.refresh():
+        raise InputError(
+            f"the disk of {rows.folder} must show a file's bytes to all processes at once; those of other processes "
+            "are missing. Take another disk for the cache"
+        )

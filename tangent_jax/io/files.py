@@ -222,11 +222,11 @@ class Lock:
 
 
 @contextmanager
-def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock | None]:
+def hold_lock(path: Path, *, shared: bool = False, wait: bool = True, quiet: bool = False) -> Iterator[Lock | None]:
     """Holds the lock file `path` during the `with` block, together with other readers if `shared`.
 
-    A waiting process prints the holder's name on stderr. A reader writes nothing: if the lock file is missing or
-    unreadable it gets None.
+    A waiting process prints the holder's name on stderr, unless `quiet`. A reader writes nothing: if the lock
+    file is missing or unreadable it gets None.
     Raises: InputError if another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
@@ -250,7 +250,8 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
                 if not wait:
                     got = f"{holder}, which holds it"
                     raise refusal("hold_lock", f"no other process in {path.parent}", got) from error
-                print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
+                if not quiet:
+                    print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
                 fcntl.flock(file, kind)
             except OSError as error:
                 do = "Mount it with locks, or keep this folder on a local disk"

@@ -10,6 +10,7 @@ from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.session import FirstSession, Paid
 from tangent_jax.models.subsets import KINDS, Subset, make_subset
+from tangent_jax.models.trunk import Trunk
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.modules import TangentViT, ViT
@@ -29,6 +30,7 @@ __all__ = [
     "ResNetConfig",
     "Subset",
     "TangentViT",
+    "Trunk",
     "ViT",
     "ViTConfig",
     "VisionTransformer",

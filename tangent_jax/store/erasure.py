@@ -21,7 +21,7 @@ from typing import Any
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
-from tangent_jax.features.cache import erase, rows_of
+from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
 from tangent_jax.io.files import expand_path, inside

@@ -130,7 +130,7 @@ def erase(store: Store, plan: RemovalPlan, cache: Cache | None) -> Traces:
 
 def folders_of(cache: Cache | None) -> Sequence[Path]:
     """The folders of a cache that a caller gives."""
-    return [] if cache is None else cache.folders
+    return [] if cache is None else [cache.path]
 
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:

@@ -13,12 +13,13 @@ from safetensors.numpy import save_file
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.features.extract import Cache, extract, trunk_key
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.trunk import Trunk
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.frozen_head import read_frozen_head
@@ -114,7 +115,7 @@ def test_heads_of_several_tasks_share_an_anchor_and_its_features():
     anchors, heads = zip(*(fingerprints(made.w) for made in (one, other)), strict=True)
     assert anchors[0] == anchors[1]
     assert heads[0] != heads[1]
-    keys = {trunk_key(p.model, p.w, 2, None, np.dtype("float32")) for p in (plain, one, other)}
+    keys = {Trunk(p.model, p.w, 2).key() for p in (plain, one, other)}
     assert len(keys) == 1
     assert tangent(one).subset == tangent(other).subset
 

@@ -16,7 +16,7 @@ from tangent_jax import rules
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
-from tangent_jax.features import filling
+from tangent_jax.features import extract as module
 from tangent_jax.linear.gram import own_gram
 from tangent_jax.models.protocol import prepare
 from tangent_jax.solver.rows import jacobian_rows
@@ -177,8 +177,8 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
 def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_path, monkeypatch):
     predict = tj.tangent(text())
     data = tj.extract(predict, labelled(), tj.Cache(tmp_path / "cache"))
-    runs, run = [], filling.in_batches
-    monkeypatch.setattr(filling, "in_batches", lambda f, x, size: runs.append(len(x)) or run(f, x, size))
+    runs, run = [], module.in_batches
+    monkeypatch.setattr(module, "in_batches", lambda f, x, size: runs.append(len(x)) or run(f, x, size))
     assert (tj.extract(predict, labelled(), tj.Cache(tmp_path / "cache")).inputs == data.inputs).all()
     assert runs == []
     store, origin = tj.Store(tmp_path / "store"), tj.store.make_provenance(predict)

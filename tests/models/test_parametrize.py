@@ -9,7 +9,6 @@ from helpers import MODERN, assert_rel_close, assert_sums_are_vmapped_ones, imag
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
-from tangent_jax.features.extract import trunk_key
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import nonlinear, tangent
@@ -17,6 +16,7 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.trunk import Trunk
 from tangent_jax.store.recipe import Recipe
 
 VARIANTS = {"token": {}, "layer scale, avg": {"layer_scale": True, "pool": "avg"}, "rotary": MODERN["rotary"]}
@@ -109,8 +109,7 @@ def test_convolutions_have_low_rank_factors_too(x64):
 @pytest.mark.parametrize("kind", ["lora", "adapter"])
 def test_the_trunk_s_cache_is_shared_and_an_export_holds_the_new_leaves(tmp_path, kind):
     plain, made = with_new(kind, blocks=1)
-    float32 = np.dtype("float32")
-    assert trunk_key(made.model, made.w, 2, None, float32) == trunk_key(plain.model, plain.w, 2, None, float32)
+    assert Trunk(made.model, made.w, 2).key() == Trunk(plain.model, plain.w, 2).key()
     predict = tangent(moved(made, kind), 1, kind)
     dw = tree_normal(7, predict.zeros())
     export(tmp_path / "export", predict, dw, {})

@@ -1,7 +1,6 @@
 """Features: computed once, continued, checked, and keyed by what decides them."""
 
 import dataclasses
-import errno
 import os
 import sys
 import types
@@ -20,13 +19,14 @@ from tangent_jax.data.decode import decode
 from tangent_jax.data.identifiers import hash_of
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.features import cache, filling, layout
 from tangent_jax.features import extract as module
-from tangent_jax.features.cache import CachedRows, erase
-from tangent_jax.features.extract import Cache, extract, features, tell_of_small_model, trunk_key
+from tangent_jax.features.extract import Cache, extract
+from tangent_jax.features.inputs import tell_of_small_model
+from tangent_jax.features.row_store import RowStore, erase
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.trunk import Trunk
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load
@@ -57,7 +57,8 @@ def expected(stage):
 def compute(stage, folder, data=None, skip=False, **options):
     dtype, stored = options.pop("dtype", None), options.pop("stored", None)
     data = examples() if data is None else data
-    return features(MODEL, W, data, stage, Cache(folder, stored, skip_unreadable=skip, **options), dtype)
+    cache = Cache(folder, stored, skip_unreadable=skip, **options)
+    return extract(Trunk(MODEL, W, stage, dtype), data, cache)
 
 
 @pytest.mark.parametrize("stage", [1, 3, 4])
@@ -75,8 +76,8 @@ def test_images_are_kept_as_decoded(tmp_path):
 
 def count_trunk(monkeypatch):
     calls = []
-    run = filling.in_batches
-    monkeypatch.setattr(filling, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
+    run = module.in_batches
+    monkeypatch.setattr(module, "in_batches", lambda f, x, size: calls.append(len(x)) or run(f, x, size))
     return calls
 
 
@@ -112,7 +113,7 @@ def test_nothing_is_trained_on_or_measured_of_no_example(tmp_path):
 def test_a_second_call_computes_nothing(tmp_path, monkeypatch):
     first = compute(3, tmp_path)
     calls = count_trunk(monkeypatch)
-    for name in ("find_rows", "trunk_rows", "decode_chunks"):  # nor does it look for what it does not need
+    for name in ("find_kept", "on_devices", "read_inputs"):  # nor does it look for what it does not need
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("a complete cache needs nothing"))
     again = compute(3, tmp_path)
     assert calls == []
@@ -120,13 +121,13 @@ def test_a_second_call_computes_nothing(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
-    def interrupted(self, chunk, values, skipped, write=CachedRows.write):
-        if chunk == 1:
+    def interrupted(self, rows, values, skipped, write=RowStore.write):
+        if rows.start == 64:
             raise KeyboardInterrupt
-        write(self, chunk, values, skipped)
+        write(self, rows, values, skipped)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CachedRows, "write", interrupted)
+        patch.setattr(RowStore, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             compute(3, tmp_path)
     calls = count_trunk(monkeypatch)
@@ -156,8 +157,8 @@ def test_a_damaged_cache_is_noticed_and_rebuilt(tmp_path, monkeypatch, harm):
 
 
 def test_the_key_follows_what_decides_the_rows():
-    def key(model=MODEL, w=W, stage=3, dtype=None):
-        return trunk_key(model, w, stage, dtype, np.dtype("float32"))
+    def key(model=MODEL, w=W, stage=3, dtype=None, kept="float32"):
+        return Trunk(model, w, stage, dtype).key(kept)
 
     def changed(path):
         return trees.replace(W, trees.nest({path: trees.leaves(W)[path] + 1}))
@@ -171,7 +172,7 @@ def test_the_key_follows_what_decides_the_rows():
         key(MODEL.replace(eps=1e-5)),
         key(stage=2),
         key(dtype="bfloat16"),
-        trunk_key(MODEL, W, 3, None, np.dtype("float16")),
+        key(kept="float16"),
     ]
     assert len({key(), *others}) == 8
 
@@ -199,7 +200,7 @@ def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
     """A field that `trunk_settings` forgot came back as the old code's rows (FOUND, 50)."""
     models = [Users(MODEL.config), Users(MODEL.config, gain=2.0), Mended(MODEL.config)]
     for model in [*models, *models]:
-        got = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))
+        got = extract(Trunk(model, W, 2), examples().take(np.arange(5)), Cache(tmp_path))
         x = MODEL.preprocessing.normalize(np.stack([decode(p, "", 8, MODEL.preprocessing) for p in PICTURES[:5]]))
         assert_rel_close(np.asarray(got.inputs), np.asarray(model.apply(W, x, 0, 2)))
     assert len([*tmp_path.iterdir()]) == 3
@@ -208,17 +209,19 @@ def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
 def test_code_that_changes_in_one_process_gets_new_rows(tmp_path, monkeypatch):
     """JAX compiles a function once; the rows of a model whose code was mended are computed by the new code."""
     model = Users(MODEL.config)
-    before = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))
+    before = extract(Trunk(model, W, 2), examples().take(np.arange(5)), Cache(tmp_path))
     plain = VisionTransformer.apply
     monkeypatch.setattr(Users, "apply", lambda self, *arguments: 3.0 * plain(self, *arguments))
-    after = features(model, W, examples().take(np.arange(5)), 2, Cache(tmp_path))
+    after = extract(Trunk(model, W, 2), examples().take(np.arange(5)), Cache(tmp_path))
     assert_rel_close(np.asarray(after.inputs), 3.0 * np.asarray(before.inputs))
 
 
 def test_a_shape_that_apply_does_not_give_writes_no_row(tmp_path):
     model = Users(MODEL.config, said=(10,))
-    with pytest.raises(InputError, match=r"of shape \(10,\) as the model says; got shape \(5, 12\) from apply"):
-        features(model, W, examples(), 2, Cache(tmp_path))
+    with pytest.raises(
+        InputError, match=r"apply must give the input of stage 2 in the model.s shape \(10,\); got \(5, 12\)"
+    ):
+        extract(Trunk(model, W, 2), examples(), Cache(tmp_path))
     assert not [*tmp_path.rglob("inputs.bin")]
 
 
@@ -361,126 +364,6 @@ def test_a_damaged_cache_journal_is_computed_again(tmp_path, monkeypatch, first,
     assert calls == [64, 64, 22][first:]
 
 
-def split_over(tmp_path, monkeypatch, rows_per_file=64):
-    """Two folders for the rows, of which a file holds 64; the row of stage 3 has 240 bytes."""
-    monkeypatch.setattr(layout, "FILE_BYTES", rows_per_file * 240)
-    monkeypatch.setattr(cache, "sleep", lambda seconds: None)
-    return [tmp_path / "a", tmp_path / "b"]
-
-
-def test_a_large_cache_is_spread_over_files_and_folders(tmp_path, monkeypatch):
-    whole = np.asarray(compute(3, tmp_path / "one").inputs)
-    folders = split_over(tmp_path, monkeypatch)
-    got = compute(3, folders).inputs
-    names = [str(path.relative_to(tmp_path)).split("/")[::2] for path in sorted(tmp_path.glob("[ab]/*/inputs*"))]
-    assert names == [["a", "inputs-2.bin"], ["a", "inputs.bin"], ["b", "inputs-1.bin"]]
-    assert (got.shape, got.dtype, got.nbytes, got.ndim, len(got)) == (whole.shape, whole.dtype, whole.nbytes, 3, 150)
-    for index in (
-        slice(None), slice(3, 9), slice(60, 140), slice(140, 20, -7), slice(-3, None), slice(9, 9), slice(150, 160),
-        np.array([149, 0, 64, 63, -1]), np.arange(150) % 3 == 0, [[0, 149], [64, 127]], np.zeros(0, int), 70, -1,
-        (slice(60, 70), 2), (np.array([1, 100]), slice(1, 3)), (5, 1),
-    ):  # fmt: skip
-        assert np.array_equal(np.asarray(got[index]), whole[index])
-    with pytest.raises(IndexError):
-        got[150]
-    assert (np.asarray(got) == whole).all()
-    monkeypatch.undo()  # a cache stays where it is, whatever is asked for now
-    calls = count_trunk(monkeypatch)
-    for given in (folders, folders[::-1], folders[0], folders[1]):
-        assert (np.asarray(compute(3, given).inputs) == whole).all()
-    assert calls == []
-
-
-def test_a_spread_cache_that_is_damaged_or_not_there_is_noticed(tmp_path, monkeypatch):
-    whole = np.asarray(compute(3, tmp_path / "one").inputs)
-    folders = split_over(tmp_path, monkeypatch)
-    compute(3, folders)
-    (path,) = (tmp_path / "b").glob("*/inputs-1.bin")
-    content = bytearray(path.read_bytes())
-    content[99] ^= 1
-    path.write_bytes(content)
-    calls = count_trunk(monkeypatch)
-    assert (np.asarray(compute(3, folders).inputs) == whole).all()
-    assert calls == [64]
-    (written,) = (tmp_path / "a").glob("*/layout.json")
-    content = written.read_text()
-    written.write_text(content.replace("64", "0"))
-    with pytest.raises(InputError, match=r"read_layout: expected rows and folders in .*/a/.*layout.json; got none"):
-        compute(3, folders)
-    compute(3, folders, examples().take(np.arange(70)))  # another set of images does not need it
-    written.write_text(content)
-    (tmp_path / "b").rename(tmp_path / "unmounted")
-    with pytest.raises(InputError, match=r"cache: expected the folder .*/b/.*; got none. Mount its disk, or delete"):
-        compute(3, folders[0])
-
-
-@pytest.mark.parametrize("seen", ["a", "b"])
-def test_erasure_reaches_the_rows_in_every_folder_from_any_of_them(tmp_path, monkeypatch, seen):
-    folders = split_over(tmp_path, monkeypatch)
-    whole = np.array(compute(3, folders).inputs)
-    gone = np.array([3, 64, 70, 149])
-    assert erase(next((tmp_path / seen).iterdir()), {examples().identifiers()[i] for i in gone})
-    parts = [next(tmp_path.glob(f"[ab]/*/{name}.bin")) for name in ("inputs", "inputs-1", "inputs-2")]
-    left = np.concatenate([np.frombuffer(part.read_bytes(), np.float32) for part in parts]).reshape(whole.shape)
-    assert not left[gone].any()
-    assert (np.delete(left, gone, 0) == np.delete(whole, gone, 0)).all()
-    calls = count_trunk(monkeypatch)
-    assert (np.asarray(compute(3, folders).inputs) == whole).all()
-    assert calls == [64, 64, 22]
-
-
-def test_erasure_names_a_folder_that_is_not_there_and_erases_the_others(tmp_path, monkeypatch):
-    folders = split_over(tmp_path, monkeypatch)
-    compute(3, folders)
-    (tmp_path / "b").rename(tmp_path / "unmounted")
-    (cached,) = (tmp_path / "a").iterdir()
-    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/b/"):
-        erase(cached, {examples().identifiers()[i] for i in (64, 149)})
-    assert not np.frombuffer((cached / "inputs-2.bin").read_bytes(), np.float32)[-60:].any()
-
-
-def test_a_second_disk_that_is_full_leaves_nothing_of_new_rows_and_all_of_old_ones(tmp_path, monkeypatch):
-    folders = split_over(tmp_path, monkeypatch)
-    compute(3, tmp_path / "a", examples().take(np.arange(60)))
-    before, allocate = {*tmp_path.glob("[ab]/*/inputs*")}, cache.allocate
-
-    def full(path, size):
-        if path.parent.parent == folders[1]:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        allocate(path, size)
-
-    monkeypatch.setattr(cache, "allocate", full)
-    with pytest.raises(OSError, match=r"No space left on device: .*/b/"):
-        compute(3, folders)
-    assert {*tmp_path.glob("[ab]/*/inputs*")} == before
-    assert not [*tmp_path.glob("[ab]/*/layout.json")]  # another disk may be given next
-    monkeypatch.setattr(cache, "allocate", allocate)
-    assert_rel_close(np.asarray(compute(3, folders).inputs), np.asarray(expected(3)))
-
-
-def rows_of(folder, process=0):
-    return CachedRows(folder, examples().identifiers(), (5, 12), np.dtype("float32"), process=process)
-
-
-def test_each_process_has_a_journal_and_reads_those_of_all(tmp_path):
-    writers, values = [rows_of(tmp_path, p) for p in range(3)], np.ones((64, 5, 12), np.float32)
-    writers[0].make()
-    assert [writer.missing() for writer in writers] == [[0, 1, 2]] * 3
-    for writer, count, skipped in zip(writers, (64, 64, 22), ([], [5], []), strict=True):
-        writer.write(writers.index(writer), values[:count], skipped)
-    assert sorted(path.name for path in tmp_path.glob("journal*")) == [
-        "journal-1.jsonl",
-        "journal-2.jsonl",
-        "journal.jsonl",
-    ]
-    assert [writer.refresh() for writer in writers] == [[]] * 3
-    again = rows_of(tmp_path)
-    assert again.missing() == again.missing() == []
-    assert [rows.skipped for rows in (*writers, again)] == [{69}] * 4
-    writers[2].write(0, 2 * values, [])  # another process mends a chunk: any of its lines may be the one that holds
-    assert rows_of(tmp_path).missing() == []
-
-
 def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check_it(tmp_path, monkeypatch):
     compute(3, tmp_path, examples(bad=(70,)), skip=True)
     (folder,) = tmp_path.iterdir()
@@ -488,8 +371,8 @@ def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check
         os.utime(path, (1e9, 1e9))  # finished long ago
     assert compute(3, tmp_path, examples(bad=(70,)), skip=True).skipped == 1
     checked = []
-    crc = CachedRows.checksum
-    monkeypatch.setattr(CachedRows, "checksum", lambda self, chunk: checked.append(chunk) or crc(self, chunk))
+    crc = RowStore.checksum
+    monkeypatch.setattr(RowStore, "checksum", lambda self, chunk: checked.append(chunk) or crc(self, chunk))
     assert compute(3, tmp_path, examples(bad=(70,)), skip=True).skipped == 1
     assert checked == []
     for name in ("inputs.bin", "journal.jsonl"):
@@ -516,9 +399,9 @@ def test_photographs_in_a_model_of_letters_are_said_once(capsys, tmp_path):
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "complex64", "float8_e4m3fn", "int8", "junk", 3])
 def test_rows_and_products_are_floats(dtype):
     """Others were truncated in silence (FOUND, 83)."""
-    with pytest.raises(InputError, match="Cache: expected a dtype of floats of 16 bits or more, or None"):
+    with pytest.raises(InputError, match="dtype must be one of floats of 16 bits or more, or None"):
         Cache(dtype=dtype)
-    with pytest.raises(InputError, match="Predictor: expected a dtype of floats of 16 bits or more, or None"):
+    with pytest.raises(InputError, match="dtype of floats of 16 bits or more, or None"):
         tangent(load("builtin"), dtype=dtype)
 
 

@@ -1,0 +1,273 @@
+"""The rows of features on disk: whole after a kill, filled by several writers, erased row by row."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tangent_jax.core.checks import InputError
+from tangent_jax.data.identifiers import hash_of
+from tangent_jax.features import extract, row_store
+from tangent_jax.features.extract import AHEAD, fill
+from tangent_jax.features.row_store import RowStore, erase
+from tangent_jax.io import progress
+from tangent_jax.io.files import holder_of
+from tangent_jax.io.journal import Journal
+
+COUNT, SHAPE = 64 * 8 - 10, (3, 5)
+ROWS = np.random.default_rng(0).standard_normal((COUNT, *SHAPE)).astype(np.float32)
+NAMES = [f"{i:064x}" for i in range(COUNT)]
+PATIENCE = 10  # seconds until a test that waits in vain fails
+
+
+def store_in(folder, process=0):
+    return RowStore(folder, NAMES, SHAPE, np.dtype("float32"), process=process)
+
+
+def source(computed=None):
+    """Computes spans of ROWS; `computed` lists the chunks that were asked for."""
+
+    def compute(spans):
+        for span in spans:
+            if computed is not None:
+                computed.append(span.start // 64)
+            yield ROWS[[*span]], [3] if span.start == 128 else []
+
+    return compute
+
+
+def filled(folder, computed=None):
+    rows = store_in(folder)
+    fill(rows, source(computed))
+    return rows
+
+
+def write_chunk(rows, chunk, values=None):
+    span = rows.rows(chunk)
+    rows.write(span, ROWS[[*span]] if values is None else values)
+
+
+def test_a_filled_store_has_all_rows_and_names_the_skipped_ones(tmp_path):
+    rows = filled(tmp_path)
+    assert np.array_equal(rows.inputs, ROWS)
+    assert (rows.skipped, store_in(tmp_path).missing()) == ({131}, [])
+
+
+def test_no_lock_is_held_while_rows_are_computed(tmp_path):
+    def compute(spans):
+        for span, made in zip(spans, source()(spans), strict=True):
+            end = time.monotonic() + PATIENCE
+            while holder_of(tmp_path / "lock")[0] and time.monotonic() < end:
+                time.sleep(0.001)  # the chunk before is written
+            assert not holder_of(tmp_path / "lock")[0], span
+            yield made
+
+    fill(store_in(tmp_path), compute)
+
+
+def test_the_next_rows_are_computed_while_rows_are_written_and_few_wait(tmp_path, monkeypatch):
+    computed, waiting = [], []
+
+    def slow(self, rows, values, skipped, write=RowStore.write):
+        end = time.monotonic() + PATIENCE
+        while len(computed) < min(rows.start // 64 + 2, 8) and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        waiting.append(len(computed) - rows.start // 64)
+        write(self, rows, values, skipped)
+
+    monkeypatch.setattr(RowStore, "write", slow)
+    assert np.array_equal(filled(tmp_path, computed).inputs, ROWS)
+    assert 2 <= max(waiting) <= AHEAD + 2
+
+
+@pytest.mark.parametrize("bad", [0, 7])
+def test_a_full_disk_is_raised_and_other_chunks_stay(tmp_path, monkeypatch, bad):
+    def full(path, pieces, write_at=row_store.write_at):
+        if pieces[0][0] == bad * 64 * 60:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_at(path, pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_store, "write_at", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            filled(tmp_path)
+    left = store_in(tmp_path).missing()
+    assert bad in left
+    assert not (tmp_path / "complete").exists()
+    computed = []
+    assert np.array_equal(filled(tmp_path, computed).inputs, ROWS)
+    assert computed == left
+
+
+def test_a_request_to_stop_is_met_after_the_chunk_and_the_next_call_goes_on(tmp_path):
+    computed = []
+
+    def stopping(spans):
+        for made in source(computed)(spans):
+            if len(computed) == 3:
+                progress.request_stop()
+            yield made
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(store_in(tmp_path), stopping)
+    assert computed == [0, 1, 2]
+    assert store_in(tmp_path).missing() == [3, 4, 5, 6, 7]
+    again = []
+    assert np.array_equal(filled(tmp_path, again).inputs, ROWS)
+    assert again == [3, 4, 5, 6, 7]
+
+
+def test_an_error_of_the_source_is_raised_once_its_predecessors_are_written(tmp_path):
+    def failing(spans):
+        yield from source()(spans[:3])
+        raise InputError("an image was expected; got text.")
+
+    with pytest.raises(InputError, match="an image was expected"):
+        fill(store_in(tmp_path), failing)
+    assert store_in(tmp_path).missing() == [3, 4, 5, 6, 7]
+
+
+def test_a_chunk_is_on_the_disk_before_its_line(tmp_path, monkeypatch):
+    """A power cut may lose what is not."""
+    done, fsync, append = [], os.fsync, Journal.append
+    rows = store_in(tmp_path)
+    rows.create()
+    rows.missing()
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), done.append("synchronised")))
+    monkeypatch.setattr(Journal, "append", lambda *a: (done.append("line"), append(*a)))
+    write_chunk(rows, 0)
+    assert done[:2] == ["synchronised", "line"]
+
+
+@pytest.mark.parametrize("harm", ["flip", "line"])
+def test_a_torn_chunk_is_missing(tmp_path, harm):
+    filled(tmp_path)
+    path = tmp_path / {"flip": "inputs.bin", "line": "journal.jsonl"}[harm]
+    content = bytearray(path.read_bytes())
+    if harm == "flip":
+        content[70 * 60] ^= 1
+    else:
+        del content[-10:]
+    path.write_bytes(content)
+    assert store_in(tmp_path).missing() == {"flip": [1], "line": [7]}[harm]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from features import test_row_store as t
+
+fsync, left = os.fsync, [int(sys.argv[2])]
+
+def killing(file):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(file)
+
+os.fsync = killing
+t.filled(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("fsyncs", [10, 15])
+def test_a_killed_process_leaves_whole_chunks_and_the_next_goes_on(tmp_path, fsyncs):
+    tests = os.path.dirname(os.path.dirname(__file__))
+    command = [sys.executable, "-c", KILLED.format(tests=tests), str(tmp_path), str(fsyncs)]
+    ended = subprocess.run(command, cwd=os.path.dirname(tests), capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    rows = store_in(tmp_path)
+    left = rows.missing()
+    assert 0 < len(left) < 8
+    for chunk in {*range(8)} - {*left}:
+        assert np.array_equal(rows.read([*rows.rows(chunk)]), ROWS[[*rows.rows(chunk)]])
+    computed = []
+    assert np.array_equal(filled(tmp_path, computed).inputs, ROWS)
+    assert computed == left
+
+
+def test_two_programs_fill_one_store_and_share_the_work(tmp_path, monkeypatch):
+    """In threads, for two programs: each with its own store, of which only the disk is common."""
+    monkeypatch.setattr(extract, "TURN", 1)
+    both = threading.Barrier(2)
+    computed = ([], [])
+
+    def work(own):
+        def compute(spans):
+            for made in source(own)(spans):
+                if len(own) == 1:
+                    both.wait(PATIENCE)
+                time.sleep(0.02)
+                yield made
+
+        fill(store_in(tmp_path), compute)
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in computed]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = store_in(tmp_path)
+    assert rows.missing() == []
+    assert np.array_equal(rows.inputs, ROWS)
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 8
+    assert {*computed[0], *computed[1]} == {*range(8)}
+    assert len(computed[0]) + len(computed[1]) < 16
+
+
+def test_a_finished_chunk_is_not_written_again(tmp_path):
+    first, second = store_in(tmp_path), store_in(tmp_path)
+    for rows in (first, second):
+        rows.create()
+        rows.missing()
+    write_chunk(first, 0)
+    write_chunk(second, 0, 2 * ROWS[:64])
+    assert second.is_shared
+    assert np.array_equal(second.read(slice(0, 64)), ROWS[:64])
+
+
+def test_each_process_of_a_job_has_a_journal_and_reads_those_of_all(tmp_path):
+    writers = [store_in(tmp_path, process) for process in range(3)]
+    for writer in writers:
+        writer.create()
+    assert [writer.missing() for writer in writers] == [[*range(8)]] * 3
+    for chunk in range(8):
+        write_chunk(writers[chunk % 3], chunk)
+    assert {path.name for path in tmp_path.glob("journal*")} == {
+        "journal.jsonl",
+        "journal-1.jsonl",
+        "journal-2.jsonl",
+    }
+    assert [writer.refresh() for writer in writers] == [[]] * 3
+    assert store_in(tmp_path).missing() == []
+
+
+def test_an_erased_row_is_zeros_and_its_chunk_is_missing(tmp_path):
+    filled(tmp_path)
+    assert not erase(tmp_path, {"of no image"})
+    assert erase(tmp_path, {hash_of(NAMES[70])})
+    rows = store_in(tmp_path)
+    assert rows.missing() == [1]
+    assert not rows.read(70).any()
+    assert np.array_equal(np.delete(rows.inputs, 70, 0), np.delete(ROWS, 70, 0))
+    assert NAMES[70] not in (tmp_path / "examples.txt").read_text()
+
+
+def test_a_program_that_computes_erased_rows_does_not_write_them(tmp_path):
+    rows = store_in(tmp_path)
+    rows.create()
+    rows.missing()
+    write_chunk(rows, 0)
+    erase(tmp_path, {hash_of(NAMES[70])})
+    with pytest.raises(InputError, match="must stay while their features are computed"):
+        write_chunk(rows, 1)
+    assert not rows.read(slice(64, 128)).any()
+    assert store_in(tmp_path).missing() == [*range(1, 8)]
