@@ -4,18 +4,20 @@
     statistics        G, B, n = sum_s (G_s, B_s, n_s)      the sum, over all classes; a class that a component lacks
                                                            counts 0
 
-Both are trees of leaves. A store keeps, adds, removes and exports them in the same way, in the order of their names. A
-component is of statistics if its provenance has the settings of features (solver/statistics.py).
+Both are trees of leaves. A component is of statistics if its provenance has the settings of features.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
+from tangent_jax.composition.component import View
+from tangent_jax.composition.provenance import Provenance, check_one_body, check_same
+from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, about, expect, instance, of_shape
+from tangent_jax.core.checks import InputError, about, of_shape
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body, columns
@@ -29,9 +31,6 @@ from tangent_jax.solver.statistics import (
     check_spread,
     from_tree,
 )
-from tangent_jax.store.files import read_component
-from tangent_jax.store.provenance import Provenance, check_one_body, check_same
-from tangent_jax.store.sums import Mapped, compose
 
 Origins = Mapping[str, Provenance]
 
@@ -39,9 +38,12 @@ Origins = Mapping[str, Provenance]
 class TangentWeights:
     """Components of tangent weights: their composition is the mean."""
 
+    takes_merges: ClassVar[bool] = True
+    """True if other merges than the mean apply."""
+
     def check(self, dw: Tree, origin: Provenance) -> None:
-        """Raises InputError for numbers that differ from the provenance, or are not finite."""
-        check_component(dw, origin)
+        """Raises InputError for other leaves than the provenance names, or numbers that are not finite."""
+        check_leaves_of(dw, origin)
 
     def check_new(self, dw: Tree, origin: Provenance) -> None:
         """`check`, and what takes too long for every read: once, where a component comes in."""
@@ -54,19 +56,25 @@ class TangentWeights:
     def have_own_heads(self, origins: Iterable[Provenance]) -> bool:
         """True if the components have different heads: then only their bodies are summed."""
         origins = [*origins]
-        return len({origin.head for origin in origins}) > 1 or len({o.classes for o in origins if o.classes}) > 1
+        heads = {origin.head for origin in origins}
+        class_sets = {origin.classes for origin in origins if origin.classes}
+        return len(heads) > 1 or len(class_sets) > 1
 
     def summands(self, components: Mapping[str, Tree], origins: Origins) -> Mapping[str, Tree]:
         """The trees that are summed, by name."""
-        return Mapped(components, lambda _, dw: body(dw)) if self.have_own_heads(origins.values()) else components
+        if not self.have_own_heads(origins.values()):
+            return components
+        return View(components, lambda name: body(components[name]))
 
     def sum(self, summands: Mapping[str, Tree]) -> Tree:
         """The composition of the summands."""
-        return compose(summands)
+        return sum_trees(summands)
 
 
 class SumsOfFeatures(TangentWeights):
     """Components of statistics: their composition is the sum."""
+
+    takes_merges = False
 
     def check(self, dw: Tree, origin: Provenance) -> None:
         k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
@@ -77,8 +85,7 @@ class SumsOfFeatures(TangentWeights):
         check_spread(dw, settings_of(origin).sizes(dw["sums"].shape[1]))
 
     def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
-        gram, shape = np.shape(other["gram"]), np.shape(dw["gram"])
-        expect(gram == shape, f"gram of shape {gram}", shape)
+        of_shape("gram", dw["gram"], np.shape(other["gram"]))
 
     def have_own_heads(self, origins: Iterable[Provenance]) -> bool:
         return False
@@ -86,16 +93,16 @@ class SumsOfFeatures(TangentWeights):
     def summands(self, components: Mapping[str, Tree], origins: Origins) -> Mapping[str, Tree]:
         classes = classes_of(origins)
 
-        def wide(name: str, own: Tree) -> Tree:
-            origin = origins[name]
+        def wide(name: str) -> Tree:
+            statistics = components[name]
             with about(f"component {name}"):  # runs in the thread that reads ahead
-                self.check(own, origin)  # another machine may have written the file, past the checks of `add`
-            return widen(own, origin.classes, classes)
+                self.check(statistics, origins[name])  # another machine may have written it
+            return widen(statistics, origins[name].classes, classes)
 
-        return Mapped(components, wide)
+        return View(components, wide)
 
     def sum(self, summands: Mapping[str, Tree]) -> Tree:
-        return compose(summands, dict.fromkeys(summands, 1.0))
+        return sum_trees(summands, dict.fromkeys(summands, 1.0))
 
 
 def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
@@ -105,19 +112,19 @@ def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
     'TangentWeights'
     """
     first = next(iter(origins), None)
-    first = None if first is None else instance("the Provenance of each component", first, Provenance)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
 
 
-def check_component(dw: Tree, provenance: Provenance) -> None:
-    """Raises InputError for a component that is empty, not finite, or with other leaves than its provenance names."""
+def check_leaves_of(dw: Tree, provenance: Provenance) -> None:
+    """Raises InputError for tangent weights that are empty, not finite, or of other leaves than their provenance."""
     leaves = trees.leaves(dw)
-    do = "Add what finetune or private wrote"
-    expect(leaves, "a component with leaves", "none", do)
     differing = sorted({*leaves} ^ {*provenance.subset})
-    expect(not differing, "the leaves that the provenance names", f"a difference in {differing[:1]}", do)
+    if not leaves or differing:
+        got = f"a difference in {differing[0]}" if leaves else "none"
+        raise InputError(f"a component must have the leaves that its provenance names; got {got}")
     for path, leaf in leaves.items():
-        expect(np.isfinite(np.asarray(leaf, np.float32)).all(), f"{path} finite", "NaN or infinity", do)
+        if not np.isfinite(np.asarray(leaf, np.float32)).all():
+            raise InputError(f"{path} must be finite; got NaN or infinity")
 
 
 def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
@@ -126,24 +133,27 @@ def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenanc
     If heads differ, the bodies are compared.
     """
     if provenance.head != first.head:
-        dw, other = body(dw), body(other)
-    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in trees.leaves(other).items()}
-    differing = sorted({*trees.leaves(dw)} ^ {*shapes})
-    expect(not differing, "the leaves of the others", f"a difference in {differing[:1]}")
-    for path, leaf in trees.leaves(dw).items():
-        shape, dtype = shapes[path]
-        of_shape(path, leaf, shape)
-        expect(leaf.dtype == dtype, f"{path} in {dtype}, as the others", leaf.dtype, "Cast it first")
+        dw = body(dw)
+        other = body(other)
+    leaves = trees.leaves(dw)
+    others = trees.leaves(other)
+    differing = sorted({*leaves} ^ {*others})
+    if differing:
+        raise InputError(f"a component must have the leaves of the others; got a difference in {differing[0]}")
+    for path, leaf in leaves.items():
+        of_shape(path, leaf, others[path].shape)
+        if leaf.dtype != others[path].dtype:
+            raise InputError(f"{path} must be in {others[path].dtype}, as the others; got {leaf.dtype}. Cast it first")
 
 
 def check_summable(origins: Origins, new: Provenance) -> None:
     """Raises InputError for a component of another body, or with another head for the same classes."""
     first = next(iter(origins.values()), new)
-    check_one_body("Store.add", first, new)
+    check_one_body(first, new)
     if new.classes and first.head != new.head:
         for other in origins.values():
             if other.classes == new.classes:
-                check_same("Store.add", other, new)
+                check_same(other, new)
 
 
 def composition(components: Mapping[str, Tree], origins: Origins) -> Tree:
@@ -164,35 +174,29 @@ class SumOfComponents(Statistics):
         try:
             return super().system(settings)
         except InputError:
-            for name, own in self.components.items():
+            for name, statistics in self.components.items():
                 with about(f"component {name}"):
-                    kind_of([self.origins[name]]).check_new(own, self.origins[name])
+                    SumsOfFeatures().check_new(statistics, self.origins[name])
             raise
 
 
 def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistics:
     """The sum of components of statistics; InputError for tangent weights."""
-    do = "Compose them"
-    expect(all(origin.features for origin in origins.values()), "statistics", "tangent weights", do)
-    total, first = composition(components, origins), next(iter(origins.values()))
-    settings = settings_of(first)
-    sizes, source = settings.sizes(total["sums"].shape[1]), settings.identity(first.anchor)
-    own = from_tree(total, classes_of(origins), sizes, source)
-    return SumOfComponents(**vars(own), components=components, origins=origins)
-
-
-def check_file(path: Path, name: str) -> None:
-    """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
-    dw, metadata = read_component(path, check=False)
-    origin = Provenance.from_json(metadata.get("provenance", ""), name)
-    with about(f"component {name}"):
-        kind_of([origin]).check_new(dw, origin)
+    settings = [settings_of(origins[name]) if name in origins else None for name in components]
+    if not settings or settings[0] is None or None in settings:
+        raise InputError("components must be statistics, at least one; got tangent weights or none. Compose them")
+    first = origins[min(components)]
+    total = composition(components, origins)
+    sizes = settings[0].sizes(total["sums"].shape[1])
+    source = settings[0].identity(first.anchor)
+    summed = from_tree(total, classes_of(origins), sizes, source)
+    return SumOfComponents(**vars(summed), components=components, origins=origins)
 
 
 def settings_of(origin: Provenance) -> FeatureSettings:
     """The feature settings of a component of statistics."""
-    expect(origin.features is not None, "a component of statistics", "tangent weights")
-    assert origin.features is not None
+    if origin.features is None:
+        raise InputError("components must be statistics; got tangent weights. Compose them")
     return origin.features
 
 
@@ -201,12 +205,14 @@ def classes_of(origins: Origins) -> tuple[str, ...]:
     return tuple(sorted({name for origin in origins.values() for name in origin.classes}))
 
 
-def widen(own: Tree, classes: tuple[str, ...], every: tuple[str, ...]) -> Tree:
+def widen(statistics: Tree, classes: tuple[str, ...], every: tuple[str, ...]) -> Tree:
     """Statistics over `classes` as statistics over `every` class; the other classes count no example."""
     if classes == every:
-        return own
-    at = columns(every, classes)
-    wide = {name: np.zeros((len(every), *own[name].shape[1:]), own[name].dtype) for name in ("counts", "sums")}
-    for name, leaf in wide.items():
-        leaf[at] = own[name]
-    return {**own, **wide}
+        return statistics
+    chosen = columns(every, classes)
+    wide = {}
+    for name in ("counts", "sums"):
+        leaf = statistics[name]
+        wide[name] = np.zeros((len(every), *leaf.shape[1:]), leaf.dtype)
+        wide[name][chosen] = leaf
+    return {**statistics, **wide}
