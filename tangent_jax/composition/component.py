@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tangent_jax.composition.provenance import Provenance
+from tangent_jax.composition.origin import Origin
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.solver.curvature import Curvature
@@ -25,7 +25,7 @@ class Component:
     """
 
     dw: Tree
-    provenance: Provenance | None = None
+    provenance: Origin | None = None
     factors: Curvature | None = None
 
 
@@ -33,7 +33,7 @@ class Components(Mapping[str, Component]):
     """Named components. A store is one that reads them from disk."""
 
     @property
-    def origins(self) -> Mapping[str, Provenance]:
+    def origins(self) -> Mapping[str, Origin]:
         """The provenance of each component that has one, by name."""
         origins = {name: component.provenance for name, component in self.items()}
         return {name: origin for name, origin in origins.items() if origin is not None}

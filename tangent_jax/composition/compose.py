@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tangent_jax.composition.component import Component, Components, as_components
 from tangent_jax.composition.kinds import check_summable, composition, kind_of, statistics_of
-from tangent_jax.composition.provenance import Provenance
+from tangent_jax.composition.origin import Origin
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -50,13 +50,13 @@ def statistics(components: Given) -> Statistics:
     return statistics_of(named.trees, checked_origins(named))
 
 
-def checked_origins(components: Components) -> Mapping[str, Provenance]:
+def checked_origins(components: Components) -> Mapping[str, Origin]:
     """The provenance of each component, if all have one, else none; InputError if two cannot be summed."""
     origins = dict(components.origins)
     if len(origins) not in (0, len(components)):
         without = sorted({*components} - {*origins})
         raise InputError(f"components must have their provenance, or none of them; got {without[0]} without")
-    checked: dict[str, Provenance] = {}
+    checked: dict[str, Origin] = {}
     for name, origin in origins.items():
         check_summable(checked, origin)
         checked[name] = origin

@@ -14,13 +14,14 @@ from typing import ClassVar
 import numpy as np
 
 from tangent_jax.composition.component import View
-from tangent_jax.composition.provenance import Provenance, check_one_body, check_same
+from tangent_jax.composition.origin import Origin, check_one_body, check_same
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, of_shape
+from tangent_jax.core.names import columns
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
-from tangent_jax.models.heads import body, columns
+from tangent_jax.models.heads import body
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.solver.statistics import (
     Settings,
@@ -32,7 +33,7 @@ from tangent_jax.solver.statistics import (
     from_tree,
 )
 
-Origins = Mapping[str, Provenance]
+Origins = Mapping[str, Origin]
 
 
 class TangentWeights:
@@ -41,19 +42,19 @@ class TangentWeights:
     takes_merges: ClassVar[bool] = True
     """True if other merges than the mean apply."""
 
-    def check(self, dw: Tree, origin: Provenance) -> None:
+    def check(self, dw: Tree, origin: Origin) -> None:
         """Raises InputError for other leaves than the provenance names, or numbers that are not finite."""
         check_leaves_of(dw, origin)
 
-    def check_new(self, dw: Tree, origin: Provenance) -> None:
+    def check_new(self, dw: Tree, origin: Origin) -> None:
         """`check`, and what takes too long for every read: once, where a component comes in."""
         self.check(dw, origin)
 
-    def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
+    def check_beside(self, dw: Tree, origin: Origin, other: Tree, first: Origin) -> None:
         """Raises InputError for shapes or dtypes that differ from those of another component."""
         check_shapes(dw, origin, other, first)
 
-    def have_own_heads(self, origins: Iterable[Provenance]) -> bool:
+    def have_own_heads(self, origins: Iterable[Origin]) -> bool:
         """True if the components have different heads: then only their bodies are summed."""
         origins = [*origins]
         heads = {origin.head for origin in origins}
@@ -76,18 +77,18 @@ class SumsOfFeatures(TangentWeights):
 
     takes_merges = False
 
-    def check(self, dw: Tree, origin: Provenance) -> None:
+    def check(self, dw: Tree, origin: Origin) -> None:
         k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
         check_lengths(dw, settings_of(origin).sizes(k))
 
-    def check_new(self, dw: Tree, origin: Provenance) -> None:
+    def check_new(self, dw: Tree, origin: Origin) -> None:
         self.check(dw, origin)
         check_spread(dw, settings_of(origin).sizes(dw["sums"].shape[1]))
 
-    def check_beside(self, dw: Tree, origin: Provenance, other: Tree, first: Provenance) -> None:
+    def check_beside(self, dw: Tree, origin: Origin, other: Tree, first: Origin) -> None:
         of_shape("gram", dw["gram"], np.shape(other["gram"]))
 
-    def have_own_heads(self, origins: Iterable[Provenance]) -> bool:
+    def have_own_heads(self, origins: Iterable[Origin]) -> bool:
         return False
 
     def summands(self, components: Mapping[str, Tree], origins: Origins) -> Mapping[str, Tree]:
@@ -105,7 +106,7 @@ class SumsOfFeatures(TangentWeights):
         return sum_trees(summands, dict.fromkeys(summands, 1.0))
 
 
-def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
+def kind_of(origins: Iterable[Origin]) -> TangentWeights:
     """The kind of these components: its methods check that they fit, and sum them.
 
     >>> type(tj.store.kind_of(demo.store().origins.values())).__name__
@@ -115,7 +116,7 @@ def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
 
 
-def check_leaves_of(dw: Tree, provenance: Provenance) -> None:
+def check_leaves_of(dw: Tree, provenance: Origin) -> None:
     """Raises InputError for tangent weights that are empty, not finite, or of other leaves than their provenance."""
     leaves = trees.leaves(dw)
     differing = sorted({*leaves} ^ {*provenance.subset})
@@ -127,7 +128,7 @@ def check_leaves_of(dw: Tree, provenance: Provenance) -> None:
             raise InputError(f"{path} must be finite; got NaN or infinity")
 
 
-def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenance) -> None:
+def check_shapes(dw: Tree, provenance: Origin, other: Tree, first: Origin) -> None:
     """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
 
     If heads differ, the bodies are compared.
@@ -146,7 +147,7 @@ def check_shapes(dw: Tree, provenance: Provenance, other: Tree, first: Provenanc
             raise InputError(f"{path} must be in {others[path].dtype}, as the others; got {leaf.dtype}. Cast it first")
 
 
-def check_summable(origins: Origins, new: Provenance) -> None:
+def check_summable(origins: Origins, new: Origin) -> None:
     """Raises InputError for a component of another body, or with another head for the same classes."""
     first = next(iter(origins.values()), new)
     check_one_body(first, new)
@@ -193,7 +194,7 @@ def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistic
     return SumOfComponents(**vars(summed), components=components, origins=origins)
 
 
-def settings_of(origin: Provenance) -> FeatureSettings:
+def settings_of(origin: Origin) -> FeatureSettings:
     """The feature settings of a component of statistics."""
     if origin.features is None:
         raise InputError("components must be statistics; got tangent weights. Compose them")
