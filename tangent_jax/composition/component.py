@@ -1,8 +1,8 @@
 """A component: what one contributor or shard has learnt, as a value that composes with others of its anchor.
 
-    dw          the tangent weights of one training, or the sufficient statistics of one data set
-    provenance  the anchor, configuration and data that it comes from; None: nothing is known, and nothing is checked
-    factors     its Kronecker factors (`tj.solver.make_curvature`), which merges by curvature need
+dw          the tangent weights of one training, or the sufficient statistics of one data set
+provenance  the anchor, configuration and data that it comes from; None: nothing is known, and nothing is checked
+factors     its Kronecker factors (`tj.solver.make_curvature`), which merges by curvature need
 """
 
 import dataclasses

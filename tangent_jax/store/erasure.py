@@ -130,7 +130,7 @@ def own_images(store: Store, names: Iterable[str], unseen: Iterable[tuple[str, s
 def has_its_weights(store: Store, name: str) -> bool:
     """True if a component's numbers are those of the journal, and so of its seal; False if it is damaged."""
     with contextlib.suppress(InputError):
-        return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
+        return trees.fingerprint(store.read_tree(name)) == store.state.components[name]["weights"]
     return False
 
 

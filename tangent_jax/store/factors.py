@@ -46,7 +46,9 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
         anchor = metadata["anchor"]
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"{where} must hold the factors of a component; got another file") from error
-    return Curvature(kernels, blocks, count, tuple(sorted(layouts.items())), anchor, sums, tuple(sorted(biases.items())))
+    return Curvature(
+        kernels, blocks, count, tuple(sorted(layouts.items())), anchor, sums, tuple(sorted(biases.items()))
+    )
 
 
 def write_factors(path: str | os.PathLike, factors: Curvature) -> None:

@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tangent_jax.composition.component import View
+from tangent_jax.composition.kinds import composition, kind_of
+from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import expect
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
@@ -21,14 +24,11 @@ from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
-from tangent_jax.store.kinds import composition, kind_of
 from tangent_jax.store.plans import RemovalPlan, contents
-from tangent_jax.store.provenance import check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.state import removal_text, timestamp
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import Mapped
 
 
 def remove(
@@ -142,7 +142,7 @@ def check_fits(store: Store, plan: RemovalPlan) -> None:
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
     """Raises InputError for a component that does not fit the store, or still depends on removed content."""
     for name, new in retrained.items():
-        check_one_body("remove", store.provenance(name), new.provenance)
+        check_one_body(store.provenance(name), new.provenance)
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
@@ -172,7 +172,7 @@ def commit(
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
         origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
-        left = Mapped(now, lambda _, entry: store.read_checked(store.file("components", entry), entry))
+        left = View(now, lambda name: store.read_checked(store.file("components", now[name]), now[name]))
         composed = store.write("composed", composition(left, origins)) if now else {}
         # From here on nothing refuses the plan: only now traces go, and the receipt and the commit follow at once.
         traces = erase(store, plan, cache)
