@@ -13,7 +13,7 @@ from experiments.shared import search
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define("certificate", "passes", "search_anchor", **SEARCH, blocks=["1", "7"], method=["fc", "nlft", "taft"])
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, dataset=["digits"], penalty=["1e-3", "1e-2", "0.1"], out="out/table1")
@@ -51,7 +51,8 @@ def main() -> None:
         columns |= {f"NLFT-{blocks}": ("nlft", blocks)} if "nlft" in methods else {}
         if "taft" in methods:
             columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
-    require(columns, "table1", f"--blocks of at most {depth}, the model's", ",".join(F.blocks))
+    if not columns:
+        raise InputError(f"--blocks must be at most {depth}, the model's number; got {','.join(F.blocks)}")
     table: dict[str, dict[str, dict]] = {}
     for spec, dataset in sets.items():
         # The longest tail first: the inputs of shorter ones are computed from its cache, not from the images.

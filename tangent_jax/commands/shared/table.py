@@ -212,14 +212,6 @@ TABLE: dict[str, partial] = {
         "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
         default=None,
     ),
-    "farm": flag("enum", "Train components with --workers through submitit.", ["slurm", "local"], default=None),
-    "workers": flag("integer", "Number of workers of --farm.", low=1, default=None),
-    "farm_options": flag(
-        "list",
-        "submitit's parameters, as KEY=VALUE,...; --farm=slurm: partition, time (minutes), gpus_per_node, mem, ...; "
-        "--farm=local: timeout_min.",
-        default=[],
-    ),
     "worker": flag("string", "I/N: only train the components of worker I (from 0) of N; unset: compose.", default=None),
     "out": flag("string", "Folder or URL of result.json and pictures."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
