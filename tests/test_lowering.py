@@ -22,7 +22,7 @@ import tangent_jax as tj
 from experiments.shared import steps
 from tangent_jax.core import trees
 from tangent_jax.linear import cg
-from tangent_jax.models.load import FAMILIES
+from tangent_jax.pretrained.load import FAMILIES
 from tangent_jax.rules import attention, cudnn
 from tangent_jax.rules.probe import product
 from tangent_jax.solver import passes

@@ -231,7 +231,7 @@ def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[
     dataset = tj.open_dataset(F.dataset)
     if dataset.classes != classes:
         raise InputError(f"--dataset must have the classes {', '.join(classes)[:60]}; got those of {dataset.name}")
-    test = predict.features(left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
+    test = tj.extract(predict, left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
     accuracy = tj.evaluate(predict, dw, test)
     print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
     return {dataset.name: accuracy}

@@ -23,12 +23,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
-from tangent_jax.io import placement
+from tangent_jax.features.filling import run_size, run_trunk
 from tangent_jax.linear.jacobian import Fresh, keep
-from tangent_jax.models.filling import run_size, run_trunk
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.solver import passes

@@ -149,7 +149,7 @@ class Method:
             return [*fitted.values()]
         widened = []
         for name, fit in fitted.items():
-            own_classes = tj.models.classes_in(data.take(rows[name]), classes)
+            own_classes = data.take(rows[name]).classes_in(classes)
             widened.append(fit._replace(dw=tj.models.widen(self.predict, classes, fit.dw, own_classes)))
         return widened
 
