@@ -22,8 +22,9 @@ from pathlib import Path
 
 import tangent_jax as tj
 from experiments.shared.recipes import RECIPES, agreement, as_zip, chosen_of
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define, path_of
+from tangent_jax.commands.shared.flags import F, path_of
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop, progress_bar

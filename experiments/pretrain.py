@@ -13,8 +13,9 @@ from jax.tree_util import Partial
 
 import tangent_jax as tj
 from experiments.shared import schemes
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import InputError
 
 define("seed", epochs=12, batch_size=128, images=50_000, out="out/pretrain")

@@ -33,9 +33,10 @@ import jax.numpy as jnp
 import tangent_jax as tj
 from experiments.shared import operations, timing
 from experiments.shared.agreement import relative, values
+from experiments.shared.table import define
 from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define, listed, numbers
+from tangent_jax.commands.shared.flags import F, listed, numbers
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop

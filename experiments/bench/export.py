@@ -18,9 +18,10 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.table import define
 from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define, listed, numbers, path_of
+from tangent_jax.commands.shared.flags import F, listed, numbers, path_of
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.serving import flat, serve

@@ -25,8 +25,9 @@ import numpy as np
 from PIL import Image
 
 import tangent_jax as tj
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, plan
-from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import placement
 from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
 from tangent_jax.features import CachedRows

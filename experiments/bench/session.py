@@ -25,9 +25,10 @@ import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import moved
 from experiments.shared.folds import FOLDS, choose_by_folds, dual_scores, folds_of
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
-from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, numbers
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity

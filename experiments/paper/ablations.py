@@ -15,8 +15,9 @@ from typing import Any
 
 import tangent_jax as tj
 from experiments.shared import search
+from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 
@@ -53,7 +54,7 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
 
 
 def main() -> None:
-    if "cls" in F.only and not setup.has_class_token():
+    if "cls" in F.only and not search.has_class_token():
         raise InputError(f"--only must be without cls for a network without a class token; got {F.weights}")
     wanted = {which: columns(which) for which in listed("only", TITLES)}
     runs = Runs(command.out_folder() / "runs.jsonl")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.shared import search
+from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, SEARCH, TRAINING, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError

@@ -28,9 +28,10 @@ import tangent_jax as tj
 from experiments.report.claims import CLAIMS
 from experiments.report.findings import Claim
 from experiments.report.sections import Section, as_html, as_markdown
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import MODEL, F, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity

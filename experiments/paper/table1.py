@@ -10,8 +10,9 @@ import sys
 
 import tangent_jax as tj
 from experiments.shared import search
+from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 
@@ -24,7 +25,7 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
     """The recipes to search for one column of the table: learning rates, or penalties of the optimum."""
-    tokens = (False, True) if setup.has_class_token() else (False,)
+    tokens = (False, True) if search.has_class_token() else (False,)
     searched = F.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
     name, values = ("learning_rate", "lr") if solver == "adam" else ("penalty", "penalty")

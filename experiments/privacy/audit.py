@@ -20,9 +20,10 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared.breaks import BREAKS, break_mechanism
+from experiments.shared.table import define
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import codes, command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F
 from tangent_jax.core.checks import InputError
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared import titles
 from experiments.shared.sharded import attack_removed, outputs_of
-from tangent_jax.commands.shared import command, plots, titles
-from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F
 from tangent_jax.commands.shared.shards import Method, make_method, steady
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError

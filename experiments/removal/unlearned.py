@@ -17,11 +17,13 @@ import time
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared import titles
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, positive
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.io.progress import progress_bar

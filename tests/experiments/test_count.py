@@ -9,9 +9,9 @@ from run_binary import run
 import tangent_jax as tj
 from experiments.count import asks_a_method, asks_a_type
 from experiments.shared.defined import binaries, defined
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import FIELD_OF
-from tangent_jax.commands.shared.table import TABLE
 
 
 def test_every_flag_is_of_the_table_and_has_its_help_everywhere():

@@ -6,7 +6,7 @@ values that a binary allows, the first as default (`method=("taft", "nlft")`).
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, st
 """The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
 SPLITS = ("train", "validation", "test")
 """The flags that name the folder of each split, of the binaries that read one data set."""
-SEARCH: dict[str, Any] = {"search_epochs": 30, "lr": ["1e-3", "1e-4"], "seed": ["0", "1", "2"]}
-"""The flags that `search.measure` reads."""
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")
 """The flags that `shards.Method` reads, of one model; the defaults are SHARDED_DEFAULTS."""
 SHARDED = (*SINGLE, "lr_nlft", "sharding", "owners", "concentration", "at_once")
@@ -108,12 +106,12 @@ def check_effects() -> None:
                 raise InputError(f"--{name} has an effect only with {wanted}; got --{other}={got}")
 
 
-def define(*names: str, **defaults: Any) -> None:
+def define(*names: str, table: Mapping[str, partial] = TABLE, **defaults: Any) -> None:
     """Defines the flags named and those in `defaults`, which override the table's; a partial replaces its row."""
     fields = vars(tj.Recipe())
     splits = SPLITS if "dataset" in names or isinstance(defaults.get("dataset"), str) else ()
     for name in dict.fromkeys([*names, *splits, *defaults]):
-        make = defaults.pop(name) if isinstance(defaults.get(name), partial) else TABLE[name]
+        make = defaults.pop(name) if isinstance(defaults.get(name), partial) else table[name]
         default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}
         if isinstance(defaults.get(name), tuple):

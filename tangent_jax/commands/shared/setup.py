@@ -84,11 +84,6 @@ def pretrained(weights: str) -> tj.Pretrained:
     return tj.load(weights, F.architecture, F.ignore_config)
 
 
-def has_class_token() -> bool:
-    """True if a network of --weights can get a new class token (CLS=T)."""
-    return hasattr(pretrained(F.weights).model, "with_class_token")
-
-
 def train_images(dataset: Dataset) -> Examples:
     """The training images; with --leave_out_anchor_images without those on which the anchor was fine-tuned."""
     if "leave_out_anchor_images" not in F or not F.leave_out_anchor_images:
