@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define
+from experiments.shared import titles
+from experiments.shared.table import define
+from tangent_jax.commands.shared import codes, command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, MODEL, F
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define(*MODEL, *CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
 METHODS = {"FC": "fc", "NLFT-1": "nlft", "TAFT-1": "taft"}
@@ -19,7 +21,8 @@ EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TA
 
 def main() -> None:
     dataset, n = setup.open_tested(F.dataset), F.shards
-    require(n <= len(dataset.train), "flags", f"--shards of at most {len(dataset.train)} images", n)
+    if n > len(dataset.train):
+        raise InputError(f"--shards must be at most {len(dataset.train)}, the number of images; got {n}")
     rows: list[tuple[str, str, float]] = []
 
     def fit_whole(name: str, method: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""A farm whose workers are killed at random moments ends with the bits of one process: the long form of test_farm.py.
+"""Workers killed at random moments end with the bits of one process: the long form of test_workers.py.
 
     python tests/farm_kills.py FOLDER --kills=5 --workers=4 --span=5 [flags of tangent-jax compose]
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, setup, titles
+from experiments.shared import titles
+from tangent_jax.commands.shared import command, plots, setup
 from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import trees
@@ -20,6 +21,11 @@ from tangent_jax.data import Dataset
 
 FIELDS = ("learning_rate", "penalty", "reset", "new_class_token")
 """The fields of a recipe that tables search."""
+
+
+def has_class_token() -> bool:
+    """True if a network of --weights can get a new class token (CLS=T)."""
+    return hasattr(setup.pretrained(F.weights).model, "with_class_token")
 
 
 def measure(

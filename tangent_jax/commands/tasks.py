@@ -35,12 +35,12 @@ from tangent_jax.commands.shared.flags import (
     listed,
     numbers,
     only_with,
+    path_of,
     positive,
 )
 from tangent_jax.commands.shared.joint import fit_jointly
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import expand_path
 from tangent_jax.solver import choose_settings, make_statistics, map_once, rows_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
@@ -81,10 +81,8 @@ class Tasks:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.method, self.on_test = method, on_test
         self.tasks = {task.name: task for task in open_tasks(method, on_test, rate)}
-        do = "Rename one"
-        require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
-        self.store = tj.Store(expand_path("flags, --store", F.store) / title)
+        self.store = tj.Store(path_of("store") / title)
         with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
@@ -115,8 +113,9 @@ class Tasks:
 
 def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
     """The tasks of --dataset, each with its head in --head."""
-    specs, do = listed("dataset"), "Name one for each data set, or none"
-    require(len(F.head) in (0, len(specs)), "tasks", f"{len(specs)} files in --head", len(F.head), do)
+    specs = listed("dataset")
+    if F.head and len(F.head) != len(specs):
+        raise InputError(f"--head must be one file for each of the {len(specs)} data sets, or none; got {len(F.head)}")
     heads = [{"head": path} for path in F.head] or [{}] * len(specs)
     return [open_task(s, on_test, {**rate, **own, "method": method}) for s, own in zip(specs, heads, strict=True)]
 
@@ -250,12 +249,15 @@ def draw(ratios: Mapping[str, list[float]]) -> None:
 
 def main() -> None:
     listed("merge", tj.store.MERGES)
-    require(len(listed("dataset")) >= 2, "tasks", "two data sets or more in --dataset", len(F.dataset))
+    if len(listed("dataset")) < 2:
+        raise InputError(f"--dataset must be two data sets or more; got {len(F.dataset)}")
     names = [dataset.name for dataset in setup.open_datasets().values()]
-    require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
+    if F.negate not in (None, *names):
+        raise InputError(f"--negate must be one of {', '.join(names)}; got {F.negate}")
     positive("merge_penalty")
     methods = listed("method", ["taft", "soup", *ADDITIVE])
-    require(F.negate is None or "taft" in methods, "tasks", "taft in --method beside --negate", ",".join(methods))
+    if F.negate is not None and "taft" not in methods:
+        raise InputError(f"--negate needs taft in --method; got {','.join(methods)}")
     groups: dict[str, Tasks] = {}
     table, chosen = frozen()
     if "soup" in methods:

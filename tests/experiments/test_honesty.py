@@ -198,13 +198,12 @@ def test_what_is_removed_is_in_no_mean():
     """forget's curve: after k shards leave, no mean, SISA's neither, holds what they answered."""
     body = """
 import types
-module.Method = None
 labels = np.zeros(4, int)
-def outputs(store): return np.array(store)
 # each shard answers wrongly but the last one in every order is right: what is left must decide
 def main():
     values = np.stack([np.tile([0.0, 1.0], (4, 1))] * 9 + [np.tile([100.0, 0.0], (4, 1))])
-    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(targets=labels))
+    module.outputs_of = lambda method, store: values
+    method = types.SimpleNamespace(test=types.SimpleNamespace(targets=labels))
     curve, _ = module.dropping(method, list(range(10)), values)
     asked.append(curve)
 module.main = main
