@@ -37,16 +37,16 @@ def main() -> None:
     recipe, predict, train, test = [fit_whole(name, method) for name, method in METHODS.items()][-1]
     parts = {f"shard {s + 1}": part for s, part in enumerate(tj.shards.uniform(len(train), n, F.seed))}
 
-    def fit_shard(name: str, title: str) -> trees.Tree:
+    def fit_shard(name: str, title: str) -> tj.Component:
         with tj.show_progress(title):
-            return recipe.for_shard(name).fit(predict, train, parts[name]).dw
+            return tj.Component(recipe.for_shard(name).fit(predict, train, parts[name]).dw)
 
     gone = f"shard {n}"
     components = {name: fit_shard(name, name) for name in parts}
-    survivors = tj.compose({name: dw for name, dw in components.items() if name != gone})
+    survivors = tj.compose({name: component for name, component in components.items() if name != gone})
     never = tj.compose({name: fit_shard(name, f"{name} again") for name in parts if name != gone})
     exact = trees.fingerprint(survivors) == trees.fingerprint(never)
-    alone = [tj.evaluate(predict, dw, test) for dw in components.values()]
+    alone = [tj.evaluate(predict, component.dw, test) for component in components.values()]
     added, left = (tj.evaluate(predict, dw, test) for dw in (tj.compose(components), survivors))
     rows += [
         ("one shard", f"mean of {n} tangents, each trained on 1/{n} of the images", float(np.mean(alone))),

@@ -60,7 +60,7 @@ def by_component() -> None:
     whole = float(np.mean(total.argmax(-1) == labels))
     # the model is linear in dw, so the mean of outputs is the output of the mean
     without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
-    components = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
+    components = np.stack([ravel_pytree(store[name].dw)[0] for name in store]).astype(np.float64)
     moved, relative = movements(components @ components.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved": (moved.mean(0).tolist(), moved.std(0).tolist())}

@@ -81,7 +81,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     """
     copy, gone = tj.Store(where), [*source][1::2]
     for name in source:
-        copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))
+        copy.add(name, source[name].dw, dataclasses.replace(source.provenance(name), folders=()))
     receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = copy.verify() + copy.verify_receipt(receipt.path)
@@ -105,7 +105,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     # the time of one request: the first shard again, compiled, against the paragon without compilation
     first = dict([next(iter(left.items()))])
     seconds = float(np.median([steady(method.fit(first, None)[0]) for _ in range(3)]))
-    after = tj.compose({name: fitted.dw for name, fitted in zip(left, retrained, strict=True)})
+    after = tj.compose([tj.Component(fitted.dw) for fitted in retrained])
     models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
     score = {name: method.accuracy(dw) for name, dw in models.items()}
     bounds = [

@@ -66,7 +66,7 @@ def run(
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
                 fitted = tj.store.Shards(predict, train, recipe, named).fit()
-                dw = tj.compose({part: own.dw for part, own in fitted.items()})
+                dw = tj.compose([tj.Component(shard.dw) for shard in fitted.values()])
             else:
                 dw = recipe.fit(predict, train).dw
         accuracy = tj.evaluate(predict, dw, measured)

@@ -9,7 +9,7 @@ from tangent_jax.core.notation import Tree
 
 def outputs_of(method: Method, store: tj.Store) -> np.ndarray:
     """The outputs of every component of a store on the test images, "s n c"."""
-    return np.stack([tj.outputs(method.predict, store[name], method.test.inputs) for name in store])
+    return np.stack([tj.outputs(method.predict, store[name].dw, method.test.inputs) for name in store])
 
 
 def attack_removed(

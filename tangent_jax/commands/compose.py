@@ -41,7 +41,6 @@ from tangent_jax.commands.shared.shards import Method, make_method, shard_counts
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
-from tangent_jax.core.notation import Tree
 from tangent_jax.io import hosts
 from tangent_jax.solver import MappedOnce
 
@@ -135,14 +134,14 @@ def composed(
 ) -> dict[str, float]:
     """The accuracies of a method's components: composed by each merge, and alone; chosen ridges go to `penalties`."""
     store = method.store(divided, title_of(method, count), with_factors(method))
-    components, factors = method.components(store)
+    components = method.components(store)
     row = {name: method.accuracy(tj.compose(left(components)))}
     for how in merges_of(method):
         chosen = {}
         if how in tj.store.WEIGHTED:
             chosen["penalty"] = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
-        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, **chosen))
-    row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), how, **chosen))
+    row[f"{name}_single"] = float(np.mean([method.accuracy(components[part].dw) for part in components]))
     return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
 
 
@@ -242,14 +241,14 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
                     "--worker, or give one --lr and --rank"
                 )
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
-            runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
+            runs.add(key, method.accuracy(tj.compose([tj.Component(fit.dw) for fit in fitted])))
         accuracies[i] = runs.done[key]
     best = max(accuracies, key=lambda i: accuracies[i])
     print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in accuracies.items()), file=sys.stderr)
     return {"chosen": grid[best], "searched": len(grid), "tried": tried}
 
 
-def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
+def left(components: Mapping[str, tj.Component]) -> dict[str, tj.Component]:
     """The components that --left keeps, by a seeded shuffle; all by default."""
     count = len(components)
     order = np.random.default_rng([F.seed, 9]).permutation(count)[: max(1, round(F.left * count))]
@@ -269,9 +268,9 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
         title, method = title_of(method, count), method.held_out()
         store, on = method.store(method.divide(count), title, factors=True), method.test
     tried = {}
-    components, factors = method.components(store)
+    components = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = tj.store.Merger(left(components), factors, how)
+        merger = tj.store.Merger(left(components), how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
         tried[penalty] = tj.solver.fitted_beta(logits, None, on.targets)[1]
@@ -290,7 +289,7 @@ def validation(method: Method) -> tj.Features | None:
 def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy; chosen on validation images if there are some besides test, else on train."""
     on = validation(method) or method.train
-    components, _ = method.components(store)
+    components = method.components(store)
     chosen = tj.store.greedy_soup(components, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: components[name] for name in chosen}))
 

@@ -241,7 +241,7 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     """(predictor, classes, tangent weights) of all components, composed by --merge and --head."""
     if F.head == "union":
         joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)
-        dw = tj.merge(joined.components, joined.factors, F.merge, F.merge_penalty)
+        dw = tj.merge(joined.components, F.merge, F.merge_penalty)
         return joined.predict, joined.classes, dw
     name = F.head or min(store)
     origin = store.provenance(name)
@@ -251,7 +251,7 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
         return tj.store.predictor_of(origin, name, F.weights), total.classes, head
     if F["settings"].present:
         raise InputError("--settings has an effect only on statistics; the store has tangent weights")
-    own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
+    own = {"head": store[name].dw["head"]} if F.head and "head" in store[name].dw else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
 

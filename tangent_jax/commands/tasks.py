@@ -86,21 +86,16 @@ class Tasks:
         with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
-        self.single = {name: task.accuracy(self.store[name]) for name, task in self.tasks.items()}
+        self.single = {name: task.accuracy(self.store[name].dw) for name, task in self.tasks.items()}
 
     @property
-    def bodies(self) -> Mapping[str, Tree]:
-        """The tangent weights of each of these tasks, without its head."""
-        return {name: tj.models.body(self.store[name]) for name in self.tasks}
-
-    @property
-    def factors(self) -> Mapping[str, tj.solver.Curvature]:
-        """The factors of each task's body."""
-        return {name: tj.store.body_factors(self.store.factors(name)) for name in self.tasks}
+    def bodies(self) -> dict[str, tj.Component]:
+        """The component of each of these tasks, without its head."""
+        return {name: body_of(self.store[name]) for name in self.tasks}
 
     def accuracies(self, body: Tree) -> dict[str, float]:
         """The accuracy of each task with this body and its own head."""
-        return {name: task.accuracy({**self.store[name], **body}) for name, task in self.tasks.items()}
+        return {name: task.accuracy({**self.store[name].dw, **body}) for name, task in self.tasks.items()}
 
     def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
         """The accuracy of each task relative to its single model's."""
@@ -158,15 +153,21 @@ def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
     ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
     for how in (how for how in F.merge if how != "mean"):
         if how not in tj.store.WEIGHTED:
-            ways[how] = {share: partial(tj.merge, tasks.bodies, {}, how)}
+            ways[how] = {share: partial(tj.merge, tasks.bodies, how)}
             continue
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
-            merger = tj.store.Merger(tasks.bodies, tasks.factors, how)
+            merger = tj.store.Merger(tasks.bodies, how)
         ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalty", float)}
     return ways
 
 
-def scaled_sum(bodies: Mapping[str, Tree], coefficient: float) -> Tree:
+def body_of(component: tj.Component) -> tj.Component:
+    """The body of a task's component, which is summed with those of other tasks, and its factors."""
+    factors = component.factors
+    return tj.Component(tj.models.body(component.dw), None, factors and tj.store.body_factors(factors))
+
+
+def scaled_sum(bodies: Mapping[str, tj.Component], coefficient: float) -> Tree:
     """The sum of the bodies times a coefficient."""
     return tj.compose(bodies, dict.fromkeys(bodies, coefficient))
 

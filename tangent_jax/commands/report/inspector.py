@@ -159,7 +159,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
         try:
             origin = store.provenance(name)
             if not damage:  # another machine's component may not pass the checks of `add`
-                dw = store[name]
+                dw = store[name].dw
                 kind = tj.store.kind_of([origin])
                 kind.check(dw, origin)
                 first = first or (dw, origin)

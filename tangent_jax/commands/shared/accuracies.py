@@ -38,15 +38,15 @@ class Accuracies:
 
     def __init__(self, store: tj.Store, tasks: Sequence[Task]) -> None:
         self.store, self.tasks = store, tasks
-        self.bodies = reduce(plus, (tj.models.body(store[name]) for name in store))
-        self.heads = [reduce(plus, (head(store[name]) for name in task.members)) for task in tasks]
+        self.bodies = reduce(plus, (tj.models.body(store[name].dw) for name in store))
+        self.heads = [reduce(plus, (head(store[name].dw) for name in task.members)) for task in tasks]
 
     def __call__(self, gone: Collection[str] = (), new: New | None = None) -> list[float | None]:
         """The accuracy of each task without the components `gone`, with replacements `new` for some of them.
 
         None if a task has no component any more, or one has lost classes.
         """
-        new, old = new or {}, {name: self.store[name] for name in gone}
+        new, old = new or {}, {name: self.store[name].dw for name in gone}
         count = len(self.store) - len(gone) + len(new)
         if not count:
             return [None] * len(self.tasks)

@@ -108,12 +108,11 @@ class Method:
         tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
 
-    def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
-        """(components, factors) of a store, over the classes of the data set."""
+    def components(self, store: tj.Store) -> Mapping[str, tj.Component]:
+        """The components of a store, over the classes of the data set."""
         if self.recipe.head != "named":
-            return store, tj.store.Factors(store)
-        joined = tj.join(store, self.predict, self.dataset.classes)
-        return joined.components, joined.factors
+            return store
+        return tj.join(store, self.predict, self.dataset.classes).components
 
     def path(self, title: str) -> Path:
         """The folder of the store of this title."""
