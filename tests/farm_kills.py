@@ -22,9 +22,9 @@ from pathlib import Path
 
 from run_binary import ROOT
 
+from tangent_jax.composition.compose import compose
 from tangent_jax.core import trees
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 
 
 def content(stores):

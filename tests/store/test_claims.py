@@ -53,7 +53,7 @@ def trained(tmp_path_factory):
 
 
 def fingerprints(store):
-    return {name: trees.fingerprint(store[name]) for name in store}
+    return {name: trees.fingerprint(store[name].dw) for name in store}
 
 
 def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
