@@ -86,6 +86,9 @@ class View(Mapping[str, Any]):
             raise KeyError(name)
         return self.function(name)
 
+    def __contains__(self, name: object) -> bool:  # without a call of the function
+        return name in self.names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 

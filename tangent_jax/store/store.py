@@ -62,8 +62,6 @@ class Store(Disk, Components):
         return name in self.state.components
 
     def __getitem__(self, name: str) -> Component:
-        if name not in self:
-            raise KeyError(name)
         factors = self.factors(name) if self.has_factors(name) else None
         return Component(self.read_tree(name), self.provenance(name), factors)
 

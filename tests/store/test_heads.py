@@ -186,7 +186,7 @@ def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, 
     assert join(store).classes == ("gull", "heron")  # a class of which nobody is left goes
     given = join(store, predict, data.classes)
     assert given.classes == data.classes
-    assert given.components["a"]["head"]["kernel"].shape[-1] == 3
+    assert given.components["a"].dw["head"]["kernel"].shape[-1] == 3
 
 
 def test_components_of_own_heads_compose_their_bodies(store):
@@ -249,9 +249,9 @@ def test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same
 def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
     with pytest.raises(InputError, match=r"classes must be among the 2 given; got 1 others, ..wren"):
         join(store, restrict(birds[4], birds[0].classes, ("gull", "heron")), ("gull", "heron"))
-    with pytest.raises(InputError, match=r"expected head .*; got"):
+    with pytest.raises(InputError, match=r"head must be .*; got"):
         added(store, birds, "other seed", classes=("heron", "wren"), seed=1)  # as the second component has them
-    with pytest.raises(InputError, match=r"expected subset"):
+    with pytest.raises(InputError, match=r"subset of must be"):
         added(store, birds, "bias", classes=("owl",), kind="bitfit")
     with pytest.raises(InputError, match="the head of drawn drawn by the names of its classes; got another"):
         join(added(copied(store, tmp_path / "2"), birds, "drawn", classes=("owl", "gull"), head="drawn"))
@@ -260,9 +260,9 @@ def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
     for other in ("rsl:kappa=5", "rsl:alpha=2", "mse"):  # others say other targets, or weigh them otherwise
         with pytest.raises(InputError, match=f"the loss rsl of target, as of the first; got {other}. Train all alike"):
             join(added(copied(store, tmp_path / other), birds, "target", classes=("owl",), loss=other))
-    with pytest.raises(InputError, match=r"expected output total; got tangent"):
+    with pytest.raises(InputError, match=r"output must be total; got tangent"):
         added(store, birds, "tangent", classes=("owl",), output="tangent")
-    with pytest.raises(InputError, match="expected output total; got tangent"):
+    with pytest.raises(InputError, match="output must be total; got tangent"):
         join(store, dataclasses.replace(birds[4], output="tangent"), birds[0].classes)
     with pytest.raises(InputError, match="expected a store with components"):
         join(Store(tmp_path / "4"))
@@ -296,7 +296,7 @@ def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, bird
     assert not before.same_training(other.trained_on(features, 1.0))
     said = dataclasses.replace(before, targets="", preprocessing="", classes=())  # as where they are not known
     assert said.same_training(before)
-    with pytest.raises(InputError, match=r"expected preprocessing"):
+    with pytest.raises(InputError, match=r"preprocessing must be"):
         check_same(before, other)
 
 

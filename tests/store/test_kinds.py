@@ -76,16 +76,16 @@ def test_two_kinds_never_add(tmp_path):
         store.add("tangent", part(1), origin(1))
     tangents = Store(tmp_path / "tangents")
     tangents.add("tangent", part(0), origin(0))
-    with pytest.raises(InputError, match=r"expected method taft; got statistics"):
+    with pytest.raises(InputError, match=r"method must be taft; got statistics"):
         tangents.add("sums", sums(1), origin_of_sums(1))
-    with pytest.raises(InputError, match=r"expected statistics; got tangent weights"):
+    with pytest.raises(InputError, match=r"components must be statistics; got tangent weights"):
         tangents.statistics()
     with pytest.raises(InputError, match=r"expected at least one component; got none"):
         Store(tmp_path / "empty").statistics()
     with pytest.raises(InputError, match=r"expected components of tangent weights; got statistics in shard 0"):
         join(store)
     for how in [*MERGES][1:]:
-        with pytest.raises(InputError, match=r"expected components of tangent weights; got statistics"):
+        with pytest.raises(InputError, match=r"components must be tangent weights; got statistics"):
             store.compose(how=how)
     assert [*store] == ["shard 0"]
 
@@ -93,8 +93,8 @@ def test_two_kinds_never_add(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"features": dataclasses.replace(FEATURES, seed=1)}, "expected features FeatureSettings"),
-        ({"anchor": "0"}, "expected anchor"),
+        ({"features": dataclasses.replace(FEATURES, seed=1)}, "features must be FeatureSettings"),
+        ({"anchor": "0"}, "anchor must be"),
         ({"classes": ("a", "a")}, "classes of different names"),
         ({"classes": ("a",)}, r"counts of shape \(1,\)"),
         ({"features": dataclasses.replace(FEATURES, parts=("relu",))}, "features"),
@@ -156,10 +156,10 @@ def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_w
         for check in ("check", "check_new", "check_beside"):
             patch.setattr(SumsOfFeatures, check, lambda *_: None)
         store.add("wrong", wrong, origin_of_sums(1))
-    with pytest.raises(InputError, match=f"Store, component wrong: expected .*{match}"):
+    with pytest.raises(InputError, match=f"component wrong: expected .*{match}"):
         store.statistics().solve()
     tj.store.push(store, f"memory://{tmp_path}")
-    with pytest.raises(InputError, match=f"Store, components/.*: expected .*{match}"):
+    with pytest.raises(InputError, match=f"component components/.*: expected .*{match}"):
         tj.store.pull(tmp_path / "copy", f"memory://{tmp_path}")
     assert not (tmp_path / "copy").exists()
 

@@ -190,7 +190,7 @@ def test_what_changes_the_store_while_a_component_is_trained_again_is_told(tmp_p
 
 def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path, monkeypatch):
     store, erased = filled(tmp_path), []
-    monkeypatch.setattr(removal, "erase", lambda *given: erased.append(given) or erasure.Traces([], []))
+    monkeypatch.setattr(erasure, "erase_found", lambda *given: erased.append(given) or erasure.Traces([], []))
     plan = plan_removal(store, examples=["photo 3.jpg"])
     left = origin(1, examples=origin(1).examples[1:])
     bad = Retrained(jax.tree.map(lambda leaf: leaf * np.nan, part(7)), left, 0.5)

@@ -379,8 +379,8 @@ def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
     ("call", "match"),
     [
         (lambda s: s.add("a", jax.tree.map(lambda x: x * np.nan, part(3)), origin(3)), "finite; got NaN"),
-        (lambda s: s.add("a", {}, origin(3)), "a component with leaves"),
-        (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that the provenance names"),
+        (lambda s: s.add("a", {}, origin(3)), "names; got none"),
+        (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that its provenance names"),
         (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "of shape"),
         (lambda s: s.add("a", part(0), origin(3)), r"numbers that no other component has; got that of \['shard 0'\]"),
         (lambda s: s.add(" ", part(3), origin(3)), "a name of letters"),
