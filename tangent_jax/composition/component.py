@@ -6,7 +6,7 @@ factors     its Kronecker factors (`tj.solver.make_curvature`), which merges by 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tangent_jax.composition.origin import Origin
@@ -77,7 +77,7 @@ def as_components(components: Mapping[str, Component] | Sequence[Component]) -> 
 class View(Mapping[str, Any]):
     """A mapping of these names to the values function(name), computed on access."""
 
-    def __init__(self, names: Iterable[str], function: Callable[[str], Any]) -> None:
+    def __init__(self, names: Collection[str], function: Callable[[str], Any]) -> None:
         self.names = names
         self.function = function
 
@@ -93,4 +93,4 @@ class View(Mapping[str, Any]):
         return iter(self.names)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.names)
+        return len(self.names)

@@ -116,7 +116,7 @@ class Inspection:
         self.owners, self.events = owners_of(self.origins), events_of(self.entries)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
-        self.cosines = similarity(kind.summands(store, self.origins), self.whole)
+        self.cosines = similarity(kind.summands(store.trees, self.origins), self.whole)
 
     @property
     def images(self) -> int:

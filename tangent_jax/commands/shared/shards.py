@@ -135,7 +135,7 @@ class Method:
 
     def full(self) -> Tree:
         """The tangent weights of one model on all the data."""
-        return self.store(self.whole(), "full")["all"]
+        return self.store(self.whole(), "full")["all"].dw
 
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
