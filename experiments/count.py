@@ -1,45 +1,156 @@
-"""Counts the lines, public names, binaries, flags, deep imports and result types of the code.
+"""Counts lines of code, files that an import loads, public names, flags, and questions of a predictor's kind.
 
     python -m experiments.count
     python -m experiments.count MODULE ...      the cost of these libraries, if they are installed
 
-Prints a table; the last line of stdout is the same as one JSON object. Lines are those of Python files, by folder.
-Deep imports: names that commands and experiments take from the library and no namespace holds (shared/names.py).
-Result types: public named tuples.
+Prints a table; the last line of stdout is the same as one JSON object. Lines are those of Python files, blank ones too.
+The inner ring is the mathematics (INNER), which imports no file, URL, flag or global state of the outer ring.
+Files of `finetune`: those of the library that are loaded, and those with a function that is called, while a network is
+fine-tuned on a folder of a few images. Questions of a kind: comparisons of a method's name, and isinstance of a type
+that predicts; Python code asks them where a protocol could answer.
 Costs: the megabytes of a distribution with all that it needs, those that tangent-jax and tangent-jax[data] have not,
 and the seconds to import the module once tangent-jax is imported, the least of three.
 """
 
 import ast
-import inspect
 import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from packaging.requirements import Requirement
+from PIL import Image
 
 import tangent_jax as tj
 from experiments.shared.defined import binaries, defined
 from experiments.shared.names import COMMANDS as FOLDER
-from experiments.shared.names import LIBRARY, ROOT, deep_imports, namespaces, public_names
+from experiments.shared.names import LIBRARY, ROOT, public_names
 from tangent_jax.commands.shared.dispatch import COMMANDS
+
+INNER = (
+    *("core", "rules", "linearization.py", "linear", "models", "train", "solver", "privacy", "composition"),
+    *("losses.py", "metrics.py"),
+)
+"""The packages and modules of the inner ring."""
+IMPORTS = ("tangent_jax.rules", "tangent_jax.solver", "tangent_jax.store")
+PREDICTS = {"Predictor", "FeatureMap", "Contribution", "MappedOnce"}
+"""The types that map parameters and inputs to outputs."""
+METHODS = {"taft", "nlft", "fc"}
+
+LOADED = """
+import importlib, sys
+importlib.import_module({module!r})
+print(sum(name.partition(".")[0] == "tangent_jax" and bool(module.__file__) for name, module in sys.modules.items()))
+"""
+CALLED = """
+import atexit, json, runpy, sys, threading
+
+seen = set()
+
+def note(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_name != "<module>":
+        seen.add(code.co_filename)
+
+def report():
+    sys.setprofile(None)
+    files = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "tangent_jax"]
+    loaded = {{file for file in files if file}}
+    with open({file!r}, "w") as written:
+        json.dump([len(loaded), len(loaded & seen)], written)
+
+atexit.register(report)
+sys.argv[1:] = {flags!r}
+threading.setprofile(note)
+sys.setprofile(note)
+runpy.run_module("tangent_jax.commands.finetune", run_name="__main__", alter_sys=True)
+"""
+
+
+def main() -> None:
+    """Prints the counts, or the costs of modules."""
+    if sys.argv[1:]:
+        costs = {module: cost(module) for module in sys.argv[1:]}
+        for module, values in costs.items():
+            print(f"{module:<16} " + "; ".join(f"{value} {name}" for name, value in values.items()))
+        print(json.dumps(costs))
+        return
+    counts = lines() | loaded_files() | names_and_flags()
+    counts["questions of a predictor's kind"] = len(questions())
+    width = max(map(len, counts))
+    print("\n".join(f"{name:<{width}} {count:>7,}" for name, count in counts.items()))
+    print(json.dumps(counts))
 
 
 def lines() -> dict[str, int]:
-    """The lines of Python files in each folder: packages of the library, experiments, tests."""
-    count = Counter()
-    for folder in ("tangent_jax", "experiments", "tests"):
-        for path in (ROOT / folder).rglob("*.py"):
-            inner = path.relative_to(ROOT).parts
-            name = "/".join(inner[:2]) if folder == "tangent_jax" and len(inner) > 2 else folder
-            count[name] += len(path.read_text().splitlines())
-    return dict(sorted(count.items()))
+    """The lines of Python files: of the library, its inner ring and its packages, of experiments and of tests."""
+    of_part = Counter()
+    for path in LIBRARY.rglob("*.py"):
+        of_part[path.relative_to(LIBRARY).parts[0]] += count_lines(path)
+    counts = {
+        "lines of the library": of_part.total(),
+        "lines of its inner ring": sum(of_part[part] for part in INNER),
+    }
+    packages = {f"lines of tangent_jax/{part}": count for part, count in sorted(of_part.items()) if count}
+    folders = ("tests", "experiments")
+    others = {f"lines of {folder}": sum(map(count_lines, (ROOT / folder).rglob("*.py"))) for folder in folders}
+    return counts | others | packages
+
+
+def count_lines(path: Path) -> int:
+    """The lines of a file, blank ones too."""
+    return len(path.read_text().splitlines())
+
+
+def loaded_files() -> dict[str, int]:
+    """The library's files that imports load, each in a process of its own, and those of a run of `finetune`."""
+    counts = {}
+    for module in IMPORTS:
+        printed = subprocess.check_output([sys.executable, "-c", LOADED.format(module=module)], cwd=ROOT)
+        counts[f"files loaded by {module}"] = int(printed)
+    with tempfile.TemporaryDirectory() as folder:
+        loaded, called = files_of_finetune(Path(folder))
+    return counts | {"files loaded by finetune": loaded, "files that an image passes in finetune": called}
+
+
+def files_of_finetune(folder: Path) -> tuple[int, int]:
+    """(the number of the library's files that `finetune` loads, of those with a function that it calls)."""
+    rng = np.random.default_rng(0)
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        (folder / "images" / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / name / f"{i}.png")
+    flags = [f"--dataset=folder:{folder / 'images'}", f"--out={folder / 'out'}", f"--cache_dir={folder / 'cache'}"]
+    file = folder / "files.json"
+    program = CALLED.format(file=str(file), flags=[*flags, "--epochs=1", "--batch_size=2"])
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    if ended.returncode:
+        raise RuntimeError(f"finetune must end with exit code 0; got {ended.returncode}: {ended.stderr[-2000:]}")
+    loaded, called = json.loads(file.read_text())
+    return loaded, called
+
+
+def names_and_flags() -> dict[str, int]:
+    """The numbers of public names, commands, experiments and flags."""
+    flags = {binary: [*defined(binary)[1]] for binary in binaries()}
+    modes = [name for name in flags if name not in COMMANDS]
+    return {
+        "public names at the top": len(tj.__all__),
+        "public names by namespace": len(public_names()),
+        "public names in all modules": names_in_all(),
+        "commands": len(COMMANDS),
+        "experiments": len({name.split()[0] for name in modes}),
+        "modes of experiments": len(modes),
+        "different flags": len({name for names in flags.values() for name in names}),
+        "flags of all binaries": sum(map(len, flags.values())),
+    }
 
 
 def names_in_all() -> int:
@@ -57,20 +168,33 @@ def bound(module: ast.Module) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def deep() -> Counter[str]:
-    """The number of names that commands and experiments take from below the namespaces, by module."""
-    paths = [*FOLDER.rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]
-    return Counter(module for path in paths for module, _ in deep_imports(path))
+def questions() -> list[str]:
+    """The places, FILE:LINE, at which the library asks for the kind of a predictor."""
+    places = []
+    for path in sorted(LIBRARY.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if asks_a_type(node) or asks_a_method(node):
+                places.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return places
 
 
-def is_for_commands(module: str) -> bool:
-    """True for a namespace that `tj` does not have."""
-    return module.removeprefix("tangent_jax.") not in {*tj.__all__, "tangent_jax"}
+def asks_a_type(node: ast.AST) -> bool:
+    """True for isinstance(_, T) with a type of PREDICTS."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"):
+        return False
+    return bool(PREDICTS & {*re.findall(r"\w+", ast.unparse(node.args[1]))})
 
 
-def result_types() -> list[str]:
-    """The public named tuples: the results of runs, audits and tangents."""
-    return sorted(name for name, value in public_names().items() if inspect.isclass(value) and issubclass(value, tuple))
+def asks_a_method(node: ast.AST) -> bool:
+    """True for a comparison of something called method with a name of METHODS."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+    is_method = any(side.rpartition(".")[2] == "method" for side in sides)
+    return is_method and bool(METHODS & {*re.findall(r"\w+", " ".join(sides))})
+
+
+# The cost of another library
 
 
 def requirements(name: str, extra: str = "") -> set[str]:
@@ -107,34 +231,6 @@ def cost(module: str) -> dict[str, float]:
         "MB beyond tangent-jax[data]": megabytes(names - requirements("tangent-jax", "data")),
         "seconds to import": round(min(seconds), 3),
     }
-
-
-def main() -> None:
-    """Prints the counts, or the costs of modules."""
-    if sys.argv[1:]:
-        costs = {module: cost(module) for module in sys.argv[1:]}
-        for module, values in costs.items():
-            print(f"{module:<16} " + "; ".join(f"{value} {name}" for name, value in values.items()))
-        print(json.dumps(costs))
-        return
-    flags = {binary: [*defined(binary)[1]] for binary in binaries()}
-    inner, results = deep(), result_types()
-    counts: dict[str, Any] = {f"lines of {folder}": count for folder, count in lines().items()}
-    counts |= {
-        "public names at the top": len(tj.__all__),
-        "public names in all": names_in_all(),
-        "public names by namespace": len(public_names()),
-        "names for commands": sum(len(own) for module, own in namespaces().items() if is_for_commands(module)),
-    }
-    own = [name for name in flags if name not in COMMANDS]
-    counts |= {"commands": len(COMMANDS), "experiments": len({name.split()[0] for name in own}), "modes": len(own)}
-    counts |= {"different flags": len({name for own in flags.values() for name in own})}
-    counts |= {"flags of all binaries": sum(map(len, flags.values()))}
-    counts |= {"deep imports": sum(inner.values())}
-    counts |= {"result types": len(results)}
-    width = max(map(len, counts))
-    print("\n".join(f"{name:<{width}} {count:>7,}" for name, count in counts.items()))
-    print(json.dumps(counts | {"results": results, "inner": dict(inner.most_common())}))
 
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from pathlib import Path
 
 import tangent_jax as tj
 from experiments.shared.recipes import RECIPES, agreement, as_zip, chosen_of
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.core.checks import require
-from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.commands.shared.flags import F, path_of
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop, progress_bar
 
 define("source", "to")
@@ -48,11 +49,15 @@ def make_zip(name: str, folder: Path) -> bytes:
 
 
 def main(name: str) -> None:
-    recipe, path = RECIPES[name], expand_path("data", F.to or f"{name}.zip")
-    require(not (F.source and path.exists()), "data", "--to of a zip that does not exist yet", path, "Choose another")
-    do = f"Unpack {recipe.archive}"
-    require(F.source or path.is_file(), "data", "--source=FOLDER, or a zip to check", f"no {path}", do)
-    content = make_zip(name, expand_path("data", F.source)) if F.source else path.read_bytes()
+    recipe = RECIPES[name]
+    path = path_of("to") if F.to else Path(f"{name}.zip")
+    if F.source and path.exists():
+        raise InputError(f"--to must be a zip that does not exist yet; got {path}. Choose another")
+    if not F.source and not path.is_file():
+        raise InputError(
+            f"--source=FOLDER must be given, or --to a zip to check; there is no {path}. Unpack {recipe.archive}"
+        )
+    content = make_zip(name, path_of("source")) if F.source else path.read_bytes()
     same, counts = agreement(recipe, content, path)
     if F.source:
         write_whole(path, content)

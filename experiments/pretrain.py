@@ -13,9 +13,10 @@ from jax.tree_util import Partial
 
 import tangent_jax as tj
 from experiments.shared import schemes
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define
-from tangent_jax.core.checks import require
+from tangent_jax.commands.shared.flags import F
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.progress import shown
 
 define("seed", epochs=12, batch_size=128, images=50_000, out="out/pretrain")
@@ -23,9 +24,10 @@ define(network=(*schemes.MODELS,), scheme=(*schemes.SCHEMES,))
 
 
 def main() -> None:
-    require(F.images >= 64, "flags", "--images of at least 64", F.images)
-    good = F.network == "vit" or F.scheme == "classes"
-    require(good, "flags", "--network=vit for this --scheme", f"--network={F.network} --scheme={F.scheme}")
+    if F.images < 64:
+        raise InputError(f"--images must be 64 at least; got {F.images}")
+    if F.network != "vit" and F.scheme != "classes":
+        raise InputError(f"--scheme={F.scheme} needs --network=vit; got {F.network}")
     out, key = command.out_folder(), jax.random.key(F.seed)
     images, labels = schemes.letters(F.images, F.seed)
     held_images, held_labels = schemes.letters(2_000, F.seed + 1)

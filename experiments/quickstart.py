@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define
+from experiments.shared import titles
+from experiments.shared.table import define
+from tangent_jax.commands.shared import codes, command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, MODEL, F
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define(*MODEL, *CACHED, "dataset", "epochs", "seed", lr=3e-3, shards=5, out="out/quickstart")
 METHODS = {"FC": "fc", "NLFT-1": "nlft", "TAFT-1": "taft"}
@@ -19,7 +21,8 @@ EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TA
 
 def main() -> None:
     dataset, n = setup.open_tested(F.dataset), F.shards
-    require(n <= len(dataset.train), "flags", f"--shards of at most {len(dataset.train)} images", n)
+    if n > len(dataset.train):
+        raise InputError(f"--shards must be at most {len(dataset.train)}, the number of images; got {n}")
     rows: list[tuple[str, str, float]] = []
 
     def fit_whole(name: str, method: str) -> tuple[Any, ...]:
@@ -34,16 +37,16 @@ def main() -> None:
     recipe, predict, train, test = [fit_whole(name, method) for name, method in METHODS.items()][-1]
     parts = {f"shard {s + 1}": part for s, part in enumerate(tj.shards.uniform(len(train), n, F.seed))}
 
-    def fit_shard(name: str, title: str) -> trees.Tree:
+    def fit_shard(name: str, title: str) -> tj.Component:
         with tj.show_progress(title):
-            return recipe.for_shard(name).fit(predict, train, parts[name]).dw
+            return tj.Component(recipe.for_shard(name).fit(predict, train, parts[name]).dw)
 
     gone = f"shard {n}"
     components = {name: fit_shard(name, name) for name in parts}
-    survivors = tj.compose({name: dw for name, dw in components.items() if name != gone})
+    survivors = tj.compose({name: component for name, component in components.items() if name != gone})
     never = tj.compose({name: fit_shard(name, f"{name} again") for name in parts if name != gone})
     exact = trees.fingerprint(survivors) == trees.fingerprint(never)
-    alone = [tj.evaluate(predict, dw, test) for dw in components.values()]
+    alone = [tj.evaluate(predict, component.dw, test) for component in components.values()]
     added, left = (tj.evaluate(predict, dw, test) for dw in (tj.compose(components), survivors))
     rows += [
         ("one shard", f"mean of {n} tangents, each trained on 1/{n} of the images", float(np.mean(alone))),

@@ -8,9 +8,11 @@ The last line of stdout: {"penalty", "accuracy", "methods": {name: {"nll", "ece"
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, define, positive
-from tangent_jax.commands.shared.shards import Method
+from experiments.shared import titles
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, positive
+from tangent_jax.commands.shared.shards import make_method
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import shown
 
@@ -30,7 +32,7 @@ MEASURES = {
 def main() -> None:
     penalties = positive("penalty")
     images = setup.open_tested(F.other).test if F.other else None
-    method = Method("taft")
+    method = make_method("taft")
     with tj.show_progress("kernel"):
         kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective(), progress=shown)
     with tj.show_progress("penalties, by leave-one-out"):

@@ -2,6 +2,9 @@
 
 from tangent_jax import audit, exports, features, losses, metrics, models, pretrained, privacy, solver, store
 from tangent_jax._version import __version__
+from tangent_jax.composition.component import Component
+from tangent_jax.composition.compose import compose, statistics
+from tangent_jax.composition.merge import merge
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import shards
 from tangent_jax.data.arrays import examples
@@ -23,10 +26,8 @@ from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.heads import join
-from tangent_jax.store.merge import merge
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import evaluate, outputs
 from tangent_jax.train.features import Features
@@ -40,6 +41,7 @@ __all__ = [
     "Batches",
     "Cache",
     "Checkpoints",
+    "Component",
     "Features",
     "Fitted",
     "InputError",
@@ -87,6 +89,7 @@ __all__ = [
     "show_progress",
     "solve",
     "solver",
+    "statistics",
     "store",
     "tangent",
 ]

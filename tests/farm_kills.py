@@ -1,4 +1,4 @@
-"""A farm whose workers are killed at random moments ends with the bits of one process: the long form of test_farm.py.
+"""Workers killed at random moments end with the bits of one process: the long form of test_workers.py.
 
     python tests/farm_kills.py FOLDER --kills=5 --workers=4 --span=5 [flags of tangent-jax compose]
 
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from run_binary import ROOT
 
+from tangent_jax.composition.compose import compose
 from tangent_jax.core import trees
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 
 
 def content(stores):

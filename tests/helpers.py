@@ -13,6 +13,7 @@ from jax import monitoring
 from jax.extend.core import jaxprs_in_params
 from scipy import stats
 
+from tangent_jax.composition.component import Component
 from tangent_jax.core import trees
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.data.sources import Examples
@@ -200,6 +201,11 @@ def origin_of_sums(s, **changes):
     """The provenance of `sums(s)`."""
     fields = {"method": "statistics", "features": FEATURES, "classes": ("a", f"own {s}"), "subset": SUMS}
     return origin(s, **{**fields, **changes})
+
+
+def components(trees, factors=None):
+    """Components without provenance of these trees, by name, with these factors."""
+    return {name: Component(dw, None, (factors or {}).get(name)) for name, dw in trees.items()}
 
 
 @functools.cache

@@ -24,12 +24,11 @@ import jax
 from absl.testing import flagsaver
 
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import EFFECTS
 from tangent_jax.core import placement
 
 ROOT = Path(__file__).resolve().parents[1]
 REMEMBER = ("tangent_jax.commands", "tangent_jax.io.progress", "experiments")
-OF_ITS_PROCESS = ("--farm=local", "--compilation_cache", "--help")
+OF_ITS_PROCESS = ("--compilation_cache", "--help")
 """Flags that change the process of a binary."""
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
@@ -137,7 +136,6 @@ def leave_as_found(inside):
     inside.callback(placement.use_devices, None)
     inside.enter_context(jax.enable_x64(False))
     inside.enter_context(flagsaver.flagsaver())
-    inside.enter_context(mock.patch.dict(EFFECTS))
 
 
 def wait_until(process, condition, seconds=300):

@@ -91,15 +91,15 @@ ENDED = {
 @pytest.mark.parametrize("text", ENDED)
 def test_a_process_whose_neighbour_ended_says_so_in_one_line(kind, text):
     line = command.in_one_line(kind(text), is_job=True)
-    do = "Start all again: they go on from what is saved."
-    assert line == f"expected all processes of the job; got one that ended ({ENDED[text]}). {do}"
+    ended = f"another process of the job ended ({ENDED[text]})"
+    assert line == f"{ended}. Start all again: they go on from what is saved"
 
 
 def test_an_error_is_one_line_and_a_bug_of_one_process_has_its_traceback():
     full = OSError(28, "No space left on device", "out")
     for is_job in (False, True):
         assert command.in_one_line(full, is_job) == "[Errno 28] No space left on device: 'out'"
-        assert command.in_one_line(MemoryError(), is_job) == "expected enough memory; got MemoryError."
+        assert command.in_one_line(MemoryError(), is_job) == "there is not enough memory: MemoryError"
     assert command.in_one_line(KeyError("name"), False) is None
     assert command.in_one_line(ValueError("a\nb"), True) == "ValueError: a b"
     assert command.in_one_line(ValueError("Connection reset by peer"), False) is None

@@ -19,11 +19,10 @@ from helpers import TOLERANCE, assert_rel_close, in_long, normal, tree_normal
 from jax import export
 
 import tangent_jax as tj
+from experiments.shared import steps
 from tangent_jax.core import trees
 from tangent_jax.linear import cg
 from tangent_jax.pretrained.load import FAMILIES
-from tangent_jax.programs import private_step, solver_pass, train_steps, train_steps_many
-from tangent_jax.programs import trunk as program_of_trunk
 from tangent_jax.rules import attention, cudnn
 from tangent_jax.rules.probe import product
 from tangent_jax.solver import passes
@@ -98,13 +97,13 @@ CASES = {
 
 def epoch(predict, dw, x, y):
     """One epoch of `fit`."""
-    program = train_steps(predict, tj.Batches(x, y, batch_size=2), OBJECTIVE, metrics=(tj.metrics.accuracy,))
+    program = steps.fit_step(predict, tj.Batches(x, y, batch_size=2), OBJECTIVE, metrics=(tj.metrics.accuracy,))
     return program.run, *program.arguments
 
 
 def epoch_of_many(predict, dw, x, y):
     """One epoch of `fit_many`: three models at once."""
-    program = train_steps_many(predict, tj.Batches(x, y, batch_size=2), 3, OBJECTIVE)
+    program = steps.fit_many_step(predict, tj.Batches(x, y, batch_size=2), 3, OBJECTIVE)
     return program.run, *program.arguments
 
 
@@ -120,13 +119,12 @@ def solver(predict, dw, x, y):
         bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
         return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)
 
-    part = solver_pass(predict, tj.Batches(x, y, batch_size=4), OBJECTIVE, signals=2).curvature.arguments[0]
-    return run, dw, part
+    return run, dw, steps.make_pass(predict, tj.Batches(x, y, batch_size=4), OBJECTIVE, signals=2).fresh
 
 
 def private(predict, dw, x, y):
     """One step of `fit_private`: clipped sums over two micro-batches, and noise."""
-    program = private_step(predict, tj.Batches(x, y, batch_size=2), MECHANISM, OBJECTIVE)
+    program = steps.private_step(predict, tj.Batches(x, y, batch_size=2), MECHANISM, OBJECTIVE)
     return program.run, *program.arguments
 
 
@@ -138,7 +136,7 @@ def vmapped(predict, dw, x, y):
 
 def trunk(predict, dw, x, y):
     """Images to features."""
-    program = program_of_trunk(predict, jnp.zeros((2, *predict.model.input_shape(0)), jnp.uint8))
+    program = steps.trunk(predict, jnp.zeros((2, *predict.model.input_shape(0)), jnp.uint8))
     return program.run, *program.arguments
 
 

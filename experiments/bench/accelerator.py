@@ -33,10 +33,11 @@ import jax.numpy as jnp
 import tangent_jax as tj
 from experiments.shared import operations, timing
 from experiments.shared.agreement import relative, values
+from experiments.shared.table import define
 from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core.checks import require
+from tangent_jax.commands.shared.flags import F, listed, numbers
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop
 
@@ -234,7 +235,8 @@ def batch() -> int:
 def main() -> None:
     listed("size", ["Ti", "S", "B", "L"])
     least = min(numbers("batch_size", int))
-    require(least >= 1, "flags", "--batch_size of 1 or more", least)
+    if least < 1:
+        raise InputError(f"--batch_size must be 1 or more; got {least}")
     wanted = listed("only", SECTIONS) if F.only else [*SECTIONS]
     if F.quick:
         F.size, F.batch_size = ["small"], ["2"]

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tangent_jax.commands.shared import command, plots, titles
-from tangent_jax.commands.shared.flags import define, listed
+from experiments.shared import titles
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared.flags import listed
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import expand_path
 
@@ -65,12 +67,12 @@ def finished() -> list[tuple[str, Path]]:
     """The job and the folder of each entry of --finished."""
     entries = [entry.partition("=") for entry in listed("finished")]
     for name, _, folder in entries:
-        if name not in READ or not (expand_path("flags, --finished", folder or ".") / "result.json").exists():
+        if name not in READ or not (expand_path("--finished", folder or ".") / "result.json").exists():
             raise InputError(
                 f"--finished must be JOB=FOLDER with JOB of {', '.join(READ)} and a result.json in FOLDER; "
                 f"got {name}={folder}"
             )
-    return [(name, expand_path("flags, --finished", folder)) for name, _, folder in entries]
+    return [(name, expand_path("--finished", folder)) for name, _, folder in entries]
 
 
 def ordered(lines: dict[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,13 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.table import define
 from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define, listed, numbers
-from tangent_jax.core.checks import require
+from tangent_jax.commands.shared.flags import F, listed, numbers, path_of
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import expand_path
-from tangent_jax.programs import serving
+from tangent_jax.exports.serving import flat, serve
 
 define(out="out/bench_export", weights=None)
 define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repeats=15)
@@ -32,14 +32,15 @@ define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repea
 
 def main() -> None:
     formats, sizes = listed("format", ["stablehlo", "onnx"]), numbers("batch_size", int)
-    require(min(sizes) > 0, "bench export", "--batch_size above 0", min(sizes))
-    store = tj.Store(expand_path("bench export", F.store))
-    require(len(store), "bench export", "at least one component", f"none in {store.root}")
+    if min(sizes) < 1:
+        raise InputError(f"--batch_size must be above 0; got {min(sizes)}")
+    store = tj.Store(path_of("store"))
+    if not len(store):
+        raise InputError(f"--store must have a component at least; {store.root} has none")
     name = next(iter(store))
     predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()
     images, root = images_of(store.provenance(name), max(sizes), predict), command.out_folder()
-    program = serving(predict, dw, images)
-    ours, arrays = jax.jit(program.run), jax.device_put(program.arguments[0])
+    ours, arrays = jax.jit(partial(serve, predict)), jax.device_put(flat(predict, dw))
     result: dict[str, Any] = {"classes": predict.model.classes, "flops_over_plain": flops_over_plain(predict, dw)}
     result["ours"], calls = {}, {"ours": lambda x: np.asarray(ours(arrays, x))}
     for format in formats:
@@ -60,8 +61,8 @@ def main() -> None:
 
 def images_of(origin: tj.store.Provenance, count: int, predict: tj.Predictor) -> np.ndarray:
     """The first images of the test split of a component's data set, decoded, "n y x 3"."""
-    require(origin.recipe is not None, "bench export", "a component with a recipe", "none")
-    assert origin.recipe is not None
+    if origin.recipe is None:
+        raise InputError("--store must have components with a recipe; the first has none")
     test = tj.open_dataset(origin.recipe.dataset).test
     with tj.show_progress("images"):
         examples = test.take(np.arange(min(count, len(test.labels))))
@@ -86,7 +87,8 @@ def flops_over_plain(predict: tj.Predictor, dw: Tree) -> float:
     """The exported program's FLOPs relative to the plain network's, by XLA's count, for one image."""
     x = np.zeros((1, *predict.model.input_shape(0)), np.float32)
     plain = jax.jit(predict.model.apply).lower(predict.w, x).compile()
-    counts: list[Any] = [program.cost_analysis() for program in (serving(predict, dw, x).lower().compile(), plain)]
+    served = jax.jit(partial(serve, predict)).lower(flat(predict, dw), x).compile()
+    counts: list[Any] = [program.cost_analysis() for program in (served, plain)]
     return round(counts[0]["flops"] / counts[1]["flops"], 4)
 
 

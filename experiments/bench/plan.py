@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, plan, setup
-from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING, F
 
 NAMES = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, "method", "subset", "blocks", "rank", "lr", "seed", "topology")
 define(*NAMES, weights="random:L/16", batch_size=128, epochs=1, out="out/bench_plan")

@@ -22,9 +22,10 @@ from jax.tree_util import Partial
 import tangent_jax as tj
 from experiments.shared import timing
 from experiments.shared.operations import CLASSES, inputs_of, private_step_of, private_steps, random_vit
+from experiments.shared.table import define
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.notation import Tree
 
 define(batch_size=32, out="out/bench_private")

@@ -28,8 +28,9 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import average, moved
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree

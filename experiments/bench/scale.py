@@ -25,15 +25,15 @@ import numpy as np
 from PIL import Image
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plan
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import placement
 from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
 from tangent_jax.features import RowStore
 from tangent_jax.features.row_store import CHUNK
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.models import initial_weights
-from tangent_jax.programs import train_steps, trunk
 
 define(out="out/bench_scale")
 define("quick", images=1_000_000, repeats=3)
@@ -229,12 +229,13 @@ def trace_costs() -> dict[str, Any]:
     batch, model = 32, tj.models.VisionTransformer(tj.models.vit_config("L/16", classes=1000))
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
-    shape, mesh = model.input_shape(predict.subset.stage), placement.mesh()
+    shape = model.input_shape(predict.subset.stage)
     inputs = np.broadcast_to(np.zeros((), np.float32), (batch, *shape))
     data = tj.Batches(inputs, np.zeros(batch, np.int32), batch_size=batch)
     images = jax.ShapeDtypeStruct((batch, *model.input_shape(0)), jnp.uint8)
-    step = train_steps(predict, data, tj.make_objective(), tj.adam(1e-5), mesh=mesh)
-    lowered = {"trunk_flops": trunk(predict, images, mesh=mesh).lower(), "step_flops": step.lower()}
+    options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
+    lowered = {"trunk_flops": run_trunk.lower(w, images, **options)}
+    lowered["step_flops"] = plan.fit_phase(tj.Recipe(), predict, data, placement.mesh()).programs["step"]()
     costs: dict[str, Any] = {name: program.cost_analysis() for name, program in lowered.items()}
     return {name: entry["flops"] / batch for name, entry in costs.items()} | {"shape": shape}
 

@@ -25,11 +25,12 @@ import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import moved
 from experiments.shared.folds import FOLDS, choose_by_folds, dual_scores, folds_of
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
-from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, define, numbers
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
@@ -60,7 +61,8 @@ class Scores(NamedTuple):
 
 def main() -> None:
     runs, shares = Runs(command.out_folder() / "runs.jsonl"), numbers("shares", float)
-    require(all(0 <= share < 1 for share in shares), "flags", "--shares from 0 to below 1", ",".join(F.shares))
+    if not all(0 <= share < 1 for share in shares):
+        raise InputError(f"--shares must be from 0 to below 1; got {','.join(F.shares)}")
     result: dict[str, dict[str, Any]] = {}
     for spec, dataset in setup.open_datasets().items():
         found = [measured(spec, dataset, seed, shares, runs) for seed in numbers("seed", int)]

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 
 import tangent_jax as tj
-from experiments.shared import timing
+from experiments.shared import timing, titles
 from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
+from experiments.shared.roofline import roofline
+from experiments.shared.table import define
 from experiments.shared.timing import Operation
-from tangent_jax.commands.shared import command, plots, titles
-from tangent_jax.commands.shared.flags import F, define, numbers
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F, numbers
 
 define("dtype", out="out/bench")
 define(size=["Ti", "S"], batch_size=["1", "8", "32"], blocks=["1", "7"], repeats=7, seconds=120.0)
@@ -87,7 +89,7 @@ def main() -> None:
             rows += [describe(row, size, batch, peak) for row in group]
     text = as_markdown(rows)
     (out / "bench.md").write_text(text)
-    plots.roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
+    roofline(out / "roofline.png", rows, peak, titles.fastest(rows))
     print(text)
     t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
     ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}

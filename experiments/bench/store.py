@@ -13,8 +13,9 @@ import numpy as np
 from tqdm import tqdm
 
 import tangent_jax as tj
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import trees
 
 define(out="out/bench_store")

@@ -22,12 +22,13 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import networks
+from experiments.shared import networks, titles
 from experiments.shared.datamodeling import datamodeling_score, margin_directions
 from experiments.shared.parts import saved
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, define, positive
-from tangent_jax.core.checks import require
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, positive
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, shown
@@ -56,7 +57,8 @@ class Setting:
         self.key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), *of)
         self.train = setup.features(self.predict, dataset.train, "train inputs")
         self.test = setup.features(self.predict, dataset.test, "test inputs")
-        require(self.n >= 4, "attribution", "at least 4 training images", self.n)
+        if self.n < 4:
+            raise InputError(f"--dataset must have 4 training images at least; got {self.n}")
         self.directions = margin_directions(self.test.targets, len(dataset.classes))
 
     def objective(self, penalty: float) -> tj.Objective:

@@ -19,12 +19,15 @@ from jax.flatten_util import ravel_pytree
 
 import tangent_jax as tj
 from experiments.report import pages
+from experiments.shared import titles
 from experiments.shared.left_out import Leaving
 from experiments.shared.memory import reuse_freed
-from tangent_jax.commands.shared import command, plots, titles
-from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define, only_with, positive
-from tangent_jax.commands.shared.shards import Method
-from tangent_jax.core.checks import require
+from experiments.shared.sharded import outputs_of
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, only_with, positive
+from tangent_jax.commands.shared.shards import Method, make_method
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import Examples
 from tangent_jax.io.progress import progress_bar, shown
 
@@ -43,20 +46,21 @@ def main() -> None:
 def own_penalty() -> float:
     """The single penalty of --penalty; by default the Recipe's."""
     values = positive("penalty") if F["penalty"].present else [tj.Recipe().penalty]
-    require(len(values) == 1, "flags", "one --penalty beside --by=component or solver", ",".join(F.penalty))
+    if len(values) != 1:
+        raise InputError(f"--penalty must be one number beside --by=component or solver; got {','.join(F.penalty)}")
     return values[0]
 
 
 def by_component() -> None:
     """Measures the accuracy without each component, and how far the last component moves the mean."""
-    method = Method("taft", penalty=own_penalty())
+    method = make_method("taft", penalty=own_penalty())
     store = method.store(method.divide(F.shards), f"{F.shards}")
-    outputs, labels = method.outputs(store), method.test.targets
+    outputs, labels = outputs_of(method, store), method.test.targets
     total = outputs.sum(0)
     whole = float(np.mean(total.argmax(-1) == labels))
     # the model is linear in dw, so the mean of outputs is the output of the mean
     without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
-    components = np.stack([ravel_pytree(store[name])[0] for name in store]).astype(np.float64)
+    components = np.stack([ravel_pytree(store[name].dw)[0] for name in store]).astype(np.float64)
     moved, relative = movements(components @ components.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved": (moved.mean(0).tolist(), moved.std(0).tolist())}
@@ -90,7 +94,7 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def by_kernel() -> None:
     """Measures the exact influence of every training image, by the tangent kernel."""
-    penalties, method = positive("penalty"), Method("taft")
+    penalties, method = positive("penalty"), make_method("taft")
     train, test = method.train, method.test
     with tj.show_progress("kernel"):
         kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective(), progress=shown)
@@ -124,11 +128,13 @@ def of_kernel(
 def by_solver() -> None:
     """Measures the influence of training images (all, or --images) by solving without each, from the optimum."""
     reuse_freed()
-    began, method = time.perf_counter(), Method("taft", penalty=own_penalty())
+    began, method = time.perf_counter(), make_method("taft", penalty=own_penalty())
     objective, classes = method.recipe.objective(), len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
-    require(stated is not None, "influence", "a square loss with --by=solver", F.loss)
-    require(1e-6 <= F.certificate <= 1, "influence", "--certificate in 1e-6..1", F.certificate)
+    if stated is None:
+        raise InputError(f"--loss must be a square loss with --by=solver; got {F.loss}")
+    if not 1e-6 <= F.certificate <= 1:
+        raise InputError(f"--certificate must be in 1e-6..1; got {F.certificate}")
     order = np.random.default_rng([F.seed, 5]).permutation(len(method.train))
     rows = np.sort(order[: F.images or len(order)])
     leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)
@@ -234,7 +240,8 @@ def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
     gone = rng.permutation(n)[: round(F.flip * n)]
     labels = kernel.targets.copy()
     labels[gone] = (labels[gone] + rng.integers(1, classes, len(gone))) % classes
-    require(len(gone), "influence", "--flip that flips an image", F.flip)
+    if not len(gone):
+        raise InputError(f"--flip must flip an image at least; got {F.flip}")
     centers = kernel.centers.max() * np.eye(classes)[labels]
     with tj.show_progress("with flipped labels"):
         noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)

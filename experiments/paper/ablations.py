@@ -15,10 +15,11 @@ from typing import Any
 
 import tangent_jax as tj
 from experiments.shared import search
+from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "blocks", **SEARCH, dataset=["digits"], out="out/ablations")
 define(only=["loss", "pt", "cls", "radius"], radius=["1", "10", "100"])
@@ -53,8 +54,8 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
 
 
 def main() -> None:
-    able = setup.has_class_token()
-    require(able or "cls" not in F.only, "flags", "--only without cls for a network without a class token", F.weights)
+    if "cls" in F.only and not search.has_class_token():
+        raise InputError(f"--only must be without cls for a network without a class token; got {F.weights}")
     wanted = {which: columns(which) for which in listed("only", TITLES)}
     runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.shared import search
+from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, SEARCH, TRAINING, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define(*MODEL[1:], "blocks", *CACHED, *TRAINING, "dtype", "linearization", dataset=["digits"])
 define(weights=["builtin", "builtin-resnet"], shards=["10"], **SEARCH, out="out/anchors")
@@ -27,7 +28,8 @@ def main() -> None:
     runs = Runs(command.out_folder() / "runs.jsonl")
     sets = setup.open_datasets()
     most = min(len(dataset.train) for dataset in sets.values())
-    require(all(1 <= count <= most for count in counts), "flags", f"--shards in 1..{most}", counts[1:])
+    if not all(1 <= count <= most for count in counts):
+        raise InputError(f"--shards must be in 1..{most}; got {','.join(map(str, counts[1:]))}")
     table: dict[str, dict[str, dict]] = {}
     result: dict[str, Any] = {}
     for spec, dataset in sets.items():

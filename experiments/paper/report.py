@@ -28,11 +28,12 @@ import tangent_jax as tj
 from experiments.report.claims import CLAIMS
 from experiments.report.findings import Claim
 from experiments.report.sections import Section, as_html, as_markdown
+from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import MODEL, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import MODEL, F, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.io.progress import check_stop
@@ -139,10 +140,10 @@ def given(*names: str) -> tuple[str, ...]:
 def finished() -> dict[str, Path]:
     """The folders of --finished, by job."""
     entries = (entry.partition("=") for entry in F.finished)
-    folders = {name: expand_path("flags, --finished", folder or ".") for name, _, folder in entries}
+    folders = {name: expand_path("--finished", folder or ".") for name, _, folder in entries}
     for name, folder in folders.items():
-        done = (folder / "result.json").exists()
-        require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")
+        if not (folder / "result.json").exists():
+            raise InputError(f"--finished must be JOB=FOLDER with a result.json in FOLDER; got {name}={folder}")
     return folders
 
 
@@ -188,8 +189,8 @@ def run(job: Job) -> None:
             tail = (tail + part)[-2000:]
     check_stop()
     last = (tail.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
-    do = f"Run {shlex.join(job.command)}"
-    require(process.returncode == 0, "paper", f"{job.name} to finish", last.removesuffix("."), do)
+    if process.returncode:
+        raise InputError(f"{job.name} did not finish: {last.removesuffix('.')}. Run {shlex.join(job.command)}")
 
 
 def stamp_of(job: Job) -> dict[str, Any]:
@@ -221,15 +222,17 @@ def main() -> None:
         F.seed = F.seed if F["seed"].present else ["0", "1"]
     listed("only", [claim.name for claim in CLAIMS]) if F.only else None
     numbers("shards", int)
-    expected = "--weights=MODEL, MODEL,RESNET or MODEL,RESNET,MAE,SUPERVISED,CONTRASTIVE"
-    require(len(listed("weights")) in (1, 2, 5), "flags", expected, ",".join(F.weights))
+    if len(listed("weights")) not in (1, 2, 5):
+        forms = "MODEL, MODEL,RESNET or MODEL,RESNET,MAE,SUPERVISED,CONTRASTIVE"
+        raise InputError(f"--weights must be {forms}; got {','.join(F.weights)}")
     finished()
     sets = setup.open_datasets()
     specs, names = [*sets], {spec: dataset.name for spec, dataset in sets.items()}
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
     every = jobs(names)
     unknown = sorted({*finished()} - {job.name for job in every})
-    require(not unknown, "flags", f"--finished of {', '.join(job.name for job in every)}", unknown)
+    if unknown:
+        raise InputError(f"--finished must be of {', '.join(job.name for job in every)}; got {', '.join(unknown)}")
     done = {job: result_of(job) for job in every if any(claim.reads(job.name) for claim in wanted)}
     read = [setup.open_dataset(spec) for spec in {*specs, *(spec for job in done for spec in job.datasets)}]
     tests = {dataset.name: len(dataset.test) for dataset in read}

@@ -10,10 +10,11 @@ import sys
 
 import tangent_jax as tj
 from experiments.shared import search
+from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, SEARCH, TRAINING, F, define, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define("certificate", "passes", "search_anchor", **SEARCH, blocks=["1", "7"], method=["fc", "nlft", "taft"])
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, dataset=["digits"], penalty=["1e-3", "1e-2", "0.1"], out="out/table1")
@@ -24,7 +25,7 @@ NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
     """The recipes to search for one column of the table: learning rates, or penalties of the optimum."""
-    tokens = (False, True) if setup.has_class_token() else (False,)
+    tokens = (False, True) if search.has_class_token() else (False,)
     searched = F.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
     name, values = ("learning_rate", "lr") if solver == "adam" else ("penalty", "penalty")
@@ -51,7 +52,8 @@ def main() -> None:
         columns |= {f"NLFT-{blocks}": ("nlft", blocks)} if "nlft" in methods else {}
         if "taft" in methods:
             columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
-    require(columns, "table1", f"--blocks of at most {depth}, the model's", ",".join(F.blocks))
+    if not columns:
+        raise InputError(f"--blocks must be at most {depth}, the model's number; got {','.join(F.blocks)}")
     table: dict[str, dict[str, dict]] = {}
     for spec, dataset in sets.items():
         # The longest tail first: the inputs of shorter ones are computed from its cache, not from the images.

@@ -24,11 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared import titles
 from experiments.shared.private_runs import accuracies
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, listed, numbers
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 
@@ -126,14 +128,16 @@ def main() -> None:
     epsilons, clips, rates = (numbers(name, float) for name in ("epsilon", "clip_norm", "lr"))
     listed("subset", PRIVATE_KINDS)
     methods, steps = listed("method", METHODS), numbers("steps", int)
-    drawn = "taft" in methods or (len(methods) == 1 and methods != ["nlft"])
-    require(drawn, "table3", "--method with taft, or norm or public alone", ",".join(methods))
-    require(("public" in methods) == (F.public is not None), "table3", "--public with the method public", methods)
+    if "taft" not in methods and (len(methods) > 1 or methods == ["nlft"]):
+        raise InputError(f"--method must have taft, or be norm or public alone; got {','.join(methods)}")
+    if ("public" in methods) != (F.public is not None):
+        raise InputError(f"--public and --method=public must be given together; got --method={','.join(methods)}")
     mechanisms = {(e, s): tj.make_mechanism(e, F.delta, s, clips[0]) for e in epsilons for s in steps}
     sets = setup.open_datasets()
     for dataset in sets.values():
         n = len(dataset.train)
-        require(F.delta < 1 / n, "table3", f"--delta below 1 / images = {1 / n:.2g} of {dataset.name}", F.delta)
+        if F.delta >= 1 / n:
+            raise InputError(f"--delta must be below 1 / images = {1 / n:.2g} of {dataset.name}; got {F.delta}")
         if F.public:
             setup.public_images(dataset.train)
     out = command.out_folder()

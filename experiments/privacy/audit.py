@@ -20,10 +20,11 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared.breaks import BREAKS, break_mechanism
+from experiments.shared.table import define
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import codes, command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define
-from tangent_jax.core.checks import require
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F
+from tangent_jax.core.checks import InputError
 
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
 define("dataset", "delta", "seed", "epsilon", "steps", "clip_norm", "canaries", "confidence", method=("taft", "nlft"))
@@ -40,7 +41,8 @@ def main() -> None:
     train = setup.features(predict, dataset.train, "train inputs")
     if F.canaries is not None:
         return audit_runs(claimed, predict, train, recipe.objective())
-    require(F.repeats >= 4, "audit", "4 --repeats or more, without --canaries", F.repeats)
+    if F.repeats < 4:
+        raise InputError(f"--repeats must be 4 at least without --canaries; got {F.repeats}")
     broken, settings = break_mechanism(claimed, F.broken, F.images), {"objective": recipe.objective()}
     data = with_canary(train, classes)
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
@@ -68,7 +70,8 @@ def main() -> None:
 def with_canary(train: tj.Features, classes: int) -> tj.Batches:
     """--images training images, the last with a wrong label."""
     most = len(train)
-    require(2 <= F.images <= most, "audit", f"--images in 2..{most}, of which the last is the canary", F.images)
+    if not 2 <= F.images <= most:
+        raise InputError(f"--images must be in 2..{most}, with the canary as the last; got {F.images}")
     rows = np.linspace(0, most - 1, F.images).astype(int)
     labels = train.targets[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes

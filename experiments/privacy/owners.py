@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared import titles
 from experiments.shared.private_runs import accuracies
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, define, numbers
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, numbers
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 
@@ -55,7 +57,8 @@ class Run(NamedTuple):
 
 def divide(count: int, owners: int) -> np.ndarray:
     """The owner of each of `count` images, "n": one image for each owner, the rest in Dirichlet proportions."""
-    require(2 <= owners <= count, "owners", f"--shards in 2..{count}, the images of train", owners)
+    if not 2 <= owners <= count:
+        raise InputError(f"--shards must be in 2..{count}, the number of images of train; got {owners}")
     rng = np.random.default_rng(owners)
     rest = rng.choice(owners, count - owners, p=rng.dirichlet(np.full(owners, F.concentration)))
     return rng.permutation(np.concatenate([np.arange(owners), rest]))
@@ -90,7 +93,8 @@ class Table:
             said = dict(zip(self.dataset.train.names, divide(len(self.dataset.train), owners).tolist(), strict=True))
             whole = dataclasses.replace(whole, owners=tuple(said[name] for _, name in whole.examples))
         train, measured = whole.hold_out()
-        require(on_test or len(measured), "owners", "five images of a class, to hold one out", "fewer")
+        if not on_test and not len(measured):
+            raise InputError(f"a fifth of each class is held out, and no class of {self.dataset.name} has five images")
         if on_test:
             train, measured = whole, setup.features(chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
@@ -134,7 +138,8 @@ def main() -> None:
     settings = [*map(len, (numbers("lr", float), numbers("clip_norm", float), numbers("steps", int)))]
     dataset = setup.open_tested(F.dataset)
     n = len(dataset.train)
-    require(F.delta < 1 / n, "owners", f"--delta below 1 / images = {1 / n:.2g}", F.delta)
+    if F.delta >= 1 / n:
+        raise InputError(f"--delta must be below 1 / images = {1 / n:.2g}; got {F.delta}")
     divided = {owners: divide(n, owners) for owners in counts}
     out = command.out_folder()
     sizes = {}

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, listed, numbers
+from experiments.shared import titles
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, MODEL, F, listed, numbers
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap
 from tangent_jax.solver import map_once, rows_of

@@ -15,26 +15,30 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, titles
-from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, define
-from tangent_jax.commands.shared.shards import Method, steady
+from experiments.shared import titles
+from experiments.shared.sharded import attack_removed, outputs_of
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F
+from tangent_jax.commands.shared.shards import Method, make_method, steady
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define(*SHARDED, "shards", "shadows", **SHARDED_DEFAULTS, store="out/stores", repeats=20, out="out/forget")
 FRACTION = 0.5  # share of the images, over all shards, removed for retraining and membership
 
 
 def main() -> None:
-    require(F.penalty > 0, "flags", "--penalty above 0, for the distance bound", F.penalty)
-    taft, nlft = Method("taft"), Method("nlft")
+    if F.penalty <= 0:
+        raise InputError(f"--penalty must be above 0, for the distance bound; got {F.penalty:g}")
+    taft, nlft = make_method("taft"), make_method("nlft")
     divided = taft.divide(F.shards)
     store, nonlinear = (method.store(divided, f"{F.shards}") for method in (taft, nlft))
-    curve, spread = dropping(taft, store, nlft.outputs(nonlinear))
+    curve, spread = dropping(taft, store, outputs_of(nlft, nonlinear))
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
         removal = drop_in_a_store(store, Path(folder))
     retraining, models, gone = retrain(taft, divided, store)
-    auc = taft.attack(models, gone).auc()
+    auc = attack_removed(taft, models, gone, F.shadows, F.seed).auc()
     draw(taft.dataset.name, len(divided), curve, spread, auc)
     passes = {"taft": 1, "sisa": len(divided)}
     result = {"curve": curve, "inference_passes": passes, "retraining": retraining, "membership": auc}
@@ -56,7 +60,7 @@ def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dic
 
 def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
     """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: outputs "s n c"."""
-    tangent, labels, count = method.outputs(store), method.test.targets, len(store)
+    tangent, labels, count = outputs_of(method, store), method.test.targets, len(store)
     votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
     removed = sorted({*range(0, count, max(1, count // 10)), count // 2, count - 1})
     runs: dict[str, list] = {"taft": [], "sisa_mean": [], "sisa_vote": []}
@@ -77,7 +81,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
     """
     copy, gone = tj.Store(where), [*source][1::2]
     for name in source:
-        copy.add(name, source[name], dataclasses.replace(source.provenance(name), folders=()))
+        copy.add(name, source[name].dw, dataclasses.replace(source.provenance(name), folders=()))
     receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
     wrong = copy.verify() + copy.verify_receipt(receipt.path)
@@ -101,7 +105,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     # the time of one request: the first shard again, compiled, against the paragon without compilation
     first = dict([next(iter(left.items()))])
     seconds = float(np.median([steady(method.fit(first, None)[0]) for _ in range(3)]))
-    after = tj.compose({name: fitted.dw for name, fitted in zip(left, retrained, strict=True)})
+    after = tj.compose([tj.Component(fitted.dw) for fitted in retrained])
     models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
     score = {name: method.accuracy(dw) for name, dw in models.items()}
     bounds = [

@@ -18,24 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, titles
-from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, define, numbers
-from tangent_jax.commands.shared.shards import Method, steady
+from experiments.shared import titles
+from experiments.shared.sharded import attack_removed
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, numbers
+from tangent_jax.commands.shared.shards import Method, make_method, steady
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 define(*SINGLE, "at_once", "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
 define(removed=["1", "0.01", "0.1"])
 
 
 def main() -> None:
-    require(F.penalty > 0, "flags", "--penalty above 0, for a certificate", F.penalty)
-    method = Method("taft")
-    method.recipe = dataclasses.replace(method.recipe, solver="optimum")
+    if F.penalty <= 0:
+        raise InputError(f"--penalty must be above 0, for a certificate; got {F.penalty:g}")
+    method = make_method("taft", solver="optimum")
     n, rng = len(method.train), np.random.default_rng([F.seed, 2])
     sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
-    good = all(1 <= size < n for size in sizes)
-    require(good, "flags", f"--removed between 1 and {n - 1} images", ",".join(F.removed))
+    if not all(1 <= size < n for size in sizes):
+        raise InputError(f"--removed must be 1 to {n - 1} images; got {','.join(F.removed)}")
     order, table, attacks = rng.permutation(n), {}, {}
     with tj.show_progress("cold, of all images"):
         whole = method.recipe.solve(method.predict, method.train)
@@ -45,7 +48,7 @@ def main() -> None:
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
         if size >= 10:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
-            attack = method.attack(models, order[:size])
+            attack = attack_removed(method, models, order[:size], F.shadows, F.seed)
             attacks[f"{size}"] = {"auc": attack.auc(), "advantage": attack.auc_gap("warm", "cold", seed=[F.seed, 4])}
     draw(method.dataset.name, n, table)
     accuracy = method.accuracy(whole.dw)

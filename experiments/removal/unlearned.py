@@ -17,12 +17,14 @@ import time
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared import titles
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals
-from tangent_jax.commands.shared import command, plots, setup, titles
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, define, positive
-from tangent_jax.core.checks import require
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, positive
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.io.progress import progress_bar
 
@@ -40,18 +42,22 @@ KNOWN = ("random", "canaries")
 
 def requested() -> int:
     """The number of images in each request: random, most vulnerable, and wrongly labelled ones."""
-    require(F.removed >= 10, "flags", "--removed of at least 10 images", F.removed)
+    if F.removed < 10:
+        raise InputError(f"--removed must be 10 images at least; got {F.removed:g}")
     return round(F.removed)
 
 
 def main() -> None:
     began, certificates = time.perf_counter(), tuple(positive("certificates"))
-    few = f"--shadows of at least 6, and of at least --attacked={F.attacked} and --known={F.known}"
-    require(F.shadows >= max(6, F.attacked, F.known), "flags", few, F.shadows)
+    if F.shadows < max(6, F.attacked, F.known):
+        raise InputError(
+            f"--shadows must be at least 6, --attacked={F.attacked} and --known={F.known}; got {F.shadows}"
+        )
     recipe = setup.recipe(solver="optimum")
     dataset = setup.open_dataset(F.dataset)
     count = sum(map(len, dataset.splits.values()))
-    require(F.shards <= count, "flags", f"--shards of at most {count} images", F.shards)
+    if F.shards > count:
+        raise InputError(f"--shards must be at most {count}, the number of images; got {F.shards}")
     asked_for = requested()
     pool = read_pool(recipe, asked_for)
     asked, folder = requests(pool, dataset.classes, asked_for), command.out_folder() / "parts"

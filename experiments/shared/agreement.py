@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.steps import Step, make_pass, trunk
 from tangent_jax.core.notation import Tree
-from tangent_jax.programs import Program, solver_pass, trunk
 
 
 def values(
@@ -19,22 +19,21 @@ def values(
     """Runs each of the library's computations once on the same inputs, and returns the values to compare."""
     objective = tj.make_objective("ce", penalty=1e-2)
     x, y = data
-    own = solver_pass(predict, tj.Batches(x, y, batch_size=len(y)), objective, signals=0)
-    part = own.curvature.arguments[0]
+    made = make_pass(predict, tj.Batches(x, y, batch_size=len(y)), objective, signals=0)
 
-    def at(f: Callable[..., Any], predict: tj.Predictor = predict) -> Program:
-        return Program(f, (predict, dw, x, y))
+    def at(f: Callable[..., Any], predict: tj.Predictor = predict) -> Step:
+        return Step(f, (predict, dw, x, y))
 
-    def clipped(f: Callable[..., tj.privacy.ClippedSum]) -> Program:
+    def clipped(f: Callable[..., tj.privacy.ClippedSum]) -> Step:
         present, options = jnp.ones(len(y)), {"loss": objective.loss, "clip_norm": 0.1}
         return at(lambda predict, dw, x, y: f(predict, dw, x, y, present, **options).value)
 
     def times(predict: tj.Predictor, dw: Tree, part: Any) -> Tree:
         zero = jax.tree.map(jnp.zeros_like, dw)
-        return own.product.run(zero, part, dw, predict(dw, x), objective)
+        return made.product.run(zero, part, dw, predict(dw, x), objective)
 
     def of_curvature(*arguments: Any) -> tuple[Any, Any]:
-        curvature = own.curvature.run(*arguments)
+        curvature = made.curvature.run(*arguments)
         return curvature.kernels, curvature.blocks
 
     programs = {
@@ -44,10 +43,10 @@ def values(
         "gradient": at(lambda predict, dw, x, y: jax.grad(lambda dw: objective(predict, dw, x, y))(dw)),
         "clipped sum": clipped(tj.privacy.clipped_sum_closed_form),
         "clipped sum by vmap": clipped(tj.privacy.clipped_sum),
-        "Hessian's product": Program(times, (predict, dw, part)),
-        "factors": Program(of_curvature, (part, dw, predict(dw, x), *own.curvature.arguments[3:])),
+        "Hessian's product": Step(times, (predict, dw, made.fresh)),
+        "factors": Step(of_curvature, (made.fresh, dw, predict(dw, x), *made.curvature.arguments[3:])),
     }
-    calls = {name: (jax.jit(run), jax.device_put(arguments, device)) for name, (run, arguments, _) in programs.items()}
+    calls = {name: (jax.jit(run), jax.device_put(arguments, device)) for name, (run, arguments) in programs.items()}
     return jax.device_get({name: run(*arguments) for name, (run, arguments) in calls.items()})
 
 

@@ -28,7 +28,7 @@ def average(
     """
     for _ in range(rounds):
         steps = tj.store.Shards(predict, train, recipe, rows, at_once=at_once).fit()
-        predict = moved(predict, tj.compose({name: fitted.dw for name, fitted in steps.items()}))
+        predict = moved(predict, tj.compose([tj.Component(fitted.dw) for fitted in steps.values()]))
         check_stop()
     return predict
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 
 
 def margin_directions(targets: np.ndarray, classes: int) -> np.ndarray:
@@ -23,9 +23,12 @@ def datamodeling_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     good = (
         truth.ndim == 2 and len(truth) > 1 and truth.shape[1] and {truth.dtype.kind, predicted.dtype.kind} <= {*"biuf"}
     )
-    require(good, "datamodeling_score", 'numbers "s m", of two subsets or more', f"{truth.dtype} of {truth.shape}")
-    require(predicted.shape == truth.shape, "datamodeling_score", f"shape {truth.shape}", predicted.shape)
+    if not good:
+        raise InputError(f'truth must be numbers "s m" of two subsets or more; got {truth.dtype} of {truth.shape}')
+    if predicted.shape != truth.shape:
+        raise InputError(f"predicted must have the shape of truth, {truth.shape}; got {predicted.shape}")
     varies = (np.ptp(predicted, 0) > 0) & (np.ptp(truth, 0) > 0)
-    require(varies.any(), "datamodeling_score", "scores that differ between subsets", "the same for all")
+    if not varies.any():
+        raise InputError("scores must differ between subsets; got the same for all")
     scores: list[Any] = [spearmanr(predicted[:, z], truth[:, z]) for z in np.flatnonzero(varies)]
     return float(np.nanmean([score.statistic for score in scores]))

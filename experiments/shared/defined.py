@@ -11,7 +11,6 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import EFFECTS
 
 EXPERIMENTS = Path(__file__).parents[1]
 
@@ -27,7 +26,7 @@ def binaries() -> dict[str, str]:
 @contextmanager
 def definitions(binary: str) -> Iterator[tuple[str, dict[str, flags.Flag]]]:
     """Within the `with` block flags are those of a binary: (its docstring, its flags by name)."""
-    with flagsaver.flagsaver(), mock.patch.dict(EFFECTS), mock.patch("absl.app.run"):
+    with flagsaver.flagsaver(), mock.patch("absl.app.run"):
         module = runpy.run_module(binaries()[binary], run_name="__main__", alter_sys=True)
         files = (module["__file__"], sys.argv[0])
         known = {flag.name: flag for file in files for flag in flags.FLAGS.get_key_flags_for_module(file)}

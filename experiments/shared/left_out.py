@@ -13,7 +13,7 @@ import tangent_jax as tj
 from experiments.shared.parts import is_saved, saved
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, shown
@@ -82,8 +82,12 @@ class Leaving:
             probed = np.argsort(-np.asarray(losses))[:PROBED]
             whole, *without = self.solve([[], *probed], rough, certificate=None, passes=PROBE_PASSES)
             changes = [distance(each.dw, whole.dw) - bound_of(each, whole) for each in without]
-            largest, do = max(changes), "Give a larger --penalty"
-            require(largest > 0, "influence", "a change above its certificate", f"{largest:.3g}", do)
+            largest = max(changes)
+            if largest <= 0:
+                raise InputError(
+                    f"the largest change without one image must exceed its certificate; got {largest:.3g} above it. "
+                    "Give a larger --penalty"
+                )
             [base] = self.solve([[]], whole, certificate=OF_BASE * fraction * largest)
         target = (1 - OF_BASE) * fraction * largest
         key = identity(rough.run, self.test.examples, self.test.targets, fraction, rows)

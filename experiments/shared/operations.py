@@ -16,13 +16,11 @@ import optax
 from jax.tree_util import Partial
 
 import tangent_jax as tj
-from experiments.shared import timing
+from experiments.shared import steps, timing
 from experiments.shared.timing import Operation, compiled, compiled_step
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
 from tangent_jax.models import initial_weights
-from tangent_jax.programs import Program, private_step, solver_pass, train_steps, train_steps_many
-from tangent_jax.programs import trunk as program_of_trunk
 
 CLASSES, MECHANISM = 200, tj.privacy.Mechanism(1.0, 10.0, 50, 1e-5)
 Operations = dict[str, Callable[[], Operation]]
@@ -88,13 +86,13 @@ def full_block(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
 def step(name: str, predict: Callable, dw: Tree, x: jax.Array, labels: jax.Array) -> Operation:
     """Compiles one training step on one batch of cached features, optimiser included."""
     data = tj.Batches(x, labels, batch_size=len(labels))
-    return steps_of(name, train_steps(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw))
+    return compile_step(name, steps.fit_step(predict, data, tj.make_objective(), tj.adam(1e-5), start=dw))
 
 
-def steps_of(name: str, program: Program, models: int = 1) -> Operation:
-    """Compiles the program of a step for `models` models, called one after another."""
-    state, *others = program.arguments
-    return compiled_step(name, lambda *arguments: program.run(*arguments)[0], [state] * models, *others)
+def compile_step(name: str, step: steps.Step, models: int = 1) -> Operation:
+    """Compiles a trainer's step for `models` models, called one after another."""
+    state, *others = step.arguments
+    return compiled_step(name, lambda *arguments: step.run(*arguments)[0], [state] * models, *others)
 
 
 def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once: int, name: str) -> Operation:
@@ -102,8 +100,8 @@ def many(pretrained: tj.Pretrained, batch: int, dtype: Any, models: int, at_once
     predict = tj.tangent(pretrained, 1, dtype=dtype)
     x, labels = inputs_of(predict, batch, dtype)
     data = tj.Batches(x, labels, batch_size=batch)
-    program = train_steps_many(predict, data, at_once, tj.make_objective(), tj.adam(1e-5))
-    return steps_of(name, program, models // at_once)
+    many_step = steps.fit_many_step(predict, data, at_once, tj.make_objective(), tj.adam(1e-5))
+    return compile_step(name, many_step, models // at_once)
 
 
 def private_step_of(
@@ -113,7 +111,8 @@ def private_step_of(
     """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: the library's own."""
     objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.privacy.momentum(1e-6)
     data = tj.Batches(x, y, batch_size=len(y))
-    return steps_of(name, private_step(predict, data, mechanism, objective, optimizer, start=dw, summed=summed))
+    private = steps.private_step(predict, data, mechanism, objective, optimizer, start=dw, summed=summed)
+    return compile_step(name, private)
 
 
 def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> Operation:
@@ -151,22 +150,23 @@ def solver_passes(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operatio
     """The computations of a pass of `solve` on one batch: gradient, Hessian's product with kept values, factors."""
     predict = tj.tangent(pretrained, dtype=dtype)
     x, y = inputs_of(predict, batch, dtype)
-    own = solver_pass(predict, tj.Batches(x, y, batch_size=batch), tj.make_objective("rsl", penalty=0.1), signals=4)
-    total, _, *others = own.gradient.arguments
-    programs = {
-        "gradient": own.gradient._replace(arguments=(total, own.curvature.arguments[0], *others)),  # linearised again
-        "product with kept values": own.product,
-        "factors, 4 signals an example": own.curvature,
+    data = tj.Batches(x, y, batch_size=batch)
+    made = steps.make_pass(predict, data, tj.make_objective("rsl", penalty=0.1), signals=4)
+    total, _, *others = made.gradient.arguments
+    computations = {
+        "gradient": made.gradient._replace(arguments=(total, made.fresh, *others)),  # linearised again
+        "product with kept values": made.product,
+        "factors, 4 signals an example": made.curvature,
     }
-    return {name: partial(compiled, name, program.run, *program.arguments) for name, program in programs.items()}
+    return {name: partial(compiled, name, step.run, *step.arguments) for name, step in computations.items()}
 
 
 def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
     """The trunk below the last block, from uint8 images."""
     predict = tj.tangent(pretrained, 1, dtype=dtype)
     images = jnp.full((batch, *predict.model.input_shape(0)), 100, jnp.uint8)
-    program = program_of_trunk(predict, images)
-    return compiled("trunk", program.run, *program.arguments)
+    run, arguments = steps.trunk(predict, images)
+    return compiled("trunk", run, *arguments)
 
 
 def trunk_flops(config: tj.models.ViTConfig) -> float:

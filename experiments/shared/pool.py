@@ -14,7 +14,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.rows import Parts
 from tangent_jax.io.progress import shown
 
@@ -87,7 +87,8 @@ def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
     first = np.sort(np.unique([identifier for identifier, _ in examples], return_index=True)[1])
     n, rng = len(first), np.random.default_rng([F.seed, 11])
     most = n // 10
-    require(canaries <= most, "flags", f"--removed of at most {most}, a tenth of {n} images", canaries)
+    if canaries > most:
+        raise InputError(f"--removed must be at most {most}, a tenth of {n} images; got {canaries}")
     data, rows = joined.take(first), np.sort(rng.choice(n, canaries, replace=False))
     labels = data.targets.copy()
     labels[rows] = (labels[rows] + rng.integers(1, len(dataset.classes), canaries)) % len(dataset.classes)
@@ -110,8 +111,8 @@ def of_class(pool: Pool, classes: Sequence[str]) -> np.ndarray:
     """The rows of the largest class."""
     largest = int(np.bincount(pool.data.targets, minlength=len(classes)).argmax())
     rows = np.flatnonzero(pool.data.targets == largest)
-    got = f"{len(rows)} of {classes[largest]}"
-    require(len(rows) >= FEWEST, "flags", f"a class of {FEWEST} images at least", got)
+    if len(rows) < FEWEST:
+        raise InputError(f"the largest class must have {FEWEST} images; {classes[largest]} has {len(rows)}")
     return rows
 
 
@@ -120,13 +121,14 @@ def of_owner(pool: Pool) -> np.ndarray:
     if F.owners:
         whose = tj.shards.owners_of([name for _, name in pool.data.examples], tj.shards.read_owners(F.owners))
         named = sorted({owner for owner in whose if owner is not None})
-        require(named, "flags", f"--owners that names an image of {F.dataset}", f"none in {F.owners}")
+        if not named:
+            raise InputError(f"--owners must name an image of {F.dataset}; {F.owners} names none")
         divided = [np.flatnonzero([owner == name for owner in whose]) for name in named]
     else:
         divided = tj.shards.dirichlet(pool.data.targets, OWNERS, F.concentration, F.seed)
     rows = max(divided, key=len)
-    good = FEWEST <= len(rows) <= len(pool) // 2
-    require(good, "flags", f"an owner of {FEWEST} to {len(pool) // 2} images", f"{len(rows)} of the largest")
+    if not FEWEST <= len(rows) <= len(pool) // 2:
+        raise InputError(f"the largest owner must have {FEWEST} to {len(pool) // 2} images; got {len(rows)}")
     return rows
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 import tangent_jax as tj
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import SUFFIXES, content_identifier, locate
 from tangent_jax.io import records
 from tangent_jax.io.files import fingerprint
@@ -67,7 +67,7 @@ def resized(content: bytes, name: str, side: int, quality: int, square: bool = F
         with Image.open(io.BytesIO(content)) as opened:
             image = opened.convert("RGB")
     except OSError as error:
-        raise refusal("data", "an image", f"{name} ({type(error).__name__})") from error
+        raise InputError(f"{name} must be an image that can be read; got {type(error).__name__}") from error
     scale = min(1.0, side / min(image.size))
     width, height = (round(scale * length) for length in image.size)
     size = (side, side) if square else (width, height)
@@ -78,7 +78,8 @@ def resized(content: bytes, name: str, side: int, quality: int, square: bool = F
 
 def read(path: Place) -> bytes:
     """The bytes of a file of an archive; InputError if it is missing."""
-    require(path.is_file(), "data", f"the file {path.name} of the archive", f"none at {path}", "Unpack it whole")
+    if not path.is_file():
+        raise InputError(f"the archive must have the file {path.name}; there is none at {path}. Unpack it whole")
     return path.read_bytes()
 
 
@@ -127,8 +128,8 @@ def handwriting(folder: Path, chosen: Chosen) -> Iterator[Stored]:
         row = int(entry)
         images, labels = parts[row >= TRAINING]
         row -= TRAINING * (row >= TRAINING)
-        good = row < len(labels) and labels[row] == int(label)
-        require(good, "data", f"the digit {label} in row {entry} of MNIST", "another", "Take the original files")
+        if row >= len(labels) or labels[row] != int(label):
+            raise InputError(f"row {entry} of MNIST must be the digit {label}; it is another. Take the original files")
         out = io.BytesIO()
         Image.fromarray(images[row]).save(out, "PNG")
         yield Stored(f"{split}/{label}/{entry}.png", split, label, out.getvalue())
@@ -143,8 +144,8 @@ def idx(folder: Path, name: str) -> np.ndarray:
     content = read(path) if path.is_file() else gzip.decompress(read(folder / f"{name}.gz"))
     start = 4 + 4 * content[3]
     shape = np.frombuffer(content[4:start], ">u4")
-    good = content[:3] == b"\0\0\x08" and len(content) - start == int(np.prod(shape))
-    require(good, "data", f"an IDX file of bytes, {name}", f"{len(content)} bytes of another kind")
+    if content[:3] != b"\0\0\x08" or len(content) - start != int(np.prod(shape)):
+        raise InputError(f"{name} must be an IDX file of bytes; got {len(content)} bytes of another kind")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
@@ -157,9 +158,10 @@ def clothes(folder: Path, chosen: Chosen) -> Iterator[Stored]:
             wanted = splits[split].split() if split in splits else [path.name for path in paths]
             for entry in wanted:
                 matches = [path for path in paths if path.name.startswith(entry)]
-                require(
-                    len(matches) == 1, "data", f"one image {entry}* in {split}/{label}", len(matches), "Unpack it whole"
-                )
+                if len(matches) != 1:
+                    raise InputError(
+                        f"{split}/{label} must have one image {entry}*; got {len(matches)}. Unpack the archive whole"
+                    )
                 content = resized(read(matches[0]), matches[0].name, 256, 80)
                 yield Stored(f"{split}/{label}/{matches[0].name}", split, label, content)
 
@@ -228,7 +230,7 @@ def prints_of(content: bytes, where: object, pixels: bool = False) -> tuple[Prin
             classes, items = manifest["classes"], [(name, split, label) for name, split, label in manifest["items"]]
             contents = [archive.read(name) for name, *_ in items]
     except (BadZipFile, LookupError, TypeError, ValueError) as error:
-        raise refusal("data", "a zip of images with their manifest", f"{where} ({error})") from error
+        raise InputError(f"{where} must be a zip of images with their manifest; got {error}") from error
     by_split: dict[str, list[list[Any]]] = {}
     for name, split, label in items:
         by_split.setdefault(split, []).append([name, label])
@@ -251,9 +253,11 @@ def agreement(recipe: Recipe, content: bytes, path: Path) -> tuple[str, dict[str
     Raises: InputError if even the names differ.
     """
     got, counts = prints_of(content, path, bool(recipe.prints.pixels))
-    good = got.names == recipe.prints.names
-    do = f"Make it from {recipe.archive}"
-    require(good, "data", "the classes, splits and images of the tables", f"others in {path}: {counts}", do)
+    if got.names != recipe.prints.names:
+        raise InputError(
+            f"{path} must have the classes, splits and images of the tables; it has {counts}. Make it from "
+            f"{recipe.archive}"
+        )
     same = {"bytes": got.content == recipe.prints.content, "pixels": got.pixels == recipe.prints.pixels != ""}
     return next((what for what, holds in same.items() if holds), "names"), counts
 

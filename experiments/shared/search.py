@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, setup, titles
+from experiments.shared import titles
+from tangent_jax.commands.shared import command, plots, setup
 from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import trees
@@ -20,6 +21,11 @@ from tangent_jax.data import Dataset
 
 FIELDS = ("learning_rate", "penalty", "reset", "new_class_token")
 """The fields of a recipe that tables search."""
+
+
+def has_class_token() -> bool:
+    """True if a network of --weights can get a new class token (CLS=T)."""
+    return hasattr(setup.pretrained(F.weights).model, "with_class_token")
 
 
 def measure(
@@ -60,7 +66,7 @@ def run(
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}
                 fitted = tj.store.Shards(predict, train, recipe, named).fit()
-                dw = tj.compose({part: own.dw for part, own in fitted.items()})
+                dw = tj.compose([tj.Component(shard.dw) for shard in fitted.values()])
             else:
                 dw = recipe.fit(predict, train).dw
         accuracy = tj.evaluate(predict, dw, measured)

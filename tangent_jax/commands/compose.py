@@ -6,7 +6,7 @@ features), ranpac (random ReLU features). A store keeps the components of each m
 on held-out images, or with --settings=leave_one_out on the training images.
 With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
 number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, optimum or classes sets several flags.
---farm or --worker trains the components on many machines (docs/howto/clusters.md).
+--worker=I/N trains the components on many machines (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
@@ -15,7 +15,6 @@ greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "ful
 --feature_blocks=auto "depths": {blocks: the negative log-likelihood by which they were chosen}.
 """
 
-import copy
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -23,10 +22,9 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import additive, command, farm, plots, setup, titles
-from tangent_jax.commands.shared.additive import ADDITIVE, Additive
+from tangent_jax.commands.shared import additive, command, plots, setup, titles, workers
+from tangent_jax.commands.shared.additive import ADDITIVE, make_additive
 from tangent_jax.commands.shared.flags import (
-    FARM,
     OPTIMUM,
     SHARDED,
     SHARDED_DEFAULTS,
@@ -39,11 +37,10 @@ from tangent_jax.commands.shared.flags import (
     positive,
 )
 from tangent_jax.commands.shared.runs import Runs
-from tangent_jax.commands.shared.shards import Method, is_by_owner, shard_counts
+from tangent_jax.commands.shared.shards import Method, make_method, shard_counts
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
-from tangent_jax.core.notation import Tree
 from tangent_jax.io import hosts
 from tangent_jax.solver import MappedOnce
 
@@ -51,7 +48,7 @@ PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(
     *SHARDED,
     *OPTIMUM,
-    *FARM,
+    "worker",
     "head",
     "left",
     "width",
@@ -82,31 +79,31 @@ only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TR
 
 
 def main() -> None:
-    farm.check_flags()
     check_flags()
+    worker = None if F.worker is None else workers.parse_worker(F.worker)
     most = max(shard_counts())
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, most, runs) for name in F.method if name in TRAINED}
     methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
-    known: dict[tuple, MappedOnce] = {}
-    sums = {name: Additive(name, known) for name in F.method if name in ADDITIVE}
+    once: dict[tuple, MappedOnce] = {}
+    sums = {name: make_additive(name, once) for name in F.method if name in ADDITIVE}
     every: dict[str, Method] = {**methods, **sums}
     first = next(iter(every.values()))
-    shards = {count: first.divide(count) for count in first.counts()}
-    if farm.is_worker():
-        return farm.train_own(work(every, shards))
-    if F.farm:
-        farm.launch("compose", work(every, shards))
+    is_by_owner = first.division.is_by_owner
+    counts = [len(first.divide(0))] if is_by_owner else shard_counts()  # owners with an image that can be read
+    shards = {count: first.divide(count) for count in counts}
+    if worker is not None:
+        return workers.train_own(worker, work(every, shards))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {name: own.accuracy_of(divided, title_of(count, name)) for name, own in sums.items()}
+        row = {name: own.accuracy_of(divided, title_of(own, count)) for name, own in sums.items()}
         for name, method in methods.items():
             row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
     full: dict[str, float] = {}
-    if not is_by_owner():
+    if not is_by_owner:
         full |= {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
         full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     write_table(table, full)
@@ -136,35 +133,38 @@ def composed(
     name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
 ) -> dict[str, float]:
     """The accuracies of a method's components: composed by each merge, and alone; chosen ridges go to `penalties`."""
-    store = method.store(divided, title_of(count, name), with_factors(name))
-    components, factors = method.components(store)
+    store = method.store(divided, title_of(method, count), with_factors(method))
+    components = method.components(store)
     row = {name: method.accuracy(tj.compose(left(components)))}
-    for how in merges_of(name):
+    for how in merges_of(method):
         chosen = {}
         if how in tj.store.WEIGHTED:
             chosen["penalty"] = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
-        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), factors, how, **chosen))
-    row[f"{name}_single"] = float(np.mean([method.accuracy(components[part]) for part in components]))
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), how, **chosen))
+    row[f"{name}_single"] = float(np.mean([method.accuracy(components[part].dw) for part in components]))
     return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
 
 
 def check_flags() -> None:
     """Raises InputError for incompatible flags, before any long work."""
-    methods, _ = listed("method", [*TRAINED, *ADDITIVE]), positive("merge_penalty")
-    merges = {*listed("merge", tj.store.MERGES)}
-    is_mean, weighs = merges == {"mean"}, merges & {*tj.store.WEIGHTED}
-    require(is_mean or "taft" in methods, "flags", "--merge=mean without taft in --method", ",".join(F.merge))
-    expected = f"--merge of {', '.join(tj.store.WEIGHTED)} beside --merge_penalty"
-    require(weighs or not F["merge_penalty"].present, "flags", expected, ",".join(F.merge))
+    methods = listed("method", [*TRAINED, *ADDITIVE])
+    positive("merge_penalty")
+    merges = listed("merge", tj.store.MERGES)
+    written = {"method": ",".join(methods), "merge": ",".join(merges)}
+    if {*merges} != {"mean"} and "taft" not in methods:
+        raise InputError(f"--merge={written['merge']} needs taft in --method; got {written['method']}")
+    if F["merge_penalty"].present and {*merges}.isdisjoint(tj.store.WEIGHTED):
+        weighted = ", ".join(tj.store.WEIGHTED)
+        raise InputError(f"--merge_penalty has an effect only with --merge of {weighted}; got {written['merge']}")
     positive("lr")
     additive.check_flags(methods)
     ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
-    expected = f"--method of {', '.join(ranked)} beside --rank"
-    require({*methods} & {*ranked} or not F["rank"].present, "flags", expected, ",".join(methods))
+    if F["rank"].present and {*methods}.isdisjoint(ranked):
+        raise InputError(f"--rank has an effect only with --method of {', '.join(ranked)}; got {written['method']}")
     numbers("rank", int)
-    linear = all(TRAINED.get(name, ("",))[0] != "nlft" for name in methods)
-    got = ",".join(methods)
-    require(F.solver == "adam" or linear, "flags", "--method of tangents and heads beside --solver=optimum", got)
+    nonlinear = [name for name in methods if name in TRAINED and TRAINED[name][0] == "nlft"]
+    if F.solver == "optimum" and nonlinear:
+        raise InputError(f"--solver=optimum needs --method of tangents and heads; got {', '.join(nonlinear)}")
 
 
 def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
@@ -180,46 +180,50 @@ def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[s
     plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
 
 
-def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[farm.Work]:
+def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[workers.Work]:
     """The stores that the composition reads, for workers that train them beforehand."""
     stores = []
     for count, divided in shards.items():
-        for name, method in methods.items():
-            weighs = with_factors(name)
-            stores.append(farm.Work(method, divided, title_of(count, name), weighs))
+        for method in methods.values():
+            weighs = with_factors(method)
+            title = title_of(method, count)
+            stores.append(workers.Work(method, divided, title, weighs))
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
-                held = copy.copy(method).hold_out()
-                stores.append(farm.Work(held, held.divide(count), title_of(count, name), True))
-    every = () if is_by_owner() else methods.values()
-    return stores + [farm.Work(method, method.whole(), "full") for method in every]
+                held = method.held_out()
+                stores.append(workers.Work(held, held.divide(count), title, True))
+    for method in methods.values():
+        if not method.division.is_by_owner:
+            stores.append(workers.Work(method, method.whole(), "full"))
+    return stores
 
 
-def merges_of(name: str) -> list[str]:
+def merges_of(method: Method) -> list[str]:
     """The merges of a method's components, besides the mean."""
-    return [how for how in F.merge if how != "mean"] if name == "taft" else []
+    return [how for how in F.merge if how != "mean"] if method.name == "taft" else []
 
 
-def with_factors(name: str) -> bool:
+def with_factors(method: Method) -> bool:
     """True if a merge of a method's components needs their factors."""
-    return bool({*merges_of(name)} & {*tj.store.WEIGHTED})
+    return not {*merges_of(method)}.isdisjoint(tj.store.WEIGHTED)
 
 
-def title_of(count: int, name: str) -> str:
+def title_of(method: Method, count: int) -> str:
     """The title of the store of a method's components; of owners without their number, so that one may be added."""
-    return "-".join([f"{count}"] * (not is_by_owner()) + ["factors"] * with_factors(name))
+    return "-".join([f"{count}"] * (not method.division.is_by_owner) + ["factors"] * with_factors(method))
 
 
 def make(name: str, **changes: Any) -> Method:
     """A method by its name in TRAINED."""
     method, kind = TRAINED[name]
-    return Method(method, name if kind != "blocks" else None, kind=kind, **changes)
+    return make_method(method, name if kind != "blocks" else None, kind=kind, **changes)
 
 
 def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
     """By held-out images: {"chosen": fields of a recipe, "searched": number of settings, "tried": values by field}."""
     rates = numbers("lr", float)
-    own = [F.lr_nlft] if len(rates) == 1 and TRAINED[name][0] == "nlft" else rates
-    grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in own]
+    if len(rates) == 1 and TRAINED[name][0] == "nlft":
+        rates = [F.lr_nlft]
+    grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in rates]
     if TRAINED[name][1] != "blocks":
         grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("rank", int)]
     tried = {field: sorted({fields[field] for fields in grid}) for field in grid[0]}
@@ -227,21 +231,24 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
         return {"chosen": grid[0], "searched": 0, "tried": tried}
     accuracies = {}
     for i, changes in enumerate(grid):
-        method = make(name, **changes).hold_out()
+        method = make(name, **changes).held_out()
         rows = method.divide(count)
         key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.held_out, [*rows.values()])
         if key not in runs.done:
-            do = "Run it once without --worker, or give one --lr and --rank"
-            require(not farm.is_worker(), "compose", "settings searched before its workers start", "none searched", do)
+            if F.worker is not None:
+                raise InputError(
+                    "--worker needs settings that were searched before, and none were. Run the command once without "
+                    "--worker, or give one --lr and --rank"
+                )
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
-            runs.add(key, method.accuracy(tj.compose({shard: fit.dw for shard, fit in zip(rows, fitted, strict=True)})))
+            runs.add(key, method.accuracy(tj.compose([tj.Component(fit.dw) for fit in fitted])))
         accuracies[i] = runs.done[key]
     best = max(accuracies, key=lambda i: accuracies[i])
     print(f"{name}: " + ", ".join(f"{grid[i]} {value:.4f}" for i, value in accuracies.items()), file=sys.stderr)
     return {"chosen": grid[best], "searched": len(grid), "tried": tried}
 
 
-def left(components: Mapping[str, Tree]) -> dict[str, Tree]:
+def left(components: Mapping[str, tj.Component]) -> dict[str, tj.Component]:
     """The components that --left keeps, by a seeded shuffle; all by default."""
     count = len(components)
     order = np.random.default_rng([F.seed, 9]).permutation(count)[: max(1, round(F.left * count))]
@@ -258,12 +265,12 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     if len(penalties) == 1:
         return penalties[0]
     if on is None:
-        method = copy.copy(method).hold_out()
-        store, on = method.store(method.divide(count), title_of(count, "taft"), factors=True), method.test
+        title, method = title_of(method, count), method.held_out()
+        store, on = method.store(method.divide(count), title, factors=True), method.test
     tried = {}
-    components, factors = method.components(store)
+    components = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = tj.store.Merger(left(components), factors, how)
+        merger = tj.store.Merger(left(components), how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
         tried[penalty] = tj.solver.fitted_beta(logits, None, on.targets)[1]
@@ -282,7 +289,7 @@ def validation(method: Method) -> tj.Features | None:
 def greedy(method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy; chosen on validation images if there are some besides test, else on train."""
     on = validation(method) or method.train
-    components, _ = method.components(store)
+    components = method.components(store)
     chosen = tj.store.greedy_soup(components, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: components[name] for name in chosen}))
 

@@ -14,7 +14,7 @@ from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIM
 from tangent_jax.commands.shared.shards import steady
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.solver.optimum import certificate_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
@@ -24,8 +24,8 @@ define("factors", "save_anchor", "leave_out_anchor_images", images=SHARE, store=
 
 def main() -> None:
     recipe = setup.recipe()
-    do = "Factors weigh tangents, and heads"
-    require(not F.factors or recipe.method != "nlft", "flags", "--factors without --method=nlft", "both", do)
+    if F.factors and recipe.method == "nlft":
+        raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
     anchors.check_flags(recipe)
     dataset = setup.open_dataset(recipe.dataset)
     if F.plan:
@@ -43,8 +43,7 @@ def main() -> None:
     out, measure = command.out_folder(), tj.metrics.Measure(predict, test)
     with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
         fitted = recipe.fit(predict, train, on_step=measure, checkpoints=tj.Checkpoints(out / "checkpoints"))
-    origin = tj.store.make_provenance(predict, recipe, dataset.classes)
-    write(out, fitted, predict, train, origin)
+    write(out, fitted, predict, train, recipe, dataset.classes)
     anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
     name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
@@ -69,13 +68,20 @@ def main() -> None:
     command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
 
 
-def write(out: Path, fitted: tj.Fitted, predict: tj.Predictor, train: tj.Features, origin: tj.store.Provenance) -> None:
+def write(
+    out: Path,
+    fitted: tj.Fitted,
+    predict: tj.Predictor,
+    train: tj.Features,
+    recipe: tj.Recipe,
+    classes: tuple[str, ...],
+) -> None:
     """Writes the tangent weights with their provenance to a folder, and their factors with --factors."""
-    recipe, folders = origin.recipe, (str(out.absolute()),)
-    assert recipe is not None
     if F.factors:
         curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
+    folders = (str(out.absolute()),)
+    origin = tj.store.make_provenance(predict, recipe, classes)
     origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
     text = origin.to_json(trees.fingerprint(fitted.dw))
     tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})

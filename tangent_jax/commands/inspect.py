@@ -21,10 +21,10 @@ from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
-from tangent_jax.commands.shared.flags import CACHED, F, define
-from tangent_jax.core.checks import require
+from tangent_jax.commands.shared.flags import CACHED, F, define, path_of
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import Owner
-from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import progress_bar
 
 define(*CACHED, weights=None, dataset=[], out="out/inspect")
@@ -32,9 +32,10 @@ define("store", "trust", "examples", "owner", "owners", "rehearse")
 
 
 def main() -> None:
-    began, path = time.perf_counter(), expand_path("inspect", F.store)
-    do = "Pass --store=DIR; compose and store add make stores"
-    require(tj.store.is_store(path), "inspect", "a store", f"{path}, which is none", do)
+    began = time.perf_counter()
+    path = path_of("store")
+    if not tj.store.is_store(path):
+        raise InputError(f"--store must be a store; {path} is none. Compose and store add make stores")
     request = asked()
     store = tj.Store(path, trust=F.trust)
     plan = request and request.plan(store, tj.shards.read_owners(F.owners) if F.owners else None)
@@ -61,12 +62,15 @@ def main() -> None:
 
 def asked() -> requests.Request | None:
     """The removal request in the flags, or None."""
-    require(F.examples is None or F.owner is None, "inspect", "--examples or --owner", "both")
-    require(F.owners is None or F.owner, "inspect", "--owner with --owners", "none")
-    require(F.examples or F.owner or not F.rehearse, "inspect", "--examples or --owner with --rehearse", "neither")
+    if F.examples is not None and F.owner is not None:
+        raise InputError("--examples or --owner must be given; got both")
+    if F.owners is not None and not F.owner:
+        raise InputError("--owners needs --owner; got none")
+    if F.rehearse and not (F.examples or F.owner):
+        raise InputError("--rehearse needs --examples or --owner; got neither")
     if F.owner is not None:
         return requests.Request(owner=Owner(F.owner))
-    return None if F.examples is None else requests.read_request(expand_path("inspect", F.examples))
+    return None if F.examples is None else requests.read_request(path_of("examples"))
 
 
 def measured(seen: Inspection) -> Accuracies | None:

@@ -26,7 +26,7 @@ from tangent_jax.commands.shared import anchors, command, plan, plots, setup, ti
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples, Owner
@@ -59,23 +59,24 @@ def mechanism_of(units: int) -> tj.privacy.Mechanism:
 
 def owners_of(dataset: Dataset) -> dict[str, Owner]:
     """The owner of each training image by name, if owners are protected; else none."""
-    is_owner = F.unit == "owner"
-    require(is_owner == bool(F.owners), "private", "--unit=owner with --owners=CSV", "one of the two")
-    if not is_owner:
+    if (F.unit == "owner") != bool(F.owners):
+        raise InputError("--unit=owner and --owners=CSV must be given together; got one of the two")
+    if F.unit != "owner":
         return {}
     whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, F.owners), strict=True))
     names = [name for examples in dataset.splits.values() for name in examples.names]
     said = tj.shards.read_owners(F.owners)
     idle = sorted({*[*said.values()][1:]} - {*tj.shards.owners_of(names, said)})  # the first line may be a header
-    require(not idle, "private", f"owners of an image of {dataset.name}", f"{idle[:1]} without one")
+    if idle:
+        raise InputError(f"--owners must name owners of an image of {dataset.name}; {idle[0]} has none")
     return whose
 
 
 def own_part() -> tuple[int, int]:
     """(I, K) of --part=I/K."""
     index, _, count = F.part.partition("/")
-    good = index.isdecimal() and count.isdecimal() and int(index) < int(count)
-    require(good, "private", "--part=I/K with 0 <= I < K", F.part)
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError(f"--part must be I/K with 0 <= I < K; got {F.part}")
     return int(index), int(count)
 
 
@@ -83,7 +84,8 @@ def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
     """The images of one part by content identifier or by owner: a unit's part does not depend on the others."""
     identifiers = [i for i, _ in train.examples] if train.owners is None else [*map(identity, train.owners)]
     rows = tj.shards.by_identifier(identifiers, count)[index]
-    require(len(rows) >= 2, "private", "two images or more in --part", f"{len(rows)} in {index}/{count}")
+    if len(rows) < 2:
+        raise InputError(f"--part must hold two images or more; {index}/{count} holds {len(rows)}")
     return train.take(rows)
 
 
@@ -93,13 +95,10 @@ def train_audited(
     """Returns the private step, and with --canaries the bounds on epsilon that they prove."""
     objective = settings.pop("objective")
     if F.canaries is None:
-        ledger = tj.Ledger(settings.pop("folder"))
-        return tj.fit_private(
-            predict, train, objective, seed=F.noise_seed, ledger=ledger, progress=shown, **settings
-        ), None
-    audited = tj.audit.fit_audited(
-        predict, train, tj.audit.make_canaries(train, classes, F.canaries), objective, **settings
-    )
+        settings |= {"ledger": tj.Ledger(settings.pop("folder")), "seed": F.noise_seed, "progress": shown}
+        return tj.fit_private(predict, train, objective, **settings), None
+    canaries = tj.audit.make_canaries(train, classes, F.canaries)
+    audited = tj.audit.fit_audited(predict, train, canaries, objective, **settings)
     audit = audits.summary(audited.info.audit, settings["mechanism"], CONFIDENCE)
     audits.draw(command.out_folder() / "audit.png", audited.info.audit, settings["mechanism"], audit)
     if not audit["kept"]:
@@ -111,11 +110,14 @@ def checked_owners(dataset: Dataset) -> dict[str, Owner]:
     """The owner of each training image by name, if owners are protected; checks flags against the data set."""
     owners = owners_of(dataset)
     n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
-    require(F.delta < 1 / n, "private", f"--delta below 1 / {protected} = {1 / n:.2g}", F.delta)
-    require((F.canaries or 0) <= n, "private", f"--canaries of at most {n} canaries, one for each image", F.canaries)
-    if owners:
-        require(F.canaries is None, "private", "--unit=example beside --canaries", "owner", "Canaries are images")
-        require(not F.plan, "private", "--plan with --unit=example", "owner", "Its micro-batches are the owners'")
+    if F.delta >= 1 / n:
+        raise InputError(f"--delta must be below 1 / {protected} = {1 / n:.2g}; got {F.delta}")
+    if F.canaries is not None and F.canaries > n:
+        raise InputError(f"--canaries must be at most {n}, one for each image; got {F.canaries}")
+    if owners and F.canaries is not None:
+        raise InputError("--canaries needs --unit=example, as canaries are images; got owner")
+    if owners and F.plan:
+        raise InputError("--plan needs --unit=example, as micro-batches of owners differ; got owner")
     return owners
 
 
@@ -202,10 +204,12 @@ def release(
 
 def check_flags() -> None:
     """Raises InputError for incompatible flags."""
-    do = "The noise of a seed is not what is claimed"
-    alone = F.canaries is None or F.noise_seed is None
-    require(alone, "private", "no --noise_seed beside --canaries", F.noise_seed, do)
-    require(not (F.plan and F.part), "private", "--plan without --part", "both")
+    if F.canaries is not None and F.noise_seed is not None:
+        raise InputError(
+            f"--canaries must be without --noise_seed, whose noise is not what is claimed; got {F.noise_seed}"
+        )
+    if F.plan and F.part:
+        raise InputError("--plan must be without --part; got both")
     if F.part:
         own_part()
 

@@ -36,13 +36,12 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.adding import add, component_file
-from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.commands.shared.flags import F, define, path_of
 from tangent_jax.commands.shared.removing import check_known, describe, planned
 from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require, visible
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import expand_path
 from tangent_jax.remote import urls
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
@@ -52,17 +51,15 @@ define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 def main(command: str, url: str = "") -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
-        of = ", ".join(other for other in READ if name in READ[other])
-        expected, got = f"--{name} only with {of}", f"it with {command}"
-        require(not F[name].present, f"store {command}", expected, got, "Leave it out")
-    path = expand_path("store", F.store)
+        if F[name].present:
+            of = ", ".join(other for other in READ if name in READ[other])
+            raise InputError(f"--{name} has an effect only with {of}; got it with {command}. Leave it out")
+    path = path_of("store")
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
-    known = command in ("add", "merge", "pull") or tj.store.is_store(path) or inside
-    require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
-    if command == "merge":
-        require(F.source, "store merge", "--source=DIR", "none")
-        other = expand_path("store merge", F.source)
-        require(tj.store.is_store(other), "store merge", "a store in --source", f"{other}, which is none")
+    if command not in ("add", "merge", "pull") and not tj.store.is_store(path) and not inside:
+        raise InputError(f"--store must be a store; {path} is none. Pass --store=DIR, or add a component first")
+    if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
+        raise InputError(f"--source must be a store; got {F.source or 'none'}")
     if command == "add":
         with component_file():  # before a store is made
             pass
@@ -81,7 +78,7 @@ def main(command: str, url: str = "") -> None:
 
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store lacks."""
-    return {"added": store.add_all(tj.Store(expand_path("store merge", F.source))), "components": len(store)}
+    return {"added": store.add_all(tj.Store(path_of("source"))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
@@ -113,6 +110,12 @@ def listing(store: tj.Store) -> dict[str, Any]:
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 
 
+def check_not_empty(store: tj.Store) -> None:
+    """Raises InputError for a store without a component."""
+    if not len(store):
+        raise InputError(f"--store must have a component at least; {store.root} has none")
+
+
 def epsilon_of(spent: tj.privacy.Spent | None) -> float | str | None:
     """The epsilon of a component, or the words "not private" if a seed drew the noise."""
     if spent is None:
@@ -131,9 +134,12 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 
 
 def compose(store: tj.Store) -> dict[str, Any]:
-    require(len(store), "store compose", "at least one component", f"none in {store.root}")
-    fits, do = not (F.dataset and store.has_own_heads), "Export them with --head and --dataset"
-    require(fits, "store compose", "components of one head beside --dataset", "heads of their own", do)
+    check_not_empty(store)
+    if F.dataset and store.has_own_heads:
+        raise InputError(
+            "--dataset needs components of one head; these have heads of their own. Export them with --head and "
+            "--dataset"
+        )
     dw, cost = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
     if store.has_own_heads:
         print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
@@ -181,30 +187,29 @@ def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
     if F.receipt:
-        wrong += store.verify_receipt(expand_path("store verify", F.receipt))
+        wrong += store.verify_receipt(path_of("receipt"))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
 
 
 def export_all(store: tj.Store) -> dict[str, Any]:
-    require(F.to, "store export", "--to=FOLDER", "none")
-    require(len(store), "store export", "at least one component", f"none in {store.root}")
+    if not F.to:
+        raise InputError("--to=FOLDER must be given; got none")
+    check_not_empty(store)
     names, at_url = [*store], urls.is_url(F.to)
-    to = F.to if at_url else str(expand_path("store export", F.to).absolute())
-    do = "Pass one of the components, or union"
-    fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
-    require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)
-    there = tj.exports.is_export(to) if at_url else Path(to).exists()
-    require(not there, "store export", "a folder that does not exist yet in --to", to)
+    to = F.to if at_url else str(path_of("to").absolute())
+    if F.head not in (*names, "union") and (F.head is not None or store.has_own_heads):
+        raise InputError(f"--head must be one of the components, or union; got {F.head or 'none'}")
+    if tj.exports.is_export(to) if at_url else Path(to).exists():
+        raise InputError(f"--to must be a folder that does not exist yet; got {to}")
     tj.exports.check_format("store export", F.format, F.opset)
     parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
     store.release(to, dw)
-    require(
-        [*store] == names, "store export", "a store that nothing changes meanwhile", "one that changed", "Try again"
-    )
+    if [*store] != names:
+        raise InputError(f"the store {store.root} was changed while it was exported. Try again")
     cost, fingerprint = store.spent(names), trees.fingerprint(dw)
     spent = None if cost is None else dataclasses.asdict(cost)
     removed = {"examples": len(store.state.forgotten), "receipts": store.state.receipts}
@@ -224,8 +229,8 @@ def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[
     if not F.dataset:
         return {}
     dataset = tj.open_dataset(F.dataset)
-    same = dataset.classes == classes
-    require(same, "store", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
+    if dataset.classes != classes:
+        raise InputError(f"--dataset must have the classes {', '.join(classes)[:60]}; got those of {dataset.name}")
     test = tj.extract(predict, left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
     accuracy = tj.evaluate(predict, dw, test)
     print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
@@ -236,16 +241,17 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     """(predictor, classes, tangent weights) of all components, composed by --merge and --head."""
     if F.head == "union":
         joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)
-        dw = tj.merge(joined.components, joined.factors, F.merge, F.merge_penalty)
+        dw = tj.merge(joined.components, F.merge, F.merge_penalty)
         return joined.predict, joined.classes, dw
     name = F.head or min(store)
     origin = store.provenance(name)
     if origin.features is not None:
         total = store.statistics()
-        head = total.solve(settings_of("store export", F.settings))
+        head = total.solve(settings_of(F.settings))
         return tj.store.predictor_of(origin, name, F.weights), total.classes, head
-    require(not F["settings"].present, "store export", "--settings of statistics", "tangent weights in the store")
-    own = {"head": store[name]["head"]} if F.head and "head" in store[name] else {}
+    if F["settings"].present:
+        raise InputError("--settings has an effect only on statistics; the store has tangent weights")
+    own = {"head": store[name].dw["head"]} if F.head and "head" in store[name].dw else {}
     dw = {**store.sum(F.merge, F.merge_penalty), **own}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
 

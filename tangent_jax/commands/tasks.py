@@ -35,12 +35,12 @@ from tangent_jax.commands.shared.flags import (
     listed,
     numbers,
     only_with,
+    path_of,
     positive,
 )
 from tangent_jax.commands.shared.joint import fit_jointly
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import expand_path
 from tangent_jax.solver import choose_settings, make_statistics, map_once, rows_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
@@ -81,28 +81,21 @@ class Tasks:
         rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.method, self.on_test = method, on_test
         self.tasks = {task.name: task for task in open_tasks(method, on_test, rate)}
-        do = "Rename one"
-        require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
-        self.store = tj.Store(expand_path("flags, --store", F.store) / title)
+        self.store = tj.Store(path_of("store") / title)
         with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
-        self.single = {name: task.accuracy(self.store[name]) for name, task in self.tasks.items()}
+        self.single = {name: task.accuracy(self.store[name].dw) for name, task in self.tasks.items()}
 
     @property
-    def bodies(self) -> Mapping[str, Tree]:
-        """The tangent weights of each of these tasks, without its head."""
-        return {name: tj.models.body(self.store[name]) for name in self.tasks}
-
-    @property
-    def factors(self) -> Mapping[str, tj.solver.Curvature]:
-        """The factors of each task's body."""
-        return {name: tj.store.body_factors(self.store.factors(name)) for name in self.tasks}
+    def bodies(self) -> dict[str, tj.Component]:
+        """The component of each of these tasks, without its head."""
+        return {name: body_of(self.store[name]) for name in self.tasks}
 
     def accuracies(self, body: Tree) -> dict[str, float]:
         """The accuracy of each task with this body and its own head."""
-        return {name: task.accuracy({**self.store[name], **body}) for name, task in self.tasks.items()}
+        return {name: task.accuracy({**self.store[name].dw, **body}) for name, task in self.tasks.items()}
 
     def ratios(self, accuracies: Mapping[str, float]) -> list[float]:
         """The accuracy of each task relative to its single model's."""
@@ -115,8 +108,9 @@ class Tasks:
 
 def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
     """The tasks of --dataset, each with its head in --head."""
-    specs, do = listed("dataset"), "Name one for each data set, or none"
-    require(len(F.head) in (0, len(specs)), "tasks", f"{len(specs)} files in --head", len(F.head), do)
+    specs = listed("dataset")
+    if F.head and len(F.head) != len(specs):
+        raise InputError(f"--head must be one file for each of the {len(specs)} data sets, or none; got {len(F.head)}")
     heads = [{"head": path} for path in F.head] or [{}] * len(specs)
     return [open_task(s, on_test, {**rate, **own, "method": method}) for s, own in zip(specs, heads, strict=True)]
 
@@ -159,15 +153,21 @@ def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
     ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
     for how in (how for how in F.merge if how != "mean"):
         if how not in tj.store.WEIGHTED:
-            ways[how] = {share: partial(tj.merge, tasks.bodies, {}, how)}
+            ways[how] = {share: partial(tj.merge, tasks.bodies, how)}
             continue
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
-            merger = tj.store.Merger(tasks.bodies, tasks.factors, how)
+            merger = tj.store.Merger(tasks.bodies, how)
         ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalty", float)}
     return ways
 
 
-def scaled_sum(bodies: Mapping[str, Tree], coefficient: float) -> Tree:
+def body_of(component: tj.Component) -> tj.Component:
+    """The body of a task's component, which is summed with those of other tasks, and its factors."""
+    factors = component.factors
+    return tj.Component(tj.models.body(component.dw), None, factors and tj.store.body_factors(factors))
+
+
+def scaled_sum(bodies: Mapping[str, tj.Component], coefficient: float) -> Tree:
     """The sum of the bodies times a coefficient."""
     return tj.compose(bodies, dict.fromkeys(bodies, coefficient))
 
@@ -250,12 +250,15 @@ def draw(ratios: Mapping[str, list[float]]) -> None:
 
 def main() -> None:
     listed("merge", tj.store.MERGES)
-    require(len(listed("dataset")) >= 2, "tasks", "two data sets or more in --dataset", len(F.dataset))
+    if len(listed("dataset")) < 2:
+        raise InputError(f"--dataset must be two data sets or more; got {len(F.dataset)}")
     names = [dataset.name for dataset in setup.open_datasets().values()]
-    require(F.negate in (None, *names), "tasks", f"--negate one of {', '.join(names)}", F.negate)
+    if F.negate not in (None, *names):
+        raise InputError(f"--negate must be one of {', '.join(names)}; got {F.negate}")
     positive("merge_penalty")
     methods = listed("method", ["taft", "soup", *ADDITIVE])
-    require(F.negate is None or "taft" in methods, "tasks", "taft in --method beside --negate", ",".join(methods))
+    if F.negate is not None and "taft" not in methods:
+        raise InputError(f"--negate needs taft in --method; got {','.join(methods)}")
     groups: dict[str, Tasks] = {}
     table, chosen = frozen()
     if "soup" in methods:

@@ -1,22 +1,22 @@
 """Components (the tangent weights of one contributor or shard): sums, merges, provenance, stores and removal."""
 
+from tangent_jax.composition.compose import greedy_soup
+from tangent_jax.composition.factors import body_factors, widen_factors
+from tangent_jax.composition.kinds import kind_of
+from tangent_jax.composition.merge import MERGES, WEIGHTED, Merger
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.copies import pull, push
 from tangent_jax.store.disk import is_store
-from tangent_jax.store.factors import body_factors, read_factors, widen_factors, write_factors
+from tangent_jax.store.factors import read_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
-from tangent_jax.store.kinds import kind_of
-from tangent_jax.store.merge import MERGES, WEIGHTED, Merger
 from tangent_jax.store.plans import WAYS, RemovalPlan, plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
 from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
-from tangent_jax.store.store import Factors
-from tangent_jax.store.sums import greedy_soup
 
 __all__ = [
     "MERGES",
@@ -25,7 +25,6 @@ __all__ = [
     "WAYS",
     "WEIGHTED",
     "Claims",
-    "Factors",
     "Joined",
     "Merger",
     "Provenance",

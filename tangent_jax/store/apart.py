@@ -230,7 +230,7 @@ class Filling:
     def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
         """A component with its provenance and factors."""
         own = self.store.factors(name) if self.factors else None
-        return jax.tree.map(np.asarray, self.store[name]), self.store.provenance(name), own
+        return jax.tree.map(np.asarray, self.store.read_tree(name)), self.store.provenance(name), own
 
 
 def check_own(store: Store) -> None:

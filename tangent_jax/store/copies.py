@@ -13,12 +13,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.composition.kinds import kind_of
+from tangent_jax.core.checks import InputError, about, require
 from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, write_whole_folder
 from tangent_jax.io.journal import Journal
 from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.disk import MARKS, Disk, is_store
-from tangent_jax.store.kinds import check_file
+from tangent_jax.store.files import read_component
+from tangent_jax.store.provenance import Provenance
 
 
 def push(store: Disk, url: str) -> dict[str, Any]:
@@ -157,3 +159,11 @@ def check_whole(store: Disk) -> None:
     wrong = store.verify()
     if wrong:
         raise InputError(f"store pull: expected a whole store in {store.root}; got {wrong[0]}. Push it again.")
+
+
+def check_file(path: Path, name: str) -> None:
+    """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
+    dw, metadata = read_component(path, check=False)
+    origin = Provenance.from_json(metadata.get("provenance", ""), name)
+    with about(f"component {name}"):
+        kind_of([origin]).check_new(dw, origin)

@@ -30,6 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect, require, visible
 from tangent_jax.core.notation import Tree
@@ -38,7 +39,7 @@ from tangent_jax.io.journal import Journal
 from tangent_jax.io.progress import check_stop
 from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.factors import as_tree, from_tree, of_subset
+from tangent_jax.store.factors import as_tree, from_tree
 from tangent_jax.store.files import encode_component, read_component, read_metadata
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay, timestamp
@@ -233,29 +234,6 @@ class Disk:
             self.identity = read_sealed(Marker, "Store", self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
-
-
-class Factors(Mapping[str, Curvature]):
-    """The Kronecker factors of a store's components, by name, read on access; components without factors are left out.
-
-    >>> len(tj.store.Factors(demo.store()))
-    0
-    """
-
-    def __init__(self, store: Disk) -> None:
-        self.store = store
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(filter(self.store.has_factors, self.store.state.components)))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.store.has_factors(name)
-
-    def __getitem__(self, name: str) -> Curvature:
-        return self.store.factors(name)
 
 
 def is_store(path: Path) -> bool:

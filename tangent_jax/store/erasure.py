@@ -1,7 +1,7 @@
 """Erases removed images outside the store, in caches and run folders; lists the copies that it must leave alone.
 
     `find_traces`   finds the traces of a removal, so that a plan can list them
-    `erase_traces`  deletes them
+    `erase_found`   deletes them, after a line of the journal has named them
 
 The folders come from the caller, or from provenance that this machine's user wrote (`Provenance.is_own`). A file is
 deleted only if its content shows that it belongs to the removed component; no link is followed. At URLs: at_urls.py.
@@ -40,13 +40,9 @@ TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
 
 
-def erase_traces(
-    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = (),
-    unseen: Iterable[tuple[str, str]] = (),
-) -> Traces:  # fmt: skip
-    """Deletes this library's data of removed examples outside the store; arguments as `find_traces`."""
-    traces, not_reached = find_traces(store, names, identifiers, caches, unseen)
-    done = Traces([], not_reached)
+def erase_found(traces: Sequence[Trace], not_reached: Sequence[str]) -> Traces:
+    """Erases traces that `find_traces` found; one that cannot be erased is listed as not reached."""
+    done = Traces([], [*not_reached])
     for trace in traces:
         try:
             trace.erase()
@@ -130,7 +126,7 @@ def own_images(store: Store, names: Iterable[str], unseen: Iterable[tuple[str, s
 def has_its_weights(store: Store, name: str) -> bool:
     """True if a component's numbers are those of the journal, and so of its seal; False if it is damaged."""
     with contextlib.suppress(InputError):
-        return trees.fingerprint(store[name]) == store.state.components[name]["weights"]
+        return trees.fingerprint(store.read_tree(name)) == store.state.components[name]["weights"]
     return False
 
 

@@ -10,17 +10,16 @@ Zhuang et al. 2022 (analytic class-incremental learning): A_s is all that a line
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from tangent_jax.composition.component import Component, View
+from tangent_jax.composition.factors import widen_factors
+from tangent_jax.composition.origin import check_equal, check_one_body
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect
-from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
-from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.factors import widen_factors
-from tangent_jax.store.provenance import Provenance, anchor_of, check_one_body, same
-from tangent_jax.store.store import Factors, Store
-from tangent_jax.store.sums import Mapped
+from tangent_jax.store.provenance import Provenance, anchor_of
+from tangent_jax.store.store import Store
 from tangent_jax.train.losses import LOSSES, SquareLoss
 
 
@@ -28,18 +27,16 @@ from tangent_jax.train.losses import LOSSES, SquareLoss
 class Joined:
     """Components of several class sets, as components of one model with the outputs `classes`.
 
-    `predict`: that model at its anchor; `components`, `factors`: by name, read and widened on access, as `compose`,
-    `merge` and `evaluate` take them.
+    `predict`: that model at its anchor; `components`: by name, read and widened on access.
 
     >>> joined = tj.join(demo.bird_store())
-    >>> [*joined.components], joined.components["ann"]["head"]["kernel"].shape
+    >>> [*joined.components], joined.components["ann"].dw["head"]["kernel"].shape
     (['ann', 'bob'], (96, 3))
     """
 
     predict: Predictor
     classes: tuple[str, ...]
-    components: Mapping[str, Tree]
-    factors: Mapping[str, Curvature]
+    components: Mapping[str, Component]
 
 
 def join(
@@ -72,7 +69,7 @@ def join(
     for name, origin in origins.items():
         check_joinable(name, origin, first)
     for origin in others:
-        check_one_body("join", first, origin)
+        check_one_body(first, origin)
     check_meanings(origins, same_classes)
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
     expect(not unknown, "same_classes that are classes of the components", unknown[:3])
@@ -83,14 +80,20 @@ def join(
         predict = recipe.predictor(classes, anchor_of("join", first, weights))
     expect(classes is not None, "classes, the names of the outputs of predict", "none")
     assert classes is not None
-    same("join", "anchor", first.anchor, fingerprints(predict.w)[0])
+    check_equal("anchor", first.anchor, fingerprints(predict.w)[0])
     assert first.recipe is not None
-    same("join", "output", first.recipe.output, predict.output)
+    check_equal("output", first.recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
-    components = Mapped(store, lambda name, dw: widen(predict, classes, dw, origins[name].classes))
-    factors = Mapped(Factors(store), lambda name, own: widen_factors(own, classes, origins[name].classes))
-    return Joined(predict, tuple(classes), components, factors)
+    outputs = tuple(classes)
+
+    def wide(name: str) -> Component:
+        component = store[name]
+        names = origins[name].classes
+        factors = None if component.factors is None else widen_factors(component.factors, outputs, names)
+        return Component(widen(predict, outputs, component.dw, names), None, factors)
+
+    return Joined(predict, outputs, View([*store], wide))
 
 
 def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:

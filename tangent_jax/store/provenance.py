@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tangent_jax.composition.origin import OPTIONAL
 from tangent_jax.core.checks import expect, require, visible
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.owners import Owner
@@ -29,15 +30,8 @@ from tangent_jax.remote import urls
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
 from tangent_jax.train.features import Features
 
-BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
-"""Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""
-SUMMED = (*BODY, "classes", "head")
-"""Fields that must be equal for components to be summed; those of SAID if both have them."""
-WITHOUT_EFFECT = ("position_filter",)
-"""Fields of a model's settings that no component depends on: the anchor holds the positions as they were resampled."""
-SAID = ("preprocessing", "output", "classes", "targets")
 IDENTIFIER = re.compile("[0-9a-f]{64}")
-TRAINED = ("recipe", "anchor", "head", "examples", *SAID)
+TRAINED = ("recipe", "anchor", "head", "examples", *OPTIONAL)
 """Fields that are equal for components of the same training."""
 
 
@@ -144,7 +138,7 @@ class Provenance:
     def same_training(self, now: "Provenance") -> bool:
         """True if training now would give the same component: equal settings, examples and targets."""
         pairs = {field: (getattr(self, field), getattr(now, field)) for field in TRAINED}
-        return all(first == second or (field in SAID and not first) for field, (first, second) in pairs.items())
+        return all(first == second or (field in OPTIONAL and not first) for field, (first, second) in pairs.items())
 
     @property
     def identifiers(self) -> set[str]:
@@ -257,41 +251,3 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
     if weights is None and not is_made(recipe.weights):
         origin.own(function, recipe.weights, "Pass weights=")
     return load(weights or recipe.weights, recipe.architecture, recipe.ignore_config)
-
-
-def check_same(function: str, here: Provenance, new: Provenance) -> None:
-    """Raises InputError naming the first field that differs, so that two components cannot be summed."""
-    check_fields(function, here, new, SUMMED)
-
-
-def check_one_body(function: str, here: Provenance, new: Provenance) -> None:
-    """Raises InputError naming the first field that differs, so that the bodies of two components cannot be summed.
-
-    Heads may differ if both provenances name their classes; heads of the same classes must be equal.
-    """
-    is_own = bool(here.classes and new.classes) and here.classes != new.classes
-    check_fields(function, here, new, BODY if is_own else SUMMED)
-
-
-def check_fields(function: str, here: Provenance, new: Provenance, fields: Sequence[str]) -> None:
-    """Raises InputError naming the first of these fields that differs."""
-    for field in fields:
-        first, second = getattr(here, field), getattr(new, field)
-        if field == "config":
-            without_effect = {*WITHOUT_EFFECT, *(["classes"] if fields is BODY else [])}
-            for name in sorted({*first, *second} - without_effect):
-                same(function, f"config.{name}", first.get(name), second.get(name))
-        elif field == "subset":
-            differing, count = sorted({*first} ^ {*second}), f"{len(first)} leaves"
-            same(function, "subset of", count, f"one that differs in {differing[0]}" if differing else count)
-        elif field not in SAID or (first and second):
-            same(function, field, first, second)
-
-
-def same(function: str, field: str, first: Any, second: Any) -> None:
-    """Raises InputError naming a field with two different values."""
-    do = "Components are summed only at one anchor, configuration, output and subset"
-    do = "Heads of the same classes are drawn alike: with one seed" if field == "head" else do
-    if field == "classes":
-        first, second = (f"{len(names)}, {', '.join(names)[:60]}" for names in (first, second))
-    require(first == second, function, f"{field} {first}", second, do)

@@ -3,9 +3,14 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order: train and check replacements; then, under the exclusive lock, hold the plan against the store, write new
-files, erase traces outside the store, and append one line to the journal (the commit). So a plan that no longer fits
-erases nothing. A kill leaves the store as before or as after; the same plan then completes the rest.
+The order: train and check replacements; then, under the exclusive lock,
+
+    intend   check that the plan fits the store, and append a journal line that names all traces outside the store
+    erase    write new files, erase these traces
+    commit   append the line that removes the components, with a receipt of all that was erased
+
+So a plan that no longer fits erases nothing, and nothing is erased that no line names. A kill leaves the store as
+before or as after; the same plan then completes the rest, and its receipt lists what the killed call erased too.
 """
 
 import dataclasses
@@ -14,6 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tangent_jax.composition.component import View
+from tangent_jax.composition.kinds import composition, kind_of
+from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import expect
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
@@ -21,14 +29,11 @@ from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
-from tangent_jax.store.kinds import composition, kind_of
 from tangent_jax.store.plans import RemovalPlan, contents
-from tangent_jax.store.provenance import check_one_body
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.state import removal_text, timestamp
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import Mapped
 
 
 def remove(
@@ -119,13 +124,24 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     elsewhere = erasure.others(store, {*plan.identifiers})
     with store.using(change=True):
         check_fits(store, plan)
-        traces = erase(store, plan, cache)
+        found, left = intend(store, plan, cache, "erase")
+        traces = erasure.erase_found(found, left)
     return traces._replace(not_reached=traces.not_reached + elsewhere)
 
 
-def erase(store: Store, plan: RemovalPlan, cache: Cache | None) -> Traces:
-    """Erases the traces of a plan, for a caller that has held the plan against the store under the exclusive lock."""
-    return erasure.erase_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+def intend(
+    store: Store, plan: RemovalPlan, cache: Cache | None, operation: str
+) -> tuple[Sequence[erasure.Trace], Sequence[str]]:
+    """(the traces of a plan, a line for each copy out of reach); the journal names the traces when this returns.
+
+    For a caller that has held the plan against the store under the exclusive lock; before it writes any file, as the
+    commit deletes those that no line names.
+    """
+    found, left = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+    if found:
+        erases = [*dict.fromkeys(trace.line for trace in found)]
+        store.commit({"op": operation, "removed": sorted(plan.components), "erases": erases})
+    return found, left
 
 
 def folders_of(cache: Cache | None) -> Sequence[Path]:
@@ -142,7 +158,7 @@ def check_fits(store: Store, plan: RemovalPlan) -> None:
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
     """Raises InputError for a component that does not fit the store, or still depends on removed content."""
     for name, new in retrained.items():
-        check_one_body("remove", store.provenance(name), new.provenance)
+        check_one_body(store.provenance(name), new.provenance)
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
@@ -164,6 +180,8 @@ def commit(
     with store.using(change=True):
         check_fits(store, plan)
         files = erasure.files_of(store, [*plan.components])
+        found, left = intend(store, plan, cache, "intend")
+        intended = store.state.intended
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
         added: dict[str, Any] = {}
@@ -172,11 +190,12 @@ def commit(
             added[name] |= store.write_factors(new.factors, new.provenance)
         now = {n: e for n, e in store.state.components.items() if n not in removed} | added
         origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
-        left = Mapped(now, lambda _, entry: store.read_checked(store.file("components", entry), entry))
-        composed = store.write("composed", composition(left, origins)) if now else {}
-        # From here on nothing refuses the plan: only now traces go, and the receipt and the commit follow at once.
-        traces = erase(store, plan, cache)
-        files = [*dict.fromkeys(elsewhere.deleted + files)]
+        survivors = View(now, lambda name: store.read_checked(store.file("components", now[name]), now[name]))
+        composed = store.write("composed", composition(survivors, origins)) if now else {}
+        traces = erasure.erase_found(found, left)
+        lines_found = {trace.line for trace in found}
+        erased_before = [line for line in intended if line not in lines_found]  # by a call that was killed
+        files = [*dict.fromkeys([*elsewhere.deleted, *files, *erased_before])]
         whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
         receipt = Receipt(
             removed={name: entry["weights"] for name, entry in removed.items()},

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import expect, require
+from tangent_jax.composition.origin import check_same
+from tangent_jax.core.checks import about, expect, require
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.sources import Dataset
@@ -17,7 +18,7 @@ from tangent_jax.models.heads import head_of
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.apart import factors_of, of_own_classes, own_head
-from tangent_jax.store.provenance import Provenance, anchor_of, check_same, make_provenance
+from tangent_jax.store.provenance import Provenance, anchor_of, make_provenance
 from tangent_jax.store.receipts import Optimum, statement
 from tangent_jax.store.store import Store
 from tangent_jax.train.features import Features
@@ -37,7 +38,8 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     expect(recipe is not None, f"a recipe of {name}", "none", "Make its predictor as it was made")
     assert recipe is not None
     predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of("predictor_of", origin, weights))
-    check_same(f"predictor_of, {name}", origin, make_provenance(predict))
+    with about(f"the anchor of {name}"):
+        check_same(origin, make_provenance(predict))
     return predict
 
 
@@ -75,7 +77,7 @@ def retrain(
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
     dataset, removed = data(origin.dataset("remove")), store.state.forgotten
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
-    start = jax.tree.map(np.array, store[name]) if warm else None
+    start = jax.tree.map(np.array, store.read_tree(name)) if warm else None
     if recipe.is_by_class:
         classes = left.classes_in(origin.classes)
         if start is not None and "head" in start:

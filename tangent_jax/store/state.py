@@ -22,7 +22,7 @@ FIELDS = ("id", "weights", "file", "origin", "crc", "factors")
 
 TEXT = ("op", "time", "name", "merge", "receipt", "receipt_hash", "of", "path", "result", "seal")
 TYPES: dict[str, Any] = dict.fromkeys((*TEXT, *FIELDS[:-1]), str) | {"shown": bool, "penalty": (int, float)}
-TYPES |= dict.fromkeys(("names", "removed", "showed", "released", "forgotten", "exports"), list)
+TYPES |= dict.fromkeys(("names", "removed", "showed", "released", "forgotten", "exports", "erases"), list)
 TYPES |= dict.fromkeys(("added", "composed", "factors"), dict)
 TYPES |= dict.fromkeys(("weighted", "privacy"), (dict, type(None)))
 """The types of a line's fields."""
@@ -96,6 +96,7 @@ class State:
     exports: list[Exported] = dataclasses.field(default_factory=list)
     accounts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
+    intended: tuple[str, ...] = ()  # traces that removals since the last receipt said they would erase
 
     def has_forgotten(self, identifier: str) -> bool:
         """True if an example of this content identifier was removed from the store."""
@@ -121,6 +122,11 @@ class State:
             self.leave(line)
         elif operation == "merge":
             self.merge(line)
+        elif operation == "intend":
+            erases = convert(tuple[str, ...], line["erases"], "Store", "erases of the journal")
+            self.intended = tuple(dict.fromkeys(self.intended + erases))
+        elif operation == "erase":
+            pass  # traces of an earlier removal, which erase_traces() erased again: the content is as before
         else:
             do = "Update tangent_jax; nothing was changed"
             raise refusal("Store", "operations that this version knows", f"{operation!r}, of a later version", do)
@@ -136,6 +142,7 @@ class State:
             self.shown |= {self.components[name]["id"] for name in line["names"]}
         if "receipt" in line:
             self.receipts[line["receipt"]] = line["receipt_hash"]
+            self.intended = ()
         self.forgotten |= {*line.get("forgotten", ())}
         self.release(line.get("released", ()), files)
 

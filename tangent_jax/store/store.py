@@ -10,9 +10,14 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from tangent_jax.composition.component import Component, Components, View
+from tangent_jax.composition.compose import compose
+from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
+from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, require
+from tangent_jax.core.checks import InputError, expect, one_of, require
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io import machine
@@ -22,26 +27,21 @@ from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.statistics import Statistics
-from tangent_jax.store import sums
-from tangent_jax.store.disk import Disk, Factors
-from tangent_jax.store.factors import body_factors
+from tangent_jax.store.disk import Disk
 from tangent_jax.store.files import read_component, read_metadata
-from tangent_jax.store.kinds import TangentWeights, check_summable, composition, kind_of, statistics_of
-from tangent_jax.store.merge import WEIGHTED, merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
 from tangent_jax.store.state import Exported
-from tangent_jax.store.sums import Mapped
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
 """The fields of a provenance that decide a component's privacy cost, and its units."""
 
 
-class Store(Disk, Mapping[str, Tree]):
+class Store(Disk, Components):
     """A folder of named components that compose; it survives kills, concurrent processes, and detects altered bytes.
 
-    A mapping: `store[name]` reads one component's dw, as memory maps on the host; names are sorted. The folder must be
-    new, empty, or a store.
+    A mapping: `store[name]` reads one `tj.Component`, its numbers as memory maps on the host; names are sorted. So
+    `tj.compose(store)` and `tj.merge(store, how)` take it. The folder must be new, empty, or a store.
 
     >>> store = tj.Store(demo.folder() / "store")
     >>> for name, dw in demo.components.items():
@@ -61,9 +61,18 @@ class Store(Disk, Mapping[str, Tree]):
     def __contains__(self, name: object) -> bool:
         return name in self.state.components
 
-    def __getitem__(self, name: str) -> Tree:
-        path, entry = self.path(name), self.state.components[name]
-        return self.read_checked(path, entry)
+    def __getitem__(self, name: str) -> Component:
+        factors = self.factors(name) if self.has_factors(name) else None
+        return Component(self.read_tree(name), self.provenance(name), factors)
+
+    def read_tree(self, name: str) -> Tree:
+        """The tangent weights or statistics of a component, checked against the journal."""
+        return self.read_checked(self.path(name), self.state.components[name])
+
+    @property
+    def trees(self) -> Mapping[str, Tree]:
+        """The tangent weights or statistics of each component, by name, read on access; without factors."""
+        return View(self, self.read_tree)
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component, verified against the journal."""
@@ -154,7 +163,7 @@ class Store(Disk, Mapping[str, Tree]):
         for name in missing:
             own = other.factors(name) if other.has_factors(name) else None
             shown = theirs[name]["id"] in other.state.shown
-            self.add(name, other[name], other.provenance(name), own, shown=shown)
+            self.add(name, other.read_tree(name), other.provenance(name), own, shown=shown)
         return missing
 
     def take_account(self, other: "Store") -> None:
@@ -200,12 +209,12 @@ class Store(Disk, Mapping[str, Tree]):
     @property
     def summands(self) -> Mapping[str, Tree]:
         """The trees that are summed: bodies alone where heads differ, statistics over all classes."""
-        return kind_of(self.origins.values()).summands(self, self.origins)
+        return kind_of(self.origins.values()).summands(self.trees, self.origins)
 
     @property
     def origins(self) -> Mapping[str, Provenance]:
         """The provenance of each component, by name, read on access."""
-        return Mapped(dict.fromkeys(self), lambda name, _: self.provenance(name))
+        return View([*self], self.provenance)
 
     @property
     def has_own_heads(self) -> bool:
@@ -229,35 +238,37 @@ class Store(Disk, Mapping[str, Tree]):
         Guarantees: reads a few components at a time; the same bits for the same components, whatever was added and
                     removed before.
         """
-        with self.using(change=True):
-            return self.composing(coefficients, how, penalty)
-
-    def composing(self, coefficients: Mapping[str, float] | None, how: str = "mean", penalty: float = 1e-3) -> Tree:
-        """`compose`, for a caller that holds the exclusive lock."""
         for name in coefficients or {}:
             self.path(name)
-        require(how == "mean" or not coefficients, "Store.compose", "coefficients, or another merge than mean", "both")
-        names = sorted(coefficients or self.state.components)
-        require(names, "Store.compose", "at least one component", f"none in {self.root}")
-        dw = sums.compose(self.summands, coefficients) if coefficients else self.sum(how, penalty)
+        if coefficients and how != "mean":
+            raise InputError(f"coefficients must be left out with how={how!r}; got {len(coefficients)}")
+        while True:
+            with self.using():
+                entries = self.state.components
+                names = sorted(coefficients or entries)
+                if not names:
+                    raise InputError(f"{self.root} must hold at least one component; got none")
+                dw = compose(self, coefficients) if coefficients else self.sum(how, penalty)
+            with self.using(change=True):  # held for the files and the line alone, not for the sum
+                if self.state.components == entries:
+                    self.journal_composition(dw, names, coefficients, how, penalty)
+                    return dw
+
+    def journal_composition(
+        self, dw: Tree, names: Sequence[str], coefficients: Mapping[str, float] | None, how: str, penalty: float
+    ) -> None:
+        """Writes a composition and its line, for a caller that holds the exclusive lock."""
         cost = self.spent(names)
-        line = {"op": "compose", "names": names, "weighted": coefficients}
+        line: dict[str, Any] = {"op": "compose", "names": names, "weighted": coefficients}
         line |= {"privacy": None if cost is None else dataclasses.asdict(cost)}
         line |= {} if how == "mean" else {"merge": how}
         line |= {"penalty": penalty} if how in WEIGHTED else {}
         self.commit({**line, **self.write("composed", dw)})
-        return dw
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
         """The sum of `compose`, neither written nor journaled."""
-        if how == "mean":
-            return composition(self, self.origins)
-        own, do = kind_of(self.origins.values()), "Compose them by mean: their sum"
-        require(type(own) is TangentWeights, "Store.sum", "components of tangent weights", "statistics", do)
-        summands, factors = self.summands, Factors(self)
-        if summands is not self:
-            factors = Mapped(factors, lambda _, own: body_factors(own))
-        return merge(summands, factors, how, penalty)
+        one_of("how", how, MERGES)
+        return compose(self) if how == "mean" else merge(self, how, penalty)
 
     def statistics(self) -> Statistics:
         """The sum of components of statistics over all their classes; neither written nor journaled.
@@ -265,7 +276,7 @@ class Store(Disk, Mapping[str, Tree]):
         Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
         expect(len(self), "at least one component", f"none in {self.root}")
-        return statistics_of(self, self.origins)
+        return statistics_of(self.trees, self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
         """Journals an export of tangent weights of all components to `path`, before the export is made.
@@ -304,7 +315,7 @@ class Store(Disk, Mapping[str, Tree]):
                 edited = receipt.store == self.identity
                 kind = "edited or forged: its journal has no such receipt" if edited else "that of another store"
                 wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
-            held = {name: trees.fingerprint(self[name]) for name in self}
+            held = {name: trees.fingerprint(self.read_tree(name)) for name in self}
             removed = {*receipt.removed.values()}
             wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
             unchanged = held == receipt.survivors and held

@@ -162,7 +162,7 @@ def test_wrong_signals_are_one_clear_line():
         attacks.lira_online(values, np.ones((2, 3)), np.ones((3, 3), bool))
     with pytest.raises(InputError, match="two shadows at least on each side"):
         attacks.student_ratio(values, np.ones((1, 3)), np.ones((1, 3), bool))
-    with pytest.raises(InputError, match="Ranking: expected finite scores"):
+    with pytest.raises(InputError, match="expected finite scores"):
         Ranking(np.array([1.0, np.nan]), np.array([True, False]))
     with pytest.raises(InputError, match="a member and another at least"):
         Ranking(values, np.ones(3, bool))

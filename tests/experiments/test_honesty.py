@@ -9,6 +9,8 @@ import pytest
 from photos import photographs
 from run_binary import module_of, output_of, run
 
+from tangent_jax.composition.component import Component
+from tangent_jax.composition.compose import greedy_soup
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
@@ -20,7 +22,6 @@ from tangent_jax.pretrained.load import load
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.sums import greedy_soup
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.losses import RescaledSquare
 from tangent_jax.train.objective import make_objective
@@ -76,7 +77,7 @@ def test_fresh_leaves_have_their_scales_and_keys_of_their_own():
 
 
 def test_a_greedy_soup_keeps_what_does_not_harm():
-    components = {name: {"x": np.array([value])} for name, value in {"a": 1.0, "b": 3.0, "c": -1.0}.items()}
+    components = {name: Component({"x": np.array([value])}) for name, value in {"a": 1.0, "b": 3.0, "c": -1.0}.items()}
     assert greedy_soup(components, lambda dw: float(dw["x"][0] > 0)) == ["a", "b", "c"]  # all means count alike
 
 
@@ -198,13 +199,12 @@ def test_what_is_removed_is_in_no_mean():
     """forget's curve: after k shards leave, no mean, SISA's neither, holds what they answered."""
     body = """
 import types
-module.Method = None
 labels = np.zeros(4, int)
-def outputs(store): return np.array(store)
 # each shard answers wrongly but the last one in every order is right: what is left must decide
 def main():
     values = np.stack([np.tile([0.0, 1.0], (4, 1))] * 9 + [np.tile([100.0, 0.0], (4, 1))])
-    method = types.SimpleNamespace(outputs=lambda store: values, test=types.SimpleNamespace(targets=labels))
+    module.outputs_of = lambda method, store: values
+    method = types.SimpleNamespace(test=types.SimpleNamespace(targets=labels))
     curve, _ = module.dropping(method, list(range(10)), values)
     asked.append(curve)
 module.main = main

@@ -22,6 +22,8 @@ from tangent_jax.commands.report import inspector
 from tangent_jax.commands.report.rendering import raster, write_page
 from tangent_jax.commands.shared import accuracies
 from tangent_jax.commands.shared.thumbnails import thumbnail
+from tangent_jax.composition.compose import compose
+from tangent_jax.composition.sums import sum_trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import read_owners
 from tangent_jax.features.extract import Cache, extract
@@ -38,7 +40,6 @@ from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 
 EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.png>\"'&"
@@ -345,14 +346,14 @@ def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_ta
     tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]
     new = {"shard 1": Retrained(part(7), store.provenance("shard 1"), 0.0)}
     for gone, more in (((), {}), (("shard 2",), {}), (("shard 3", "shard 4"), {}), (("shard 1", "shard 2"), new)):
-        left = {name: store[name] for name in store if name not in gone}
+        left = {name: store[name].dw for name in store if name not in gone}
         left |= {name: own.dw for name, own in more.items()}
         for task, mean in zip(tasks, accuracies.Accuracies(store, tasks)(gone, more), strict=True):
             heads = {name: {"head": left[name]["head"]} for name in task.members if name in left}
-            bodies = compose({name: body(dw) for name, dw in left.items()})
+            bodies = sum_trees({name: body(dw) for name, dw in left.items()})
             assert (mean is None) == (not heads)
             if heads:
-                assert_rel_close(mean, {**bodies, **compose(heads)})
+                assert_rel_close(mean, {**bodies, **sum_trees(heads)})
     assert accuracies.Accuracies(store, tasks)([*store]) == [None, None]
     other = dataclasses.replace(store.provenance("shard 1"), head="another")
     lost = {"shard 1": Retrained(part(7), other, 0.0)}

@@ -11,13 +11,13 @@ from photos import photographs
 from run_binary import refused, run
 
 from experiments.shared import networks
+from tangent_jax.composition.merge import MERGES
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.linearization import linearize
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.files import read_component
-from tangent_jax.store.merge import MERGES
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.store import Store
 from tangent_jax.train.objective import make_objective
@@ -73,7 +73,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     rows = [i for i, identifier in enumerate(images.identifiers()) if identifier not in gone]
     features = extract(predict, images.take(np.array(rows)), Cache(tmp_path / "again"))
     cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=1e-3)
-    gap = trees.plus(Store(tmp_path / "store")["all"], trees.scale(-1.0, cold.dw))
+    gap = trees.plus(Store(tmp_path / "store")["all"].dw, trees.scale(-1.0, cold.dw))
     assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.info.certificate
     assert left.total_penalty == pytest.approx(4.8)
     assert not left.identifiers & {*gone}

@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec
 from run_binary import run
 
 import tangent_jax as tj
-from tangent_jax import programs
 from tangent_jax.commands.shared import plan
 from tangent_jax.models import protocol
 from tangent_jax.train.batches import Chunk
@@ -70,8 +69,8 @@ def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
 
 def test_a_batch_divides_over_the_devices_where_it_can(asked):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("examples",))
-    x, steps = programs.divide((3, 8), np.int32, mesh), programs.divide((3, 8), np.int32, mesh, 1)
-    placed = programs.place({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)
+    x, steps = plan.divided((3, 8), np.int32, mesh), plan.divided((3, 8), np.int32, mesh, 1)
+    placed = plan.on_mesh({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)
     assert placed["x"].sharding.spec == PartitionSpec("examples")
     assert placed["steps"].sharding.spec == PartitionSpec(None, "examples")
     assert placed["w"].sharding.spec == PartitionSpec()

@@ -140,13 +140,13 @@ def test_factors_of_another_model_are_one_line(tmp_path, case):
     name, shape, message = TENSORS[case]
     path = tmp_path / "adapter_model.safetensors"
     save_file({**load_file(path), name: np.ones(shape, np.float32)}, path)
-    with pytest.raises(InputError, match=f"read_peft: expected .*{message.removeprefix('expected ')}"):
+    with pytest.raises(InputError, match=f"expected .*{message.removeprefix('expected ')}"):
         read_peft(tmp_path, plain)
 
 
 def test_a_model_that_hugging_face_has_not_is_one_line(tmp_path):
     for variant, got in (({"layer_scale": True}, "block_0/layer_scale1/scale"), ({"pool": "avg"}, "another pooling")):
-        with pytest.raises(InputError, match=f"write_peft: expected a Vision .*; got a Vision Transformer with {got}"):
+        with pytest.raises(InputError, match=f"expected a Vision .*; got a Vision Transformer with {got}"):
             adapted(tmp_path, **variant)
     plain = Pretrained(*small(), "here")
     with pytest.raises(

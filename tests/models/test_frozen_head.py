@@ -10,6 +10,7 @@ import pytest
 from helpers import assert_rel_close, assert_sums_are_vmapped_ones, images, small, tree_normal
 from safetensors.numpy import save_file
 
+from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
@@ -25,7 +26,6 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.frozen_head import read_frozen_head
 from tangent_jax.pretrained.load import load
 from tangent_jax.solver.rows import jacobian_rows
-from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective
@@ -201,7 +201,7 @@ def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
         data = dataclasses.replace(features, targets=np.array(labels, np.int32))
         bodies[name] = fit(predict, data, make_objective("ce"), key=KEY, optimizer=adam(1e-3), epochs=4).dw
         tasks[name] = predict, data
-    together = compose(bodies)
+    together = sum_trees(bodies)
     for name, (predict, data) in tasks.items():
         assert evaluate(predict, predict.zeros(), data) < 0.7, name
         assert evaluate(predict, bodies[name], data) > 0.95, name

@@ -10,6 +10,7 @@ from helpers import MODERN, WIDE, assert_rel_close, images, small, tree_normal
 from safetensors.numpy import save_file
 from saved import FIXTURES, modern
 
+from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
@@ -27,7 +28,6 @@ from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective
@@ -200,11 +200,11 @@ def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(t
         for rows in (np.arange(12), np.arange(12, 24))
     ]
     assert (
-        evaluate(predict, compose(dict(enumerate(map(str, range(2)))) and dict(zip("ab", fitted, strict=True))), data)
+        evaluate(predict, sum_trees(dict(enumerate(map(str, range(2)))) and dict(zip("ab", fitted, strict=True))), data)
         > 0.9
     )
     solved = solve(predict, data, make_objective("rsl", penalty=0.1))
-    assert evaluate(predict, compose(dict(zip("ab", fitted, strict=True))), data) > 0.9
+    assert evaluate(predict, sum_trees(dict(zip("ab", fitted, strict=True))), data) > 0.9
     solved = solve(predict, data, make_objective("rsl", penalty=0.1))
     assert evaluate(predict, solved.dw, data) > 0.9
     private = fit_private(predict, data, mechanism=Mechanism(1.0, 1.0, 2, 1e-3))

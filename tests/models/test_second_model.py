@@ -10,6 +10,7 @@ import pytest
 from helpers import assert_rel_close, pictures, tree_normal
 
 from tangent_jax import rules
+from tangent_jax.composition.compose import compose
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual
 from tangent_jax.core.preprocessing import Preprocessing
@@ -23,7 +24,6 @@ from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import CrossEntropy

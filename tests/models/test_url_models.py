@@ -23,7 +23,7 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load, save
 from tangent_jax.remote import mirrors, urls
 from tangent_jax.remote.snapshots import Remote
-from tangent_jax.store.erasure import erase_traces, find_traces
+from tangent_jax.store.erasure import erase_found, find_traces
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.store import Store
 
@@ -134,11 +134,11 @@ def test_a_removal_erases_rows_at_a_url(url, tmp_path):
         patch.setattr(urls, "delete", stopping(delete, itertools.count().__next__))  # the second: of objects
         with pytest.raises(KeyboardInterrupt):
             [trace.erase() for trace in traces if "cache" in trace.line]
-    done = erase_traces(store, ["a"], gone)
+    done = erase_found(*find_traces(store, ["a"], gone))
     assert any("rows of removed images" in line for line in done.deleted)
     assert rows_of_url(f"{url}/cache") == [False, True]
     assert not [name for name in urls.list_files("test", f"{url}/cache") if name.endswith("0" * 64)]
-    assert not [line for line in erase_traces(store, ["a"], gone).deleted if "rows" in line]
+    assert not [line for line in erase_found(*find_traces(store, ["a"], gone)).deleted if "rows" in line]
     again = features(MODEL, W, examples(), 2, Cache(f"{url}/cache"))
     assert np.isfinite(again.inputs).all()
     assert rows_of_url(f"{url}/cache") == [True, True], "they are computed again for who asks for them"
@@ -163,16 +163,16 @@ def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             [trace.erase() for trace in traces if trace.line == line]
     assert "dw.safetensors" in urls.list_files("test", f"{url}/run")
-    assert line in erase_traces(store, ["a"], gone).deleted
+    assert line in erase_found(*find_traces(store, ["a"], gone)).deleted
     assert {*Remote("test", f"{url}/run/state").files} == {"result.json", "checkpoints/other/z"}
     names = urls.list_files("test", f"{url}/run")
     assert {name for name in names if not name.startswith("state/")} == {"result.json"}
     assert len([name for name in names if "/objects/" in name]) == 2
-    assert line not in erase_traces(store, ["a"], gone).deleted
+    assert line not in erase_found(*find_traces(store, ["a"], gone)).deleted
     with mirrors.open_mirror("test", f"{url}/run") as mirror:  # another component, of a later run
         write_component(mirror.root / "dw.safetensors", part(1), {})
         mirror.publish()
-    assert line not in erase_traces(store, ["a"], gone).deleted
+    assert line not in erase_found(*find_traces(store, ["a"], gone)).deleted
     assert same(read_component(f"{url}/run/dw.safetensors")[0], part(1))
 
 
@@ -183,7 +183,7 @@ def test_a_removal_deletes_no_result_where_another_run_writes(url, tmp_path, mon
         write_component(mirror.root / "dw.safetensors", part(0), {})
         mirror.publish()
     monkeypatch.setattr(urls, "create", lambda *_: False)  # another writer
-    done = erase_traces(store, ["a"], {*examples().identifiers()[:10]})
+    done = erase_found(*find_traces(store, ["a"], {*examples().identifiers()[:10]}))
     assert any(f"{url}/run: the removed" in line and "of another writer" in line for line in done.not_reached)
     assert "dw.safetensors" in urls.list_files("test", f"{url}/run")
 
@@ -194,7 +194,7 @@ def test_what_a_removal_cannot_erase_at_a_url_is_listed(url, tmp_path, monkeypat
     gone, connect = {*examples().identifiers()[:10]}, urls.connect
     monkeypatch.setattr(urls, "write", lambda *_: None)
     monkeypatch.setattr(urls, "create", lambda *_: False)  # another writer
-    done = erase_traces(store, ["a"], gone)
+    done = erase_found(*find_traces(store, ["a"], gone))
     assert any("rows of removed images (" in line and "of another writer" in line for line in done.not_reached)
 
     def fail(function, at):

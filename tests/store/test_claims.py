@@ -53,7 +53,7 @@ def trained(tmp_path_factory):
 
 
 def fingerprints(store):
-    return {name: trees.fingerprint(store[name]) for name in store}
+    return {name: trees.fingerprint(store[name].dw) for name in store}
 
 
 def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
@@ -139,7 +139,7 @@ def test_a_store_takes_in_another_bit_for_bit_and_again_changes_nothing(tmp_path
     ("change", "message"),
     [
         (lambda other: other.add("shard 0", part(5), origin(5)), "with other numbers; got \\['shard 0'\\]"),
-        (lambda other: other.add("other", part(5), origin(5, anchor="0")), "expected anchor"),
+        (lambda other: other.add("other", part(5), origin(5, anchor="0")), "anchor must be"),
         (lambda other: other.add("other", part(0), origin(5)), "numbers that no other component has"),
         (lambda other: drop(filled(Path(other.root), 1), "shard 0"), "a store that has removed nothing"),
     ],

@@ -32,7 +32,9 @@ def filled(root, count):
 def holds(root, store):
     """True where the store in `root` has the components, the lines and the identity of another, and verifies."""
     other = Store(root)
-    same = {name: trees.fingerprint(other[name]) for name in other} == {n: trees.fingerprint(store[n]) for n in store}
+    same = {name: trees.fingerprint(other[name].dw) for name in other} == {
+        n: trees.fingerprint(store[n].dw) for n in store
+    }
     return same and other.journal.hashes == store.journal.hashes and other.identity == store.identity
 
 

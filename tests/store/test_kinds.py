@@ -8,6 +8,8 @@ import pytest
 from helpers import FEATURES, assert_rel_close, origin, origin_of_sums, part, sums
 
 import tangent_jax as tj
+from tangent_jax.composition.kinds import SumsOfFeatures
+from tangent_jax.composition.merge import MERGES
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
@@ -25,8 +27,6 @@ from tangent_jax.solver.statistics import (
 )
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
-from tangent_jax.store.kinds import SumsOfFeatures
-from tangent_jax.store.merge import MERGES
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
@@ -72,20 +72,20 @@ def test_a_class_that_one_contributor_has_is_whole_in_the_sum(tmp_path):
 
 def test_two_kinds_never_add(tmp_path):
     store = summed(tmp_path / "sums", (0,))
-    with pytest.raises(InputError, match=r"Store.add: expected method statistics; got taft"):
+    with pytest.raises(InputError, match=r"method must be statistics; got taft"):
         store.add("tangent", part(1), origin(1))
     tangents = Store(tmp_path / "tangents")
     tangents.add("tangent", part(0), origin(0))
-    with pytest.raises(InputError, match=r"Store.add: expected method taft; got statistics"):
+    with pytest.raises(InputError, match=r"method must be taft; got statistics"):
         tangents.add("sums", sums(1), origin_of_sums(1))
-    with pytest.raises(InputError, match=r"Store.statistics: expected statistics; got tangent weights"):
+    with pytest.raises(InputError, match=r"components must be statistics; got tangent weights"):
         tangents.statistics()
-    with pytest.raises(InputError, match=r"Store.statistics: expected at least one component; got none"):
+    with pytest.raises(InputError, match=r"expected at least one component; got none"):
         Store(tmp_path / "empty").statistics()
-    with pytest.raises(InputError, match=r"join: expected components of tangent weights; got statistics in shard 0"):
+    with pytest.raises(InputError, match=r"expected components of tangent weights; got statistics in shard 0"):
         join(store)
     for how in [*MERGES][1:]:
-        with pytest.raises(InputError, match=r"Store.sum: expected components of tangent weights; got statistics"):
+        with pytest.raises(InputError, match=r"components must be tangent weights; got statistics"):
             store.compose(how=how)
     assert [*store] == ["shard 0"]
 
@@ -93,8 +93,8 @@ def test_two_kinds_never_add(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"features": dataclasses.replace(FEATURES, seed=1)}, "expected features FeatureSettings"),
-        ({"anchor": "0"}, "expected anchor"),
+        ({"features": dataclasses.replace(FEATURES, seed=1)}, "features must be FeatureSettings"),
+        ({"anchor": "0"}, "anchor must be"),
         ({"classes": ("a", "a")}, "classes of different names"),
         ({"classes": ("a",)}, r"counts of shape \(1,\)"),
         ({"features": dataclasses.replace(FEATURES, parts=("relu",))}, "features"),
@@ -156,10 +156,10 @@ def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_w
         for check in ("check", "check_new", "check_beside"):
             patch.setattr(SumsOfFeatures, check, lambda *_: None)
         store.add("wrong", wrong, origin_of_sums(1))
-    with pytest.raises(InputError, match=f"Store, component wrong: expected .*{match}"):
+    with pytest.raises(InputError, match=f"component wrong: expected .*{match}"):
         store.statistics().solve()
     tj.store.push(store, f"memory://{tmp_path}")
-    with pytest.raises(InputError, match=f"Store, components/.*: expected .*{match}"):
+    with pytest.raises(InputError, match=f"component components/.*: expected .*{match}"):
         tj.store.pull(tmp_path / "copy", f"memory://{tmp_path}")
     assert not (tmp_path / "copy").exists()
 
@@ -257,7 +257,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
     for format in ("torch", "peft"):
         with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
             tj.export(tmp_path / format, predict, head, {}, format)
-    with pytest.raises(InputError, match=r"export: expected a center \(112,\), a kernel \(112, c\) and a bias"):
+    with pytest.raises(InputError, match=r"expected a center \(112,\), a kernel \(112, c\) and a bias"):
         tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
 
 

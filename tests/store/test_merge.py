@@ -10,24 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, jacobian, ridge
-from helpers import assert_rel_close, origin, part, predictor, private_task
+from helpers import assert_rel_close, components, origin, part, predictor, private_task
 from jax.flatten_util import ravel_pytree
 
+from tangent_jax.composition.merge import MERGES, WEIGHTED, Merger, host, merge
+from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.progress import show_progress
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.subsets import Subset
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.solver.problem import make_curvature
-from tangent_jax.store import merge as of_merge
-from tangent_jax.store.factors import as_tree, read_factors, write_factors
-from tangent_jax.store.files import write_component
-from tangent_jax.store.merge import MERGES, WEIGHTED, Merger, host, merge
+from tangent_jax.store.factors import read_factors, write_factors
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 
@@ -78,18 +75,18 @@ def test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit(ho
         for s, name in enumerate(parts)
     }
     turned = dict(reversed(parts.items())), dict(reversed(own.items()))
-    assert trees.fingerprint(merge(parts, own, how)) == trees.fingerprint(merge(*turned, how))
+    assert trees.fingerprint(merge(components(parts, own), how)) == trees.fingerprint(merge(components(*turned), how))
     same = {name: factors(1) for name in parts}
     if how in MEANS:
-        assert_rel_close(merge({"a": part(1)}, {"a": factors(1)}, how), part(1), 1e-5)
-        assert_rel_close(merge(parts, same, how), compose(parts), 1e-6)
+        assert_rel_close(merge(components({"a": part(1)}, {"a": factors(1)}), how), part(1), 1e-5)
+        assert_rel_close(merge(components(parts, same), how), sum_trees(parts), 1e-6)
 
 
 @pytest.mark.parametrize("how", WEIGHTED)
 def test_a_merge_is_the_weighted_mean_that_its_page_states(x64, how):
     parts, own = all_of(2)
     parts, own, penalty = *jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (parts, own)), 0.3
-    merged = trees.leaves(merge(parts, own, how, penalty))
+    merged = trees.leaves(merge(components(parts, own), how, penalty))
     if how != "fisher":  # a kernel with its bias is a kernel of the inputs (x, 1)
         own = {name: factors.layers() for name, factors in own.items()}
     total = own["shard 0"] + own["shard 1"]
@@ -129,14 +126,18 @@ def test_ties_is_the_mean_of_the_large_entries_that_agree_on_the_elected_sign():
         "y": of([-3, -2, *small], [9, 0, 0.1, *small]),
         "z": of([-3, 0, *small], [0, 6, 2, *small]),
     }
-    merged = merge(parts, {}, "ties")
+    merged = merge(components(parts), "ties")
     want = of([8, -3, *zeros], [8, 6, 2, *zeros])  # 8 alone outweighs -3 - 3; the means of -4, -2 and of 7, 9
     jax.tree.map(np.testing.assert_array_equal, merged, want)
     assert {leaf.dtype for leaf in jax.tree.leaves(merged)} == {np.dtype(np.float32)}
     wide = {name: {"a": np.array([value])} for name, value in {"x": 0.1, "y": 0.2, "z": 0.3}.items()}
     turned = dict(reversed(wide.items()))  # in f64 0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1
-    assert trees.fingerprint(merge(wide, {}, "ties")) == trees.fingerprint(merge(turned, {}, "ties"))
-    level = merge({"a": of([1, -1], [1]), "b": of([-1, 1], [1])}, {}, "ties")  # equal entries stay together, or cancel
+    assert trees.fingerprint(merge(components(wide, {}), "ties")) == trees.fingerprint(
+        merge(components(turned, {}), "ties")
+    )
+    level = merge(
+        components({"a": of([1, -1], [1]), "b": of([-1, 1], [1])}), "ties"
+    )  # equal entries stay together, or cancel
     jax.tree.map(np.testing.assert_array_equal, level, of([0, 0], [1]))
 
 
@@ -146,14 +147,14 @@ def test_a_store_merges_without_factors(tmp_path, how):
     for s in range(3):
         store.add(f"shard {s}", part(s), origin(s))
     parts, _ = all_of(3)
-    assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(parts, {}, how))
+    assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(components(parts), how))
     remove(store, plan_removal(store, names=["shard 1"]))
     del parts["shard 1"]
-    assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(parts, {}, how))
-    with pytest.raises(InputError, match="merge: expected at least one component; got none"):
-        merge({}, {}, how)
-    with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
-        merge({"a": {"w": np.ones(1)}, "b": {"w": np.ones(2)}}, {}, how)
+    assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(components(parts), how))
+    with pytest.raises(InputError, match="components must be at least 1; got none"):
+        merge({}, how)
+    with pytest.raises(InputError, match="components must be of one subset; got b with other leaves"):
+        merge(components({"a": {"w": np.ones(1)}, "b": {"w": np.ones(2)}}), how)
 
 
 @pytest.mark.parametrize("how", MERGES)
@@ -174,20 +175,14 @@ def test_one_decomposition_serves_every_ridge():
 
     for how in WEIGHTED:
         reads.clear()
-        merger = Merger(parts, Read(own), how)
+        merger = Merger(Read(components(parts, own)), how)
         for penalty in (1e-6, 1e-3, 0.5, 10.0):
-            assert trees.fingerprint(merger.at(penalty)) == trees.fingerprint(merge(parts, own, how, penalty))
-        assert sorted(reads) == sorted([*own, *own])
-    with pytest.raises(InputError, match="penalty > 0"):
+            assert trees.fingerprint(merger.at(penalty)) == trees.fingerprint(
+                merge(components(parts, own), how, penalty)
+            )
+        assert sorted(reads) == sorted([*own, *own, *own, min(own)])  # provenance, factors, terms; and the form
+    with pytest.raises(InputError, match="penalty"):
         merger.at(0.0)
-
-
-def test_a_merge_has_a_bar_that_counts_all_of_its_work(monkeypatch):
-    bars, real = [], of_merge.progress_bar
-    monkeypatch.setattr(of_merge, "progress_bar", lambda *given: bars.append(real(*given)) or bars[-1])
-    with show_progress("merge"):
-        merge(*all_of(2), "curvature")
-    assert [(bar.n, bar.total) for bar in bars] == [(4 + len(jax.tree.leaves(part(0))),) * 2]
 
 
 @pytest.mark.parametrize("how", ["inputs", "curvature"])
@@ -207,8 +202,8 @@ def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how
         parts[name] = unravel(jnp.asarray(dw))
         own[name] = make_curvature(predict, Batches(x, y, rows=rows, batch_size=2), OBJECTIVE)
     joint = ridge(j, f, np.asarray(y), total=0.6)
-    np.testing.assert_allclose(flat(merge(parts, own, how, 0.1)), joint, rtol=1e-9, atol=1e-9)
-    assert np.abs(flat(compose(parts)) - joint).max() > 1e-3
+    np.testing.assert_allclose(flat(merge(components(parts, own), how, 0.1)), joint, rtol=1e-9, atol=1e-9)
+    assert np.abs(flat(sum_trees(parts)) - joint).max() > 1e-3
 
 
 def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
@@ -219,7 +214,7 @@ def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
     assert kept.layouts == factors(1).layouts
     merged = store.compose(how="curvature", penalty=0.1)
     parts, own = all_of(3)
-    assert trees.fingerprint(merged) == trees.fingerprint(merge(parts, own, "curvature", 0.1))
+    assert trees.fingerprint(merged) == trees.fingerprint(merge(components(parts, own), "curvature", 0.1))
     before = {path.name for path in (tmp_path / "store/factors").iterdir()}
     remove(store, plan_removal(store, names=["shard 1"]))
     after = {path.name for path in (tmp_path / "store/factors").iterdir()}
@@ -227,23 +222,13 @@ def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):
     assert len(after) == 2
     never = {name: parts[name] for name in ("shard 0", "shard 2")}
     for how in MERGES:
-        assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(never, own, how))
+        assert trees.fingerprint(store.compose(how=how)) == trees.fingerprint(merge(components(never, own), how))
     assert Store(tmp_path / "store").verify() == []
     (path,) = (p for p in (tmp_path / "store/factors").iterdir() if p.name == min(after))
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
     assert any("altered" in line for line in store.verify())
-
-
-def test_factors_of_version_0_3_are_refused_in_one_line(tmp_path):
-    """They lack the sums of inputs, without which a kernel and its bias are two blocks."""
-    numbers, metadata = as_tree(factors(0))
-    flat = {path: leaf for path, leaf in trees.leaves(numbers).items() if not path.startswith("sum/")}
-    del metadata["biases"]
-    write_component(tmp_path / "factors.safetensors", trees.nest(flat), metadata)
-    with pytest.raises(InputError, match="expected factors with the sums of inputs"):
-        read_factors(tmp_path / "factors.safetensors")
 
 
 def test_factors_in_a_file_are_those_that_were_written(tmp_path):
@@ -258,10 +243,10 @@ def test_factors_in_a_file_are_those_that_were_written(tmp_path):
 def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
     store = make_store(tmp_path / "store", 2)
     other = dataclasses.replace(factors(2), anchor="another")
-    with pytest.raises(InputError, match=r"Store.add: expected factors at the component's anchor"):
+    with pytest.raises(InputError, match=r"expected factors at the component's anchor"):
         store.add("shard 2", part(2), origin(2), other)
     few = dataclasses.replace(factors(2), blocks={**factors(2).blocks, "not/a/leaf": np.ones((1, 2, 2))})
-    with pytest.raises(InputError, match=r"Store.add: expected factors of the component's leaves"):
+    with pytest.raises(InputError, match=r"expected factors of the component's leaves"):
         store.add("shard 2", part(2), origin(2), few)
     private = Spent(make_mechanism(3.0, 1e-5), 50, True)
     with pytest.raises(InputError, match=r"no factors with a private component"):
@@ -269,30 +254,28 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
     assert [*store] == ["shard 0", "shard 1"]
     store.add("shard 2", part(2), origin(2))
     assert not store.has_factors("shard 2")
-    with pytest.raises(InputError, match=r"merge: expected factors of every component; got none of \['shard 2'\]"):
+    with pytest.raises(InputError, match=r"components must have factors; got shard 2 without"):
         store.compose(how="curvature")
     with pytest.raises(InputError, match="factors of shard 2; got none"):
         store.factors("shard 2")
-    with pytest.raises(InputError, match="coefficients, or another merge than mean"):
+    with pytest.raises(InputError, match="coefficients must be left out with how='inputs'"):
         store.compose({"shard 0": 1.0}, how="inputs")
-    with pytest.raises(InputError, match="penalty > 0"):
-        merge(*all_of(2), "curvature", 0.0)
-    with pytest.raises(InputError, match="how in mean"):
-        merge(*all_of(2), "sum")
+    with pytest.raises(InputError, match="penalty"):
+        merge(components(*all_of(2)), "curvature", 0.0)
+    with pytest.raises(InputError, match="how"):
+        merge(components(*all_of(2)), "sum")
     with pytest.raises(InputError, match="factors at one anchor"):
-        merge({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other}, "curvature")
-    with pytest.raises(
-        InputError, match=r"merge: expected factors of the step's leaves; got those of \['not/a/leaf'\]"
-    ):
-        merge({"a": part(0)}, {"a": few}, "curvature")
+        merge(components({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other}), "curvature")
+    with pytest.raises(InputError, match=r"expected factors of the step's leaves; got those of \['not/a/leaf'\]"):
+        merge(components({"a": part(0)}, {"a": few}), "curvature")
     less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
     blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
     biases = tuple(pair for pair in factors(0).biases if pair[1] != "head/bias")
     alone = {"blocks": blocks, "biases": biases, "sums": {path: factors(0).sums[path] for path, _ in biases}}
     both = {name: dataclasses.replace(factors(0), **alone) for name in "ab"}
-    with pytest.raises(InputError, match="merge: expected components of one subset; got b with other leaves"):
-        merge({"a": part(0), "b": less}, both, "inputs")
+    with pytest.raises(InputError, match="components must be of one subset; got b with other leaves"):
+        merge(components({"a": part(0), "b": less}, both), "inputs")
     wrong = {"a": trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})}
     with pytest.raises(InputError, match=r"factors of .* numbers"):
-        merge(wrong, {"a": factors(0)}, "curvature")
+        merge(components(wrong, {"a": factors(0)}), "curvature")
     assert json.loads((tmp_path / "store/journal.jsonl").read_text().splitlines()[0])["factors"]["id"]

@@ -11,6 +11,7 @@ import pytest
 from helpers import origin, part
 from photos import write
 
+from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
@@ -27,7 +28,6 @@ from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
-from tangent_jax.store.sums import compose
 
 TWINS = (("0" * 64, "a.jpg"), ("1" * 64, "b.jpg"), ("0" * 64, "a copy.jpg"))
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
@@ -128,7 +128,7 @@ def test_each_way_is_possible_or_says_why_not(tmp_path, changes, reasons):
     assert holding.seconds.keys() == {"drop", "retrain", "exact"} - reasons.keys()
     assert holding.impossible.keys() == reasons.keys()
     for how, reason in reasons.items():
-        with pytest.raises(InputError, match=f"remove: expected components that allow {how}; got shard 1: .*{reason}"):
+        with pytest.raises(InputError, match=f"expected components that allow {how}; got shard 1: .*{reason}"):
             remove(store, plan, how)
     assert [*Store(tmp_path)] == ["shard 0", "shard 1"]
     every = plan_removal(store, examples=[name for _, name in origin(1).examples])
@@ -164,7 +164,7 @@ def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_
     store = filled(tmp_path)
     plan = plan_removal(store, examples=["photo 4.jpg"])
     Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).examples))  # by another process
-    with pytest.raises(InputError, match=r"remove: expected a plan of .* as it is now; got one .* older\. Plan"):
+    with pytest.raises(InputError, match=r"expected a plan of .* as it is now; got one .* older\. Plan"):
         remove(store, plan)
     assert len(store.state.receipts) == 0
     plan = plan_removal(store, examples=["photo 4.jpg"])
@@ -182,7 +182,7 @@ def test_what_changes_the_store_while_a_component_is_trained_again_is_told(tmp_p
     monkeypatch.setattr(removal, "retrain", meanwhile)
     with pytest.raises(InputError, match="Plan again"):
         remove(store, plan_removal(store, examples=["photo 3.jpg"]), "retrain")
-    assert trees.fingerprint(Store(tmp_path)["shard 1"]) == trees.fingerprint(part(1))
+    assert trees.fingerprint(Store(tmp_path)["shard 1"].dw) == trees.fingerprint(part(1))
 
 
 # What takes its place
@@ -190,7 +190,7 @@ def test_what_changes_the_store_while_a_component_is_trained_again_is_told(tmp_p
 
 def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path, monkeypatch):
     store, erased = filled(tmp_path), []
-    monkeypatch.setattr(removal, "erase", lambda *given: erased.append(given) or erasure.Traces([], []))
+    monkeypatch.setattr(erasure, "erase_found", lambda *given: erased.append(given) or erasure.Traces([], []))
     plan = plan_removal(store, examples=["photo 3.jpg"])
     left = origin(1, examples=origin(1).examples[1:])
     bad = Retrained(jax.tree.map(lambda leaf: leaf * np.nan, part(7)), left, 0.5)
@@ -203,7 +203,7 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
     monkeypatch.setattr(removal, "retrain", lambda *_: Retrained(part(7), left, 0.5))
     receipt = remove(store, plan, "retrain")
     assert len(erased) == 1
-    want = compose({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
+    want = sum_trees({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
     assert receipt.composed_after == trees.fingerprint(want)
     assert receipt.distance_bounds == {"shard 1": 0.5}
     assert store.provenance("shard 1").examples == left.examples
@@ -231,7 +231,7 @@ def test_images_that_are_no_longer_in_the_data_set_are_told_and_nothing_is_done(
 def test_the_cache_that_is_given_is_searched_besides_those_that_the_provenance_names(trained):
     store, features, cache = trained
     for name in [*store]:
-        copied, made = jax.tree.map(np.array, store[name]), store.provenance(name)
+        copied, made = jax.tree.map(np.array, store[name].dw), store.provenance(name)
         store.discard([name])
         store.add(name, copied, dataclasses.replace(made, folders=()))  # knows of no cache
     plan = plan_removal(store, examples=["train/a/1.png"])
@@ -250,7 +250,7 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     run = tmp_path / "run"
     run.mkdir()
     (run / "dw.safetensors").write_bytes(store.path("odd").read_bytes())
-    step = jax.tree.map(np.array, store["odd"])
+    step = jax.tree.map(np.array, store["odd"].dw)
     made = dataclasses.replace(store.provenance("odd"), folders=(str(cache.folder), str(run), str(tmp_path / "locked")))
     store.discard(["odd"])
     store.add("odd", step, made)

@@ -1,7 +1,11 @@
 """A request is a set of identifiers, however images and owners are named; a plan that no longer fits erases nothing."""
 
 import codecs
+import contextlib
+import errno
+import itertools
 import json
+import os
 import shutil
 import threading
 import unicodedata
@@ -23,6 +27,7 @@ from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.files import write_component
 from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import erase_traces, preview_removal, remove
 from tangent_jax.store.store import Store
@@ -393,6 +398,53 @@ def test_a_kill_before_the_receipt_leaves_the_store_and_the_same_plan_does_the_r
     assert [*again] == ["a", "b"]
     receipt = remove(again, plan)
     assert again.verify() + again.verify_receipt(receipt.path) == []
+    assert any("the removed component" in line for line in receipt.deleted)  # which the killed call erased
+
+
+WRITES = ("fsync", "replace", "truncate", "unlink")
+"""The calls of the system by which a store writes, and a trace goes."""
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
+def test_a_removal_that_ends_at_any_write_erases_nothing_that_no_journal_line_names(kept, monkeypatch, fault):
+    store, folders = kept
+    path = folders["a"] / "dw.safetensors"
+    trace = f"{path}: the removed component"
+    content = path.read_bytes()
+    plan = plan_removal(store, names=["a"])
+    shutil.copytree(store.root, store.root.with_name("kept"))
+    for moment in itertools.count():
+        shutil.rmtree(store.root)
+        shutil.copytree(store.root.with_name("kept"), store.root)
+        path.write_bytes(content)
+        left = [moment]
+        with monkeypatch.context() as patch:
+            for name in WRITES:
+                real = getattr(os, name)
+
+                def limited(*given, real=real, left=left, **more):
+                    left[0] -= 1
+                    if left[0] == -1:
+                        raise fault
+                    return real(*given, **more)
+
+                patch.setattr(os, name, limited)
+            with contextlib.suppress(KeyboardInterrupt, OSError):
+                remove(Store(store.root), plan)
+        again = Store(store.root)
+        named = [line for entry in again.journal.entries for line in entry.get("erases", ())]
+        assert is_there(folders["a"]) or trace in named
+        if "a" in again:
+            remove(again, plan)
+        (receipt,) = (again.root / "receipts").iterdir()
+        again.settle()
+        assert again.verify() + again.verify_receipt(receipt) == []
+        wrote = read_receipt(receipt)[0]
+        assert is_there(folders["a"]) == any(trace in line for line in wrote.not_reached)
+        assert is_there(folders["a"]) or trace in wrote.deleted
+        if left[0] >= 0:
+            assert moment > 8
+            return
 
 
 @pytest.mark.parametrize("call", [erase_traces, preview_removal, remove])

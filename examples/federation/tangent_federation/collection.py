@@ -18,9 +18,10 @@ import numpy as np
 import tangent_jax as tj
 from tangent_federation.contributor import Contribution, in_classes, read_bytes
 from tangent_federation.settings import Request, check
+from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.notation import Tree
 from tangent_jax.store import Receipt, is_store, kind_of, make_provenance, plan_removal, read_factors, remove
-from tangent_jax.store.provenance import Provenance, check_one_body
+from tangent_jax.store.provenance import Provenance
 
 LONGEST = 200  # characters of a name
 
@@ -79,7 +80,7 @@ class Collection:
         origin = self.vouch(name, said)
         self.check_said(said)
         kind = kind_of([origin])
-        check_one_body("federation", self.expected, origin)
+        check_one_body(self.expected, origin)
         kind.check(dw, origin)
         kind.check_beside(dw, origin, self.zeros(), self.expected)
         if origin.features is not None:
@@ -115,7 +116,7 @@ class Collection:
             path = Path(folder) / "factors.safetensors"
             path.write_bytes(sent.factors)
             factors = read_factors(path)
-        merged = tj.merge({name: dw}, {name: factors}, "inputs", self.recipe.penalty)
+        merged = tj.merge({name: tj.Component(dw, None, factors)}, "inputs", self.recipe.penalty)
         finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(merged))
         check(finite, "factors by which a component can be merged", "NaN or infinity")
         return factors

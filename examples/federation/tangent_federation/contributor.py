@@ -74,7 +74,7 @@ class Contributor:
         check(self.name in store, "an image that was not removed", f"none left of {self.name}")
         factors = store.factors(self.name) if request.factors else None
         sent = Contribution(
-            file_bytes(store[self.name], {"provenance": without_names(store, self.name)}),
+            file_bytes(store[self.name].dw, {"provenance": without_names(store, self.name)}),
             factors_bytes(factors) if factors is not None else b"",
         )
         size = max(map(len, sent))

@@ -116,7 +116,7 @@ class Inspection:
         self.owners, self.events = owners_of(self.origins), events_of(self.entries)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
-        self.cosines = similarity(kind.summands(store, self.origins), self.whole)
+        self.cosines = similarity(kind.summands(store.trees, self.origins), self.whole)
 
     @property
     def images(self) -> int:
@@ -150,7 +150,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     """The components of a store by name; `wrong`: what `verify` says."""
     added: dict[str, str] = {}
     for line in store.journal.entries:
-        if line["op"] not in ("compose", "export", "merge"):
+        if line["op"] not in ("compose", "export", "merge", "intend", "erase"):
             added |= {name: line["time"] for name in names_in(line)}
     first: tuple[Tree, tj.store.Provenance] | tuple[()] = ()
     for number, name in enumerate(store, 1):
@@ -159,7 +159,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
         try:
             origin = store.provenance(name)
             if not damage:  # another machine's component may not pass the checks of `add`
-                dw = store[name]
+                dw = store[name].dw
                 kind = tj.store.kind_of([origin])
                 kind.check(dw, origin)
                 first = first or (dw, origin)
@@ -226,7 +226,7 @@ def events_of(entries: Sequence[dict[str, Any]]) -> list[Event]:
     events = []
     for (operation, _), numbered in groupby(enumerate(entries), kind):
         lines = [line for _, line in numbered]
-        named = [[*line["removed"]] if operation in ("remove", "discard") else names_in(line) for line in lines]
+        named = [[*line["removed"]] if "removed" in line else names_in(line) for line in lines]
         events.append(Event(operation, lines, [name for names in named for name in names]))
     return events[::-1]
 

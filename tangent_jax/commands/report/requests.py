@@ -14,7 +14,7 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.shared.thumbnails import thumbnail
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data import SUFFIXES, Dataset, content_identifier, hidden
 from tangent_jax.io.records import read_lines
 
@@ -84,26 +84,31 @@ class Way:
 
 def read_request(path: Path) -> Request:
     """The request in a file of identifiers or names, one per line; or for an image, or all images in a folder."""
-    require(path.exists(), "inspect", "a file or a folder in --examples", f"{path}, which does not exist")
+    if not path.exists():
+        raise InputError(f"--examples must be a file or a folder; {path} does not exist")
     images = [path] if path.suffix.lower() in SUFFIXES else []
     if path.is_dir():
         images = sorted(p for p in path.rglob("[!.]*") if p.suffix.lower() in SUFFIXES and p.is_file())
-        require(images, "inspect", f"images in {path}", "none")
+        if not images:
+            raise InputError(f"--examples must be a folder with images; {path} has none")
     if images:
         files = {content_identifier(image.read_bytes()): image for image in images}
         return Request(tuple(files), files)
-    asked = read_lines("inspect", path)
-    require(asked, "inspect", f"identifiers or names of images in {path}, one a line", "none")
+    asked = read_lines("--examples", path)
+    if not asked:
+        raise InputError(f"--examples must be a file of identifiers or names of images, one a line; {path} has none")
     return Request(tuple(dict.fromkeys(asked)))
 
 
 def check_known(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> None:
     """Raises InputError if the store holds nothing of the request, and no earlier removal answered it."""
     before = any(entry.removals or entry.requests for entry in unknown(seen, request, plan))
-    got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
-    do = "Name images as the components do, or pass the files: content decides"
-    known = plan.components or before or plan.is_in_data
-    require(known, "inspect", f"an image that {seen.store.root} holds or has removed", got, do)
+    if not (plan.components or before or plan.is_in_data):
+        got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
+        raise InputError(
+            f"an image of the request must be one that {seen.store.root} holds or has removed; got {got}. Name images "
+            "as the components do, or pass the files: content decides"
+        )
 
 
 def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> list[Unknown]:

@@ -15,7 +15,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
 
@@ -38,15 +38,15 @@ class Accuracies:
 
     def __init__(self, store: tj.Store, tasks: Sequence[Task]) -> None:
         self.store, self.tasks = store, tasks
-        self.bodies = reduce(plus, (tj.models.body(store[name]) for name in store))
-        self.heads = [reduce(plus, (head(store[name]) for name in task.members)) for task in tasks]
+        self.bodies = reduce(plus, (tj.models.body(store[name].dw) for name in store))
+        self.heads = [reduce(plus, (head(store[name].dw) for name in task.members)) for task in tasks]
 
     def __call__(self, gone: Collection[str] = (), new: New | None = None) -> list[float | None]:
         """The accuracy of each task without the components `gone`, with replacements `new` for some of them.
 
         None if a task has no component any more, or one has lost classes.
         """
-        new, old = new or {}, {name: self.store[name] for name in gone}
+        new, old = new or {}, {name: self.store[name].dw for name in gone}
         count = len(self.store) - len(gone) + len(new)
         if not count:
             return [None] * len(self.tasks)
@@ -95,8 +95,9 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
     Raises: InputError for a data set whose classes no component has.
     """
     origins = {name: store.provenance(name) for name in store}
-    summed, do = [name for name, origin in origins.items() if origin.features], "Leave --dataset out"
-    require(not summed, "inspect", "components of tangent weights for accuracies", f"statistics in {summed[:1]}", do)
+    summed = [name for name, origin in origins.items() if origin.features]
+    if summed:
+        raise InputError(f"--dataset needs components of tangent weights; {summed[0]} has statistics. Leave it out")
     members = defaultdict(list)
     for name, origin in origins.items():
         members[origin.head, origin.classes].append(name)
@@ -104,8 +105,10 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
     for spec in specs:
         dataset = setup.open_dataset(spec)
         fitting = [names for names in members.values() if fits(origins[names[0]], dataset, spec, specs)]
-        do = "Pass data of their classes in --dataset"
-        require(fitting, "inspect", f"the classes of a component in {spec}", f"{len(dataset.classes)} others", do)
+        if not fitting:
+            raise InputError(
+                f"--dataset must have the classes of a component; {spec} has {len(dataset.classes)} others"
+            )
         for names in fitting:
             origin = origins[names[0]]
             predict = tj.store.predictor_of(origin, names[0], file)

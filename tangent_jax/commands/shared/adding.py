@@ -8,7 +8,7 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.remote import urls
 
 
@@ -16,15 +16,19 @@ from tangent_jax.remote import urls
 def component_file() -> Iterator[Path]:
     """Yields the file of the component in --source, or a copy of it of a URL; InputError where there is none."""
     names = ("dw.safetensors", "factors.safetensors")
-    with urls.passing_copy("store add", F.source or "out/finetune", names) as folder:
+    with urls.passing_copy("--source", F.source or "out/finetune", names) as folder:
         path = folder / "dw.safetensors"
-        require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
+        if not path.exists():
+            raise InputError(
+                f"--source must be a folder with dw.safetensors; {folder} has none. Run finetune with --out"
+            )
         yield path
 
 
 def add(store: tj.Store) -> dict[str, Any]:
     """Adds the component in --source to the store."""
-    require(len(F.name) <= 1, "store add", "one --name", ",".join(F.name))
+    if len(F.name) > 1:
+        raise InputError(f"--name must be one name; got {','.join(F.name)}")
     with component_file() as path:
         at_url = urls.is_url(F.source)
         (name,) = F.name or [PurePath(F.source).name if at_url else path.parent.resolve().name]
@@ -34,9 +38,10 @@ def add(store: tj.Store) -> dict[str, Any]:
 def add_file(store: tj.Store, name: str, path: Path) -> dict[str, Any]:
     """Adds the component in a file to the store, with the factors beside it, if there are any."""
     dw, metadata = tj.store.read_component(path)
-    require("provenance" in metadata, "store add", f"a component with provenance in {path}", "none", "Run finetune")
+    if "provenance" not in metadata:
+        raise InputError(f"{path} must be a component with its provenance; it states none. Run finetune")
     where = f"the provenance in {path}"
     origin = tj.store.Provenance.from_json(metadata["provenance"], where, trees.fingerprint(dw))
-    own = path.with_name("factors.safetensors")
-    store.add(name, dw, origin, tj.store.read_factors(own) if own.exists() else None)
+    factors = path.with_name("factors.safetensors")
+    store.add(name, dw, origin, tj.store.read_factors(factors) if factors.exists() else None)
     return {"added": name, "fingerprint": store.state.components[name]["weights"]}

@@ -1,21 +1,19 @@
 """Methods that compose by sums of statistics: equal to joint training, for any division of the images."""
 
-import copy
 import dataclasses
-import functools
 import sys
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.commands.shared.shards import Method, is_by_owner
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.commands.shared.shards import Method, make_method
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.progress import shown
-from tangent_jax.models import FeatureSettings, score_rows
+from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import (
     MappedOnce,
     Settings,
@@ -47,10 +45,11 @@ def check_flags(methods: list[str]) -> None:
         raise InputError("--feature_blocks=auto reads the labels of images that --held_out tests on: give a number")
     if F.settings in setup.CHOICES:
         return
-    how = setup.settings_of("flags, --settings", F.settings).how
-    for name in (name for name in methods if name in ADDITIVE and name != "exact"):
-        own = ADDITIVE[name][1]
-        require(how == own, "flags", f"--settings={own},SHRINKAGE,BALANCE beside --method={name}", F.settings)
+    how = setup.settings_of(F.settings).how
+    for name in methods:
+        if name in ADDITIVE and name != "exact" and ADDITIVE[name][1] != how:
+            wanted = f"{ADDITIVE[name][1]},SHRINKAGE,BALANCE"
+            raise InputError(f"--settings must be {wanted} beside --method={name}; got {F.settings}")
 
 
 def features_of(name: str) -> tuple[FeatureSettings, str]:
@@ -61,8 +60,101 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
     return FeatureSettings(parts, blocks, F.directions, width, F.seed), how
 
 
-@functools.cache
-def tried_depths() -> dict[int, float]:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Additive(Method):
+    """A method of ADDITIVE on a data set; its features name its stores, which keep statistics.
+
+    `title`: its name in ADDITIVE; `how`: its statistics are solved; `settings`: of --settings; `depths`: the loss by
+    the number of blocks if --feature_blocks=auto chose it; `once`: features by their parts and title, shared by methods
+    with the same parts, so that shards, all images and held-out images share one pass.
+    """
+
+    title: str
+    how: str
+    settings: str
+    depths: dict[int, float]
+    once: dict[tuple, MappedOnce]
+
+    @property
+    def map(self) -> FeatureMap:
+        """The feature map, which is the predictor."""
+        return cast(FeatureMap, self.predict)
+
+    def map_once(self, data: tj.Features, title: str) -> MappedOnce:
+        """The features of a split, with rows that are computed once."""
+        return self.once.setdefault((self.map.parts, title), map_once(self.map, data))
+
+    def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
+        """The features of the examples, "n k"."""
+        with tj.show_progress(f"{self.title}: features, {title}"):
+            return rows_of(self.map, data, progress=shown)
+
+    def statistics(self, divided: dict[str, np.ndarray], title: str) -> Statistics:
+        """The sum of the shards' statistics over all classes of the data set, from the store of this title."""
+        return self.store(divided, title).statistics().of_classes(self.dataset.classes)
+
+    def of_all(self, title: str) -> Statistics:
+        """The statistics of all training images, from the store of this title; of owners without a store."""
+        if self.division.is_by_owner:
+            classes = self.dataset.classes
+            return tj.solver.make_statistics(self.map, self.train, classes).of_classes(classes)
+        return self.statistics(self.whole(), title)
+
+    @cached_property
+    def chosen(self) -> tuple[Settings, int]:
+        """The settings of --settings, or the chosen ones, and the number tried.
+
+        Held-out images are those of a validation split, or a fifth of the training images. With owners the settings
+        are chosen without a store of all images.
+        """
+        if self.settings not in setup.CHOICES:
+            return setup.settings_of(self.settings), 0
+        trained, title, splits = self, "full", self.dataset.splits
+        if self.settings == "leave_one_out":
+            data, part = self.train, "train"
+        elif not self.is_held_out and {"validation", "test"} <= {*splits}:
+            data = self.map_once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
+            part = "validation"
+        else:
+            title = "settings" + "-twice" * self.is_held_out
+            trained = self.held_out()
+            data, part = trained.test, "held out"
+        total = trained.of_all(title)
+        rows = self.rows_of(data, part)
+        with tj.show_progress(f"{self.title}: settings"):
+            return choose_settings(total, rows, data.targets, (self.how,), self.settings == "leave_one_out", shown)
+
+    def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
+        """The test accuracy of the head from the sum of the shards' statistics."""
+        head = self.statistics(divided, title).solve(self.chosen[0])
+        scores = score_rows(head, self.rows_of(self.test, "test"))
+        return float(np.mean(scores.argmax(1) == self.test.targets))
+
+    def facts(self) -> dict[str, Any]:
+        """For the result: the chosen settings, the number tried, and the size of a contribution."""
+        settings, tried = self.chosen
+        numbers = self.predict.subset.size
+        facts = {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
+        if "ntk" in self.map.parts:
+            facts["feature_blocks"] = self.map.blocks
+        return facts | ({"depths": self.depths} if self.depths else {})
+
+
+def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
+    """The method of ADDITIVE with this title, on the flags' data set; `once`: as the field of Additive."""
+    features, how = features_of(title)
+    depths: dict[int, float] = {}
+    if features.blocks == "auto":
+        depths = try_depths()
+        features = dataclasses.replace(features, blocks=min(depths, key=depths.__getitem__))
+    method = make_method("taft", "-".join(features.parts), setup.recipe_of(features))
+    own: dict[str, Any] = {"title": title, "how": how, "settings": F.settings, "depths": depths, "once": once}
+    made = Additive(**vars(method), **own)
+    train, test = made.map_once(made.train, "train"), made.map_once(made.test, "test")
+    return dataclasses.replace(made, train=train, test=test)
+
+
+def try_depths() -> dict[int, float]:
     """For --feature_blocks=auto: mean negative log-likelihood by the number of blocks, of training images left out.
 
     Each of up to SAMPLE training images is scored by the head of all others of the sample, at the likeliest settings.
@@ -79,87 +171,12 @@ def tried_depths() -> dict[int, float]:
         raise InputError("--feature_blocks=auto needs two training images of a class; got one of each: give a number")
     sample = setup.features(map_.predict, dataset.train.take(rows), "a sample of train inputs")
     with tj.show_progress("features of several depths"):
-        every = rows_by_depth(map_, sample, depths, progress=shown)
+        rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}
-    for depth, rows in zip(depths, every, strict=True):
+    for depth, rows in zip(depths, rows_of_depths, strict=True):
         total = statistics_of_rows(map_, rows, sample.targets, dataset.classes).of_classes(dataset.classes)
         with tj.show_progress(f"{depth} blocks: settings"):
             settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown)
         losses[depth] = fitted_beta(total.leave_one_out(rows, sample.targets, settings), None, sample.targets)[1]
     print("exact, blocks: " + ", ".join(f"{depth} {loss:.4f}" for depth, loss in losses.items()), file=sys.stderr)
     return losses
-
-
-class Additive(Method):
-    """A method of ADDITIVE on the flags' data set; its features name its stores, which keep statistics.
-
-    `known`: features by their parts and title, shared by methods with the same parts, so that shards, all images and
-    held-out images share one pass.
-    """
-
-    def __init__(self, title: str, known: dict[tuple, MappedOnce]) -> None:
-        features, self.how = features_of(title)
-        if features.blocks == "auto":
-            tried = tried_depths()
-            features = dataclasses.replace(features, blocks=min(tried, key=tried.__getitem__))
-        super().__init__("taft", "-".join(features.parts), setup.recipe_of(features))
-        self.title, self.known = title, known
-        self.map: Any = self.predict
-        self.train, self.test = self.once(self.train, "train"), self.once(self.test, "test")
-
-    def once(self, data: tj.Features, title: str) -> MappedOnce:
-        """The features of a split, with rows that are computed once."""
-        return self.known.setdefault((self.map.parts, title), map_once(self.map, data))
-
-    def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
-        """The features of the examples, "n k"."""
-        with tj.show_progress(f"{self.title}: features, {title}"):
-            return rows_of(self.map, data, progress=shown)
-
-    def statistics(self, divided: dict[str, np.ndarray], title: str) -> Statistics:
-        """The sum of the shards' statistics over all classes of the data set, from the store of this title."""
-        return self.store(divided, title).statistics().of_classes(self.dataset.classes)
-
-    def of_all(self, title: str) -> Statistics:
-        """The statistics of all training images, from the store of this title; of owners without a store."""
-        if is_by_owner():
-            classes = self.dataset.classes
-            return tj.solver.make_statistics(self.map, self.train, classes).of_classes(classes)
-        return self.statistics(self.whole(), title)
-
-    @cached_property
-    def chosen(self) -> tuple[Settings, int]:
-        """The settings of --settings, or the chosen ones, and the number tried.
-
-        Held-out images are those of a validation split, or a fifth of the training images. With owners the settings
-        are chosen without a store of all images.
-        """
-        if F.settings not in setup.CHOICES:
-            return setup.settings_of("flags, --settings", F.settings), 0
-        own, title, splits = self, "full", self.dataset.splits
-        left_out = F.settings == "leave_one_out"
-        data, of = own.train, "train"
-        if not left_out and not F.held_out and {"validation", "test"} <= {*splits}:
-            data = self.once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
-            of = "validation"
-        elif not left_out:
-            title = "settings" + "-twice" * self.is_held_out
-            own = copy.copy(own).hold_out()
-            data, of = own.test, "held out"
-        total, rows = own.of_all(title), self.rows_of(data, of)
-        with tj.show_progress(f"{self.title}: settings"):
-            return choose_settings(total, rows, data.targets, (self.how,), left_out, shown)
-
-    def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
-        """The test accuracy of the head from the sum of the shards' statistics."""
-        head = self.statistics(divided, title).solve(self.chosen[0])
-        scores = score_rows(head, self.rows_of(self.test, "test"))
-        return float(np.mean(scores.argmax(1) == self.test.targets))
-
-    def facts(self) -> dict[str, Any]:
-        """For the result: the chosen settings, the number tried, and the size of a contribution."""
-        (settings, tried), numbers = self.chosen, self.predict.subset.size
-        own = {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
-        blocks = {"feature_blocks": self.map.blocks} if "ntk" in self.map.parts else {}
-        depths = {"depths": tried_depths()} if blocks and F.feature_blocks == "auto" else {}
-        return own | blocks | depths

@@ -7,7 +7,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import FIELD_OF, F
+from tangent_jax.commands.shared.flags import FIELD_OF, F, path_of
 from tangent_jax.commands.shared.removing import read_asked
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -15,7 +15,6 @@ from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
-from tangent_jax.io.files import expand_path
 from tangent_jax.remote import urls
 
 SAID = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
@@ -70,7 +69,7 @@ def check_flags(recipe: tj.Recipe) -> None:
     if not F.save_anchor.endswith(".safetensors"):
         raise InputError(f"--save_anchor must be a file that ends in .safetensors; got {F.save_anchor}")
     if not urls.is_url(F.save_anchor):
-        folder = expand_path("flags, --save_anchor", F.save_anchor).absolute().parent
+        folder = path_of("save_anchor").absolute().parent
         if not folder.is_dir():
             raise InputError(f"--save_anchor must be a file in a folder that exists; {folder} does not")
 

@@ -24,11 +24,11 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
-from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse, path_of
 from tangent_jax.core import placement
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.io import hosts, job
-from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop, request_stop, warn_in_lines
 from tangent_jax.remote import mirrors, urls
 
@@ -44,7 +44,7 @@ PEER = re.compile(
 
 def out_folder() -> Path:
     """The folder of --out, created if it does not exist."""
-    out = expand_path("flags, --out", flags.FLAGS.out)
+    out = path_of("out")
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
@@ -52,10 +52,11 @@ def out_folder() -> Path:
 def check_out(path: Path) -> None:
     """Raises InputError for a path that cannot be created or written, before any long work."""
     nearest = next(place for place in (path, *path.parents) if place.exists())
-    good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    require(good, "flags", "--out in a folder that can be written to", path)
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"--out must be in a folder that can be written to; got {path}")
     store = next((place for place in (path, *path.parents) if tj.store.is_store(place)), None)
-    require(store is None, "flags", "--out in a folder of no store, which would not verify", store, "Choose another")
+    if store is not None:
+        raise InputError(f"--out must not be in a store, which would not verify then; got {path} in the store {store}")
 
 
 @contextmanager
@@ -65,8 +66,10 @@ def out_at_url() -> Iterator[None]:
     if "out" not in F or not urls.is_url(F.out):
         yield
         return
-    farmed = "worker" in F and (F.worker or F.farm)
-    require(not farmed, "flags", "--out in a folder that the workers share", F.out, "Copy it when they have finished")
+    if "worker" in F and F.worker:
+        raise InputError(
+            f"--out must be a folder that the workers share; got {F.out}. Copy the folder when they have finished"
+        )
     with mirrors.open_mirror("flags, --out", F.out) as mirror:
         print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
         F["out"].value = str(mirror.root)
@@ -80,14 +83,14 @@ def out_at_url() -> Iterator[None]:
 def finish(result: dict[str, Any], **more: Any) -> None:
     """Writes result.json in --out (with `more`), copies results to a URL, and prints the result as the last line."""
     try:
-        text, line = json.dumps({**result, **more}, indent=1, allow_nan=False), json.dumps(result)
+        text = json.dumps({**result, **more}, indent=1, allow_nan=False)
     except ValueError as error:
-        raise refusal("result", "finite numbers", "NaN or infinity", "Lower the learning rate") from error
+        raise InputError("the result must be finite numbers; it has NaN or infinity. Lower --lr") from error
     write_whole(out_folder() / "result.json", text + "\n")
     for mirror in MIRRORS:
         mirror.publish()
     if hosts.is_writer():
-        print(line)
+        print(json.dumps(result))
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -116,21 +119,22 @@ def run(
     def guarded(argv: list[str]) -> None:
         logging.set_verbosity(logging.ERROR)
         warn_in_lines()
-        given, name = argv[1:], Path(argv[0]).stem
+        given = argv[1:]
+        name = Path(argv[0]).stem
         try:
-            check_given(name, given, commands, of_url)
+            check_given(given, commands, of_url)
             check_effects()
-            join(name, processes)
+            join(processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
             with out_at_url():
                 if "out" in flags.FLAGS:
-                    check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
+                    check_out(path_of("out").absolute())
                 with jobs.asked_for():
                     main(*given)
             check_stop()
         except tj.InputError as error:
-            print(error, file=sys.stderr)
+            print(f"{name}: {error}", file=sys.stderr)
             leave(codes.FAILED)
         except Exception as error:
             line = in_one_line(error, jax.distributed.is_initialized())
@@ -146,24 +150,25 @@ def run(
     app.run(guarded, flags_parser=parsed)
 
 
-def check_given(name: str, given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:
+def check_given(given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:
     """Raises InputError for other arguments than `run` says, and for a store at a URL: before any work."""
-    takes_url = bool(given) and given[0] in of_url
-    expected = f"one command of {', '.join(commands)}" if commands else "flags only"
-    expected = f"{given[0]} URL" if takes_url else expected
-    good = len(given) == 1 + takes_url and given[0] in commands if commands else not given
-    good = good and (not takes_url or urls.is_url(given[1]))
-    require(good, name, expected, " ".join(given) or "none")
+    written = " ".join(given) or "none"
+    if not commands and given:
+        raise InputError(f"all arguments must be flags, --NAME=VALUE; got {written}")
+    if given and given[0] in of_url:
+        if len(given) != 2 or not urls.is_url(given[1]):
+            raise InputError(f"the arguments besides flags must be {given[0]} URL; got {written}")
+    elif commands and (len(given) != 1 or given[0] not in commands):
+        raise InputError(f"the argument besides flags must be one of {', '.join(commands)}; got {written}")
     if "store" in flags.FLAGS and flags.FLAGS.store:
-        expand_path("flags, --store", flags.FLAGS.store)
+        path_of("store")
 
 
 def in_one_line(error: Exception, is_job: bool) -> str | None:
     """An error in one line; None for one that has a traceback, as no user causes it: in a job its line is enough."""
     ended = PEER.search(str(error)) if is_job else None
     if ended:
-        do = "Start all again: they go on from what is saved"
-        return f"expected all processes of the job; got one that ended ({ended[0]}). {do}."
+        return f"another process of the job ended ({ended[0]}). Start all again: they go on from what is saved"
     if isinstance(error, OSError):
         return str(error)
     if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
@@ -175,7 +180,7 @@ def of_device(error: Exception) -> str:
     """An error of memory or of a device, in one line."""
     first = (str(error).splitlines() or [type(error).__name__])[0]
     is_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first
-    return f"expected {'enough memory' if is_memory else 'a computation without error'}; got {first}."
+    return f"{'there is not enough memory' if is_memory else 'the device failed'}: {first}"
 
 
 def parsed(argv: list[str]) -> list[str]:
@@ -189,23 +194,29 @@ def parsed(argv: list[str]) -> list[str]:
         sys.exit(codes.DONE)
 
 
-def join(name: str, processes: bool) -> None:
+def join(processes: bool) -> None:
     """Joins the job of the flags or the cluster, and takes the requested devices."""
     F: Any = flags.FLAGS
     place = F.coordinator, F.processes, F.process_id
-    if "worker" in F and (F.worker or F.farm):  # a farm's process works alone, even if the cluster describes a job
-        require(place == (None, None, None), name, "--worker or --farm without --coordinator", "both")
-        check_device(name, lambda: None)
+    if "worker" in F and F.worker:  # a worker works alone, even if the cluster describes a job
+        if place != (None, None, None):
+            raise InputError("--worker must be given without --coordinator, --processes and --process_id; got both")
+        check_device(lambda: None)
     else:
-        do = "Start one process, which uses all devices of its host"
-        require(processes or F.processes in (None, 1), name, "one process", F.processes, do)
-        check_device(name, lambda: job.start(*place))
+        if not processes and F.processes not in (None, 1):
+            raise InputError(
+                f"--processes must be 1; got {F.processes}. Start one process, which uses all devices of its host"
+            )
+        check_device(lambda: job.start(*place))
     own = {"process_id", "out", "store", "cache_dir"}
     given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
-    placement.check_alike(f"{name}, flags", lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
+    placement.check_alike("flags", lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
     placement.use_devices(F.devices)
-    do = "Start it in one process of the cluster's job"
-    require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)
+    if not processes and jax.process_count() > 1:
+        raise InputError(
+            f"this command must run as one process; got a job of {jax.process_count()}. Start it in one process of "
+            "the cluster's job"
+        )
     if not hosts.is_writer():
         SCRATCH.append(tempfile.TemporaryDirectory())
         atexit.register(SCRATCH[0].cleanup)
@@ -226,15 +237,14 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
-def check_device(name: str, start: Callable[[], None]) -> None:
+def check_device(start: Callable[[], None]) -> None:
     """Starts JAX; raises InputError if JAX_PLATFORMS names a device that does not exist."""
     try:
         start()
         jax.devices()
     except (RuntimeError, AssertionError) as error:
         platform = os.environ.get("JAX_PLATFORMS", "")
-        got, do = (
-            (str(error).splitlines() or [f"none for JAX_PLATFORMS={platform}"])[0],
-            "Unset JAX_PLATFORMS, or install tangent-jax[cuda12]",
-        )
-        raise refusal(name, "the device that JAX_PLATFORMS names", got, do) from error
+        reason = (str(error).splitlines() or [f"none for JAX_PLATFORMS={platform}"])[0]
+        raise InputError(
+            f"JAX_PLATFORMS must name a device of this machine; {reason}. Unset it, or install tangent-jax[cuda12]"
+        ) from error

@@ -6,8 +6,9 @@ values that a binary allows, the first as default (`method=("taft", "nlft")`).
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +17,8 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.table import TABLE
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import expand_path
 
 F: Any = flags.FLAGS
 PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
@@ -35,8 +37,6 @@ FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, st
 """The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
 SPLITS = ("train", "validation", "test")
 """The flags that name the folder of each split, of the binaries that read one data set."""
-SEARCH: dict[str, Any] = {"search_epochs": 30, "lr": ["1e-3", "1e-4"], "seed": ["0", "1", "2"]}
-"""The flags that `search.measure` reads."""
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")
 """The flags that `shards.Method` reads, of one model; the defaults are SHARDED_DEFAULTS."""
 SHARDED = (*SINGLE, "lr_nlft", "sharding", "owners", "concentration", "at_once")
@@ -45,24 +45,23 @@ SHARDED = (*SINGLE, "lr_nlft", "sharding", "owners", "concentration", "at_once")
 SHARDED_DEFAULTS = {"output": "tangent", "blocks": 1, "lr": 3e-3}
 JOB = ("metrics", "profile_steps", "plan", "topology")
 """The flags of a binary with one long run: logs, traces and plans."""
-FARM = ("farm", "workers", "farm_options", "worker")
 PRIVATE = {"loss": "ce", "penalty": 0.0, "output": "tangent"}
 """The defaults of private runs, the paper's: cross entropy, the tangent alone."""
-EFFECTS: dict[str, dict[str, Sequence[Any]]] = {
-    "certificate": {"solver": ["optimum"]},
-    "passes": {"solver": ["optimum"]},
-    "rank": {"subset": ["adapter", "lora", "lora_b"]},
-    "concentration": {"sharding": ["dirichlet"]},
-    "shards": {"sharding": ["uniform", "hash", "class", "dirichlet"]},
-    "topology": {"plan": [True]},
+NEEDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "certificate": {"solver": ("optimum",)},
+    "passes": {"solver": ("optimum",)},
+    "rank": {"subset": ("adapter", "lora", "lora_b")},
+    "concentration": {"sharding": ("dirichlet",)},
+    "shards": {"sharding": ("uniform", "hash", "class", "dirichlet")},
+    "topology": {"plan": (True,)},
 }
-"""For each flag, the values of other flags with which it has an effect."""
+"""For each flag, the values of other flags with which it has an effect; a flag keeps its own as `needs`."""
 
 
 def only_with(*names: str, **values: Any) -> None:
     """Declares that flags have an effect only with one value (or some) of another flag; others are refused."""
     for name in names:
-        EFFECTS[name] = EFFECTS.get(name, {}) | {k: v if isinstance(v, list) else [v] for k, v in values.items()}
+        F[name].needs |= {k: tuple(v) if isinstance(v, list) else (v,) for k, v in values.items()}
 
 
 def parse(argv: Sequence[str]) -> list[str]:
@@ -95,20 +94,24 @@ def name_dataset() -> None:
 
 def check_effects() -> None:
     """Raises InputError for a given flag that has no effect with the others."""
-    for name, needed in EFFECTS.items():
-        given = name in F and F[name].present
-        for other, values in ((o, v) for o, v in needed.items() if given and o in F):
-            expected = f"--{other} of {', '.join(map(str, values))} beside --{name}"
-            got = F[other].value if isinstance(F[other].value, list) else [F[other].value]
-            require({*values} & {*got}, "flags", expected, ",".join(map(str, got)))
+    for name in F:
+        needs = getattr(F[name], "needs", {}) if F[name].present else {}
+        for other, values in needs.items():
+            if other not in F:
+                continue
+            given = F[other].value if isinstance(F[other].value, list) else [F[other].value]
+            if {*values}.isdisjoint(given):
+                spelled, got = (",".join(map(str, entries)) for entries in (values, given))
+                wanted = f"--{other} of {spelled}" if len(values) > 1 else f"--{other}={spelled}"
+                raise InputError(f"--{name} has an effect only with {wanted}; got --{other}={got}")
 
 
-def define(*names: str, **defaults: Any) -> None:
+def define(*names: str, table: Mapping[str, partial] = TABLE, **defaults: Any) -> None:
     """Defines the flags named and those in `defaults`, which override the table's; a partial replaces its row."""
     fields = vars(tj.Recipe())
     splits = SPLITS if "dataset" in names or isinstance(defaults.get("dataset"), str) else ()
     for name in dict.fromkeys([*names, *splits, *defaults]):
-        make = defaults.pop(name) if isinstance(defaults.get(name), partial) else TABLE[name]
+        make = defaults.pop(name) if isinstance(defaults.get(name), partial) else table[name]
         default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}
         if isinstance(defaults.get(name), tuple):
@@ -117,15 +120,22 @@ def define(*names: str, **defaults: Any) -> None:
         elif isinstance(defaults.get(name), list):
             make = partial(flags.DEFINE_list, help=make.keywords["help"].removesuffix(".") + "; several with commas.")
         make(name, **{**default, **make.keywords, **given})
+        F[name].needs = dict(NEEDS.get(name, {}))
         F.register_key_flag_for_module(sys.argv[0], F[name])  # the binary's --help then shows it
 
 
-def listed(flag: str, known: Iterable[str] = ()) -> list[str]:
-    """The entries of a comma-separated flag, at least one, each in `known` if that is given."""
-    values, known = [*F[flag].value], [*known]
-    good = values and all(values) and (not known or {*values} <= {*known})
-    expected = f"--{flag} of {', '.join(known)}" if known else f"--{flag} with an entry, no empty one"
-    require(good, "flags", expected, ",".join(values) or "none")
+def path_of(flag: str) -> Path:
+    """The path in a flag, with ~ resolved; InputError for a URL, and for text that is no path."""
+    return expand_path(f"--{flag}", F[flag].value)
+
+
+def listed(flag: str, choices: Iterable[str] = ()) -> list[str]:
+    """The entries of a comma-separated flag, at least one, each one of `choices` if these are given."""
+    values, choices = [*F[flag].value], [*choices]
+    if not values or not all(values):
+        raise InputError(f"--{flag} must have an entry, and no empty one; got {','.join(values) or 'none'}")
+    if choices and not {*values} <= {*choices}:
+        raise InputError(f"--{flag} must be of {', '.join(choices)}; got {','.join(values)}")
     return values
 
 
@@ -135,11 +145,12 @@ def numbers(flag: str, kind: type) -> list:
     try:
         return [kind(value) for value in values]
     except ValueError as error:
-        raise refusal("flags", f"--{flag} as numbers separated by commas", ",".join(F[flag].value)) from error
+        raise InputError(f"--{flag} must be numbers separated by commas; got {','.join(values)}") from error
 
 
 def positive(flag: str) -> list[float]:
     """The numbers of a comma-separated flag, at least one, each above 0 and finite."""
     values = numbers(flag, float)
-    require(all(0 < value < float("inf") for value in values), "flags", f"--{flag} above 0", ",".join(F[flag].value))
+    if not all(0 < value < float("inf") for value in values):
+        raise InputError(f"--{flag} must be above 0 and finite; got {','.join(F[flag].value)}")
     return values

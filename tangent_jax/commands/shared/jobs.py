@@ -3,20 +3,20 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import F
-from tangent_jax.core.checks import require
-from tangent_jax.io.files import expand_path
+from tangent_jax.commands.shared.flags import F, path_of
+from tangent_jax.core.checks import InputError
 
 
 @contextmanager
 def asked_for() -> Iterator[None]:
     """Within the `with` block, keeps compiled programs, and writes the log and the trace of the flags."""
     if F.compilation_cache is not None:
-        keep_programs(F.compilation_cache)
+        keep_programs(path_of("compilation_cache"))
     if "metrics" not in F:
         yield
         return
@@ -24,12 +24,12 @@ def asked_for() -> Iterator[None]:
         yield
 
 
-def keep_programs(folder: str) -> None:
+def keep_programs(folder: Path) -> None:
     """Makes JAX store every compiled program in a folder, for later starts.
 
     Raises: OSError if the folder cannot be written; JAX would only warn, at each program.
     """
-    path = expand_path("flags, --compilation_cache", folder).absolute()
+    path = folder.absolute()
     path.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path).close()
     jax.config.update("jax_compilation_cache_dir", str(path))
@@ -43,6 +43,6 @@ def profile_steps(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     first, colon, last = text.partition(":")
-    good = colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)
-    require(good, "flags", "--profile_steps=FIRST:LAST with 1 <= FIRST <= LAST, such as 10:20", text)
+    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise InputError(f"--profile_steps must be FIRST:LAST with 1 <= FIRST <= LAST, such as 10:20; got {text}")
     return int(first), int(last)

@@ -10,31 +10,42 @@ the cached features and as the device's copy; Python, the libraries and the comp
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import topologies
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import placement
-from tangent_jax.core.checks import refusal
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
-from tangent_jax.programs import Program, private_steps, size_of, solver_pass, train_steps, trunk
+from tangent_jax.features.filling import run_size, run_trunk
+from tangent_jax.linear.jacobian import Fresh, keep
+from tangent_jax.privacy.discrete import step_key
+from tangent_jax.privacy.train import clip_all, private_step
+from tangent_jax.solver import passes
+from tangent_jax.solver.problem import SIGNALS
+from tangent_jax.train.batches import Chunk, as_batches
+from tangent_jax.train.fit import State, Training, train_epoch
+from tangent_jax.train.log import norms_of
+from tangent_jax.train.optimizers import as_data
 
 
 class Phase(NamedTuple):
-    """The programs of a phase, the first one a step, and other memory.
+    """The programs of a phase, each by a function that lowers it, the first one a step, and other memory.
 
     `often`: runs of the first program's body in a step or pass; `held`: bytes held in addition to `stays`.
     """
 
-    programs: dict[str, Program]
+    programs: dict[str, Callable[[], Any]]
     stays: Tree
     often: int = 1
     held: int = 0
@@ -92,9 +103,10 @@ def mesh_of(topology: str | None) -> Mesh:
     try:
         devices = topologies.get_topology_desc(topology, "tpu").devices
     except Exception as error:
-        do = "Install libtpu of the version that jax[tpu] names; for GPUs JAX compiles only where one is"
-        raise refusal(
-            "plan", "a --topology such as v5e:2x2, and libtpu", f"{topology} ({str(error).splitlines()[0]})", do
+        raise InputError(
+            f"--topology must be one such as v5e:2x2, with libtpu installed; got {topology} "
+            f"({str(error).splitlines()[0]}). Install libtpu of the version that jax[tpu] names; for GPUs JAX compiles "
+            "only where one is"
         ) from error
     return Mesh(np.array(devices), ("examples",))
 
@@ -117,45 +129,78 @@ def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Feat
 
 def features_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     """The trunk on as many images as it processes at once."""
-    program = trunk(predict, mesh=mesh)
-    return Phase({"trunk": program}, program.arguments)
+    model = predict.model
+    arguments = on_mesh((predict.w, divided((run_size(), *model.input_shape(0)), jnp.uint8, mesh)), mesh)
+    options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
+    return Phase({"trunk": partial(run_trunk.lower, *arguments, **options)}, arguments)
 
 
 def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
     """The steps of a chunk."""
-    settings: Any = {"metrics": (tj.metrics.accuracy,), "mesh": mesh}
-    program = train_steps(predict, batches, recipe.objective(), recipe.optimizer(), **settings)
-    return Phase({"step": program}, program.arguments)
+    training = Training(predict, recipe.objective(), as_data(recipe.optimizer()), (tj.metrics.accuracy,))
+    state = jax.eval_shape(lambda: training.start(zeros_of(predict)))
+    arguments = on_mesh((training, state, first_chunk(batches, mesh), None, 0.0), mesh)
+    return Phase({"step": partial(train_epoch.lower, *arguments)}, arguments)
 
 
 def private_phase(
     recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism, mesh: Mesh
 ) -> Phase:
-    """The clipped sum of a chunk, and the step on the noisy mean."""
-    optimizer = tj.privacy.momentum(recipe.learning_rate)
-    clipped, step = private_steps(predict, batches, mechanism, recipe.objective(), optimizer, mesh=mesh)
-    chunk, (state, total) = clipped.arguments[2], step.arguments[:2]
-    programs = {"clipped sum": clipped, "private step": step}
-    return Phase(programs, (predict.w, state, chunk, total.value), batches.steps)
+    """The clipped sum of a chunk of micro-batches, and the step on the noisy mean."""
+    objective, optimizer = recipe.objective(), as_data(tj.privacy.momentum(recipe.learning_rate))
+    state = jax.eval_shape(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))))
+    chunk = first_chunk(batches, mesh)
+    clip = on_mesh((predict, state.dw, chunk, chunk.present.shape[0], objective, mechanism), mesh)
+    total = jax.eval_shape(clip_all, *clip)
+    key = jax.eval_shape(lambda: step_key(mechanism, 0, 0))
+    step = on_mesh((state, total, 1.0, key, objective, mechanism, optimizer), mesh)
+    programs = {
+        "clipped sum": partial(jax.jit(clip_all).lower, *clip),
+        "private step": partial(jax.jit(step_with_norms, donate_argnums=0).lower, *step),
+    }
+    return Phase(programs, (predict.w, step[0], chunk, step[1].value), batches.steps)
+
+
+def step_with_norms(state: State, *arguments: Any) -> tuple[State, Array]:
+    """The state after a private step, and the norms of private gradient and step, "2"."""
+    after, gradient = private_step(state, *arguments)
+    return after, norms_of(gradient, state.dw, after.dw)
 
 
 def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
     """The gradient, product and factors of a batch of a pass, and the memory kept between passes."""
-    own = solver_pass(predict, features, recipe.objective(), mesh=mesh)
-    part, dw = own.curvature.arguments[:2]
-    matrices = jax.eval_shape(own.curvature.run, *own.curvature.arguments)
+    objective, zero = recipe.objective(), jax.eval_shape(lambda: zeros_of(predict))
+    batches = as_batches(features)
+    batches = as_batches(features, passes.pass_batch(predict, zero, batches.inputs))
+    part = first_part(predict, first_chunk(batches, mesh))
+    kept: Any = jax.eval_shape(keep, part.jacobian, zero)
+    held = size_of(kept) * batches.steps
+    keeps = held <= passes.room()
+    outputs = jax.ShapeDtypeStruct(kept.outputs.shape, kept.outputs.dtype)
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    seen = part._replace(jacobian=kept) if keeps else part
+    gradient = on_mesh((passes.Summed(zero, scalar), seen, zero, objective), mesh)
+    product = on_mesh((zero, seen, zero, outputs, objective), mesh)
+    curvature = on_mesh((part, zero, outputs, objective, key, 0), mesh)
+    signals = -(-SIGNALS // len(batches))
+    matrices = jax.eval_shape(partial(passes.part_curvature, signals=signals), *curvature)
     # the state's four trees, the product and its sum; the factors and their inverses
-    stays = predict.w, part.jacobian.inputs, (dw,) * 6, (matrices,) * 2
-    programs = {"product": own.product, "gradient": own.gradient, "factors": own.curvature}
-    return Phase(programs, stays, own.batches, own.held)
+    stays = predict.w, curvature[0].jacobian.inputs, (curvature[1],) * 6, (matrices,) * 2
+    programs = {
+        "product": partial(passes.add_product.lower, *product),
+        "gradient": partial(passes.add_gradient.lower, *gradient),
+        "factors": partial(passes.part_curvature.lower, *curvature, signals=signals),
+    }
+    return Phase(programs, stays, batches.steps, held if keeps else 0)
 
 
 def figures_of(phase: Phase) -> dict[str, Any]:
     """Compiles the programs of a phase; returns FLOPs and bytes of the first, and the peak, for one device."""
     costs, besides, began = [], [], time.perf_counter()
-    for title, program in phase.programs.items():
+    for title, lower in phase.programs.items():
         print(f"compiling the {title}", file=sys.stderr)
-        compiled = program.lower().compile()
+        compiled = lower().compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
         besides.append(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
         costs.append([phase.often * cost.get(name, 0.0) for name in ("flops", "bytes accessed")])
@@ -166,3 +211,63 @@ def figures_of(phase: Phase) -> dict[str, Any]:
         "training_peak_bytes": size_of(phase.stays) + phase.held + max(besides),
         "compile_seconds": round(time.perf_counter() - began, 1),
     }
+
+
+# Shapes as arguments
+
+
+def size_of(tree: Tree) -> int:
+    """The bytes of all leaves, arrays or shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
+
+
+def zeros_of(predict: Any) -> Tree:
+    """The predictor's zero; its weights may be shapes alone."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), predict.subset.part(predict.w))
+
+
+def first_chunk(batches: tj.Batches, mesh: Mesh) -> Chunk:
+    """The shapes of the first chunk of the examples: of all inputs, or of streamed ones."""
+    steps = min(batches.chunk_steps, batches.steps), batches.width
+    kinds = (batches.inputs.shape[1:], batches.inputs.dtype), (batches.targets.shape[1:], jnp.int32)
+    present = divided(steps, jnp.float32, mesh, 1)
+    if not batches.is_resident:
+        inputs, targets = (divided((*steps, *shape), kind, mesh, 1) for shape, kind in kinds)
+        return Chunk(inputs, targets, None, present)
+    inputs, targets = (jax.ShapeDtypeStruct((len(batches), *shape), kind) for shape, kind in kinds)
+    return Chunk(inputs, targets, divided(steps, jnp.int32, mesh, 1), present)
+
+
+def first_part(predict: tj.Predictor, chunk: Chunk) -> passes.Part:
+    """The shapes of the first batch of a chunk, in the form of a pass."""
+    if chunk.order is None:
+        inputs, targets, present = map(first_of, (chunk.inputs, chunk.targets, chunk.present))
+        return passes.Part(Fresh(predict, inputs, None), targets, present)
+    rows, every = first_of(chunk.order), chunk.targets
+    targets = jax.ShapeDtypeStruct(rows.shape + every.shape[1:], every.dtype, sharding=rows.sharding)
+    return passes.Part(Fresh(predict, chunk.inputs, rows), targets, first_of(chunk.present))
+
+
+def first_of(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The shape of the first step of "k ..."."""
+    sharding: Any = shape.sharding
+    spec = PartitionSpec(*sharding.spec[1:])
+    return jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype, sharding=NamedSharding(sharding.mesh, spec))
+
+
+def divided(shape: tuple[int, ...], kind: Any, mesh: Mesh, axis: int = 0) -> jax.ShapeDtypeStruct:
+    """A shape with `axis`, of examples, divided over a mesh if it is divisible."""
+    divides = shape[axis] % mesh.size == 0
+    spec = PartitionSpec(*[None] * axis, "examples") if divides else PartitionSpec()
+    return jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
+
+
+def on_mesh(tree: Tree, mesh: Mesh) -> Any:
+    """The shapes on a mesh, whole on every device unless they are divided."""
+
+    def of_leaf(leaf: Any) -> Any:
+        if not hasattr(leaf, "dtype") or isinstance(getattr(leaf, "sharding", None), NamedSharding):
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+    return jax.tree.map(of_leaf, tree)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.data import hidden
 from tangent_jax.io.records import read_lines
@@ -15,12 +15,15 @@ from tangent_jax.remote import urls
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
     """The removal plan of the flags."""
-    is_single = bool(F.name) + bool(F.examples) + bool(F.owner) == 1
-    require(is_single, "store remove", "--name, --examples or --owner, one of them", "several or none")
-    do = "Name the images in a file, --examples; else the components are dropped"
-    named_alone = not (F.name and (F.retrain or F.exact))
-    require(named_alone, "store remove", "--examples with --retrain or --exact", "--name", do)
-    require(not (F.retrain and F.exact), "store remove", "--retrain or --exact", "both")
+    if bool(F.name) + bool(F.examples) + bool(F.owner) != 1:
+        raise InputError("one of --name, --examples and --owner must be given; got several or none")
+    if F.name and (F.retrain or F.exact):
+        raise InputError(
+            "--retrain and --exact need --examples or --owner; got --name, which drops the components. Name the images "
+            "in a file"
+        )
+    if F.retrain and F.exact:
+        raise InputError("--retrain or --exact must be given; got both")
     if F.owner:
         owners = tj.shards.read_owners(F.owners) if F.owners else None
         return tj.store.plan_removal(store, owner=F.owner, owners=owners)
@@ -31,10 +34,12 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 def read_asked(flag: str, file: str) -> list[str]:
     """The identifiers or names in the file of a flag."""
-    with urls.passing_copy(f"flags, --{flag}", file) as path:
-        require(path.exists(), f"flags, --{flag}", "a file of identifiers or names", f"{path}, which does not exist")
-        asked = read_lines(f"flags, --{flag}", path)
-    require(asked, f"flags, --{flag}", f"identifiers or names in {path}, one a line", "none")
+    with urls.passing_copy(f"--{flag}", file) as path:
+        if not path.exists():
+            raise InputError(f"--{flag} must be a file of identifiers or names; {path} does not exist")
+        asked = read_lines(f"--{flag}", path)
+    if not asked:
+        raise InputError(f"--{flag} must be a file of identifiers or names, one a line; {path} has none")
     return asked
 
 
@@ -42,16 +47,17 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     """Describes plan, cost and copies of examples on stderr; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
-        gone, left, seconds = len(holding.rows), holding.left, holding.seconds.get(how, 0.0)
-        own = how if left else "drop"
-        described.append({"component": name, "how": own, "asked": gone, "left": left, "seconds": round(seconds, 1)})
+        gone, left = len(holding.rows), holding.left
+        seconds = holding.seconds.get(how, 0.0)
+        way = how if left else "drop"
+        described.append({"component": name, "how": way, "asked": gone, "left": left, "seconds": round(seconds, 1)})
         after = {
             "drop": "dropped" + f", the {left} others with them (--retrain keeps those)" * (left > 0),
             "retrain": f"trained again on the {left} left, about {seconds:.1f} s of training",
             "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s of training",
         }
         of = "" if F.name else f"{gone} of its {gone + left} examples asked for; "
-        print(f"{name}: {of}{after[own]}", file=sys.stderr)
+        print(f"{name}: {of}{after[way]}", file=sys.stderr)
         for other, reason in holding.impossible.items() if F.dry_run and not F.name else ():
             print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():
@@ -97,7 +103,8 @@ def alike(store: tj.Store, example: str) -> str:
 def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
     """Raises InputError for a request that no component saw, no earlier removal answered, and no cache holds."""
     new = [word for word in plan.unknown if removed_on(store, word, plan.removed.get(word, "")) is None]
-    known = plan.components or not new or plan.is_in_data or (plan.unseen and deleted)
-    expected = f"images or an owner that {store.root}, its data sets or caches know"
-    do = "Name images as the components do, by identifiers, or an owner's in --owners"
-    require(known, "store remove", expected, f"{len(new)} that no component saw, without cached rows", do)
+    if new and not (plan.components or plan.is_in_data or (plan.unseen and deleted)):
+        raise InputError(
+            f"the images or the owner must be of {store.root}, its data sets or caches; none of them knows {len(new)} "
+            "of those asked for. Name images as the components do, by identifiers, or an owner's in --owners"
+        )

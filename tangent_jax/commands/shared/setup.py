@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
-from tangent_jax.core.checks import InputError, about, refusal, require
+from tangent_jax.commands.shared.flags import FIELD_OF, F, listed, path_of
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
-from tangent_jax.io.files import expand_path
 from tangent_jax.remote import urls
 
 CHOICES = ("held_out", "leave_one_out")
@@ -35,14 +34,14 @@ def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
     return tj.Recipe(**fields)
 
 
-def settings_of(function: str, text: str) -> tj.solver.Settings:
+def settings_of(text: str) -> tj.solver.Settings:
     """The settings in --settings: the way to solve, the shrinkage, the balance."""
     how, *numbers = text.split(",")
     try:
         settings = tj.solver.Settings(how, *map(float, numbers))
     except (ValueError, TypeError) as error:
-        raise refusal(function, "--settings=HOW,SHRINKAGE,BALANCE", text) from error
-    with about(function):
+        raise InputError(f"--settings must be HOW,SHRINKAGE,BALANCE; got {text}") from error
+    with about("--settings"):
         return settings.check()
 
 
@@ -60,7 +59,8 @@ def open_dataset(spec: str) -> Dataset:
 def open_tested(spec: str) -> Dataset:
     """Opens a data set; raises InputError if it has no test images, before any long work."""
     dataset = open_dataset(spec)
-    require(len(dataset.test), "flags", f"test images in {dataset.name}", "none")
+    if not len(dataset.test):
+        raise InputError(f"--dataset must have test images; {dataset.name} has none")
     return dataset
 
 
@@ -68,7 +68,8 @@ def open_datasets() -> dict[str, Dataset]:
     """The data sets of --dataset by specification: with different names, each with test images."""
     sets = {spec: open_tested(spec) for spec in listed("dataset")}
     names = [dataset.name for dataset in sets.values()]
-    require(len({*names}) == len(F.dataset), "flags", "--dataset of different names", ", ".join(names), "Rename one")
+    if len({*names}) < len(F.dataset):
+        raise InputError(f"--dataset must name data sets of different names; got {', '.join(names)}. Rename one")
     return sets
 
 
@@ -81,11 +82,6 @@ def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
 def pretrained(weights: str) -> tj.Pretrained:
     """Loads the weights, once, checked against --architecture."""
     return tj.load(weights, F.architecture, F.ignore_config)
-
-
-def has_class_token() -> bool:
-    """True if a network of --weights can get a new class token (CLS=T)."""
-    return hasattr(pretrained(F.weights).model, "with_class_token")
 
 
 def train_images(dataset: Dataset) -> Examples:
@@ -111,7 +107,8 @@ def left(examples: Examples, title: str = "") -> Examples:
     if title and len(rest) < len(examples):
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
-        require(len(rest), "flags", f"{title} that were not removed", "none", "Choose another --store, or other images")
+        if not len(rest):
+            raise InputError(f"no image of {title} is left to read. Choose another --store, or other images")
         for label in sorted({*examples.labels.tolist()} - {*rest.labels.tolist()}) if examples.every_class else ():
             print(f"{title}: no image of {examples.class_name(label)} is left to train on", file=sys.stderr)
     return rest
@@ -121,7 +118,7 @@ def removed_images() -> set[str]:
     """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
     if "store" not in F or not F.store or urls.is_url(F.store):
         return set()
-    root, hashes = expand_path("flags, --store", F.store), set[str]()
+    root, hashes = path_of("store"), set[str]()
     for marker in sorted(path for depth in ("", "*/") for path in root.glob(f"{depth}store.json")):
         try:
             hashes |= tj.Store(marker.parent).state.forgotten
@@ -152,8 +149,11 @@ def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tup
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     train, measured = train.hold_out()
-    do = "Give five images of a class, or a validation split beside test"
-    require(len(measured), "search", "images held out of train, a fifth of each class", "none", do)
+    if not len(measured):
+        raise InputError(
+            f"a fifth of each class of {dataset.name} is held out of train, and none has five images. Add images, or a "
+            "validation split beside test"
+        )
     return train, measured
 
 

@@ -1,5 +1,6 @@
 """Models trained apart on shards of a data set, kept in stores, so that no binary trains them twice."""
 
+import dataclasses
 import re
 import sys
 from collections import Counter
@@ -11,82 +12,85 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import F, numbers
-from tangent_jax.core.checks import require
+from tangent_jax.commands.shared.flags import F, numbers, path_of
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import expand_path
+from tangent_jax.data import Dataset, Examples
 
 
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """How training images are divided into shards: the flags --sharding, --seed, --concentration and --owners."""
+
+    sharding: str = "uniform"
+    seed: int = 0
+    concentration: float = 0.5
+    owners: str | None = None
+
+    @property
+    def is_by_owner(self) -> bool:
+        """True if each shard holds one owner's images; no store then holds a component of all images."""
+        return self.sharding == "owner"
+
+    def divide(self, count: int, images: tj.Features) -> list[np.ndarray]:
+        """The rows of each of `count` shards; `images`: without inputs, for another division than by owner."""
+        if self.sharding == "hash":
+            return tj.shards.by_identifier([identifier for identifier, _ in images.examples], count)
+        if self.sharding == "class":
+            return tj.shards.by_class(images.targets, count)
+        if self.sharding == "dirichlet":
+            return tj.shards.dirichlet(images.targets, count, self.concentration, self.seed)
+        return tj.shards.uniform(len(images), count, self.seed)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Method:
-    """One method on the flags' data set: its recipe, predictor and features.
+    """One way to train on a data set: its recipe, predictor and features, and where its stores are.
 
-    `changes`: fields of its recipe that differ from the flags; `name`: of its stores, None for the method's; `recipe`:
-    to use instead of the flags'.
+    `name`: of its stores; `listed`: the training images without inputs, removed ones too, which decide the shards, so
+    that a removal moves no other image; `stores`: the folder of --store; `words`: more words of the stores' names;
+    `at_once`: the models that train as one program. A binary that makes no store has no flag --store, nor --at_once.
     """
 
-    def __init__(self, method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> None:
-        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        self.name, self.recipe = name or method, recipe or setup.recipe(method=method, **rate | changes)
-        self.dataset = setup.open_tested(F.dataset)
-        if is_by_owner():
-            owners_of_train()  # refuses an image without an owner before any long work
-        self.predict = setup.predictor(self.recipe, self.dataset.classes)
-        self.every = setup.train_images(self.dataset)
-        self.train = setup.features(self.predict, self.every, "train inputs")
-        self.test = setup.features(self.predict, self.dataset.test, "test inputs")
-        if is_by_owner():
-            tell_of_lost_owners(self.train)
-        self.listed = self.list_all()
-        self.is_held_out = False
-        if F.held_out:
-            self.hold_out()
+    name: str
+    recipe: tj.Recipe
+    dataset: Dataset
+    predict: tj.Predictor
+    train: tj.Features
+    test: tj.Features
+    listed: tj.Features
+    division: Division
+    stores: Path
+    words: tuple[str, ...] = ()
+    at_once: int = 1
+    is_held_out: bool = False
 
-    def list_all(self) -> tj.Features:
-        """The training images without inputs, removed ones too: they decide shards, so that no other image moves."""
-        every, known = self.every, {*self.train.examples}
-        pairs, left = [*zip(every.identifiers(), every.names, strict=True)], {*setup.left(every).names}
-        rows = [i for i, pair in enumerate(pairs) if pair in known or pair[1] not in left]  # not the unreadable
-        listed = tj.Features(np.zeros((len(every), 0)), every.labels, tuple(pairs))
-        return listed.take(np.array(rows))
-
-    def left(self, *parts: np.ndarray) -> list[np.ndarray]:
-        """The rows of the training features for the rows of `listed` in each part, without removed images."""
-        known = {pair: row for row, pair in enumerate(self.train.examples)}
-        at = np.array([known.get(pair, -1) for pair in self.listed.examples], int)
-        return [at[rows][at[rows] >= 0] for rows in parts]
-
-    def hold_out(self) -> Self:
-        """Trains on four fifths of the training images from now on, and tests on the rest."""
+    def held_out(self) -> Self:
+        """The same method, trained on four fifths of the training images, and tested on the rest."""
         held = self.listed.held_out()
-        self.train, self.test = map(self.train.take, self.left(np.flatnonzero(~held), np.flatnonzero(held)))
-        require(len(self.test), "sharded", "five images of a class, to hold one out", "fewer")
-        self.listed = self.listed.take(~held)
-        self.is_held_out = True
-        return self
+        train, test = (self.train.take(rows) for rows in self.present(np.flatnonzero(~held), np.flatnonzero(held)))
+        if not len(test):
+            raise InputError(f"--held_out needs five training images of a class; {self.dataset.name} has fewer")
+        return dataclasses.replace(self, train=train, test=test, listed=self.listed.take(~held), is_held_out=True)
+
+    def present(self, *parts: np.ndarray) -> list[np.ndarray]:
+        """The rows of the training features for the rows of `listed` in each part, without removed images."""
+        row_of = {pair: row for row, pair in enumerate(self.train.examples)}
+        at = np.array([row_of.get(pair, -1) for pair in self.listed.examples], int)
+        return [at[rows][at[rows] >= 0] for rows in parts]
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
-        if is_by_owner():
-            divided = tj.shards.by_owner([name for _, name in self.train.examples], F.owners)
+        if self.division.is_by_owner:
+            divided = tj.shards.by_owner([name for _, name in self.train.examples], self.division.owners)
         else:
-            targets, identifiers = self.listed.targets, [identifier for identifier, _ in self.listed.examples]
-            divide = {
-                "uniform": lambda: tj.shards.uniform(len(targets), count, F.seed),
-                "hash": lambda: tj.shards.by_identifier(identifiers, count),
-                "class": lambda: tj.shards.by_class(targets, count),
-                "dirichlet": lambda: tj.shards.dirichlet(targets, count, F.concentration, F.seed),
-            }[F.sharding]
-            parts = self.left(*divide())
+            parts = self.present(*self.division.divide(count, self.listed))
             divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(parts)}
         tj.shards.check_disjoint(list(divided.values()), len(self.train))
         nonempty = {name: rows for name, rows in divided.items() if len(rows)}
         if len(nonempty) < len(divided):
             print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
         return nonempty
-
-    def counts(self) -> list[int]:
-        """The numbers of shards to compose: of --shards, or the number of owners with an image that can be read."""
-        return [len(self.divide(0))] if is_by_owner() else shard_counts()
 
     def store(
         self, rows: dict[str, np.ndarray], title: str, factors: bool = False, only: Container[int] | None = None
@@ -96,27 +100,25 @@ class Method:
         `only`: the groups to train, None for all.
         """
         store = tj.Store(self.path(title))
-        held = f"{len(rows)} components, one for each {'owner' if is_by_owner() else 'shard'}"
+        held = f"{len(rows)} components, one for each {'owner' if self.division.is_by_owner else 'shard'}"
         if rows.keys() == self.whole().keys():
             held = "one component of all images"
         print(f"store: {store.root} ({held})", file=sys.stderr)
-        owners = tj.shards.read_owners(F.owners) if F.owners else None
+        owners = tj.shards.read_owners(self.division.owners) if self.division.owners else None
         tj.store.fill(store, self.shards(rows), factors, owners, only)
         return store
 
-    def components(self, store: tj.Store) -> tuple[Mapping[str, Tree], Mapping[str, tj.solver.Curvature]]:
-        """(components, factors) of a store, over the classes of the data set."""
+    def components(self, store: tj.Store) -> Mapping[str, tj.Component]:
+        """The components of a store, over the classes of the data set."""
         if self.recipe.head != "named":
-            return store, tj.store.Factors(store)
-        joined = tj.join(store, self.predict, self.dataset.classes)
-        return joined.components, joined.factors
+            return store
+        return tj.join(store, self.predict, self.dataset.classes).components
 
     def path(self, title: str) -> Path:
         """The folder of the store of this title."""
-        words = [self.dataset.name, self.name, F.sharding, *[title] * bool(title), f"seed{F.seed}"]
-        words += ["held_out"] * self.is_held_out + ["named"] * (self.recipe.head == "named")
-        words += ["without_anchor_images"] * ("leave_out_anchor_images" in F and F.leave_out_anchor_images)
-        return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        words = [self.dataset.name, self.name, self.division.sharding, *[title] * bool(title)]
+        words += [f"seed{self.division.seed}", *["held_out"] * self.is_held_out, *self.words]
+        return self.stores / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
@@ -125,7 +127,7 @@ class Method:
     def shards(self, rows: dict[str, np.ndarray], features: tj.Features | None = None) -> tj.store.Shards:
         """The shards of these rows of the training images, or of other features."""
         data = features or self.train
-        return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, F.at_once)
+        return tj.store.Shards(self.predict, data, self.recipe, rows, self.dataset.classes, self.at_once)
 
     def whole(self) -> dict[str, np.ndarray]:
         """All data as one shard, for `full`."""
@@ -133,7 +135,7 @@ class Method:
 
     def full(self) -> Tree:
         """The tangent weights of one model on all the data."""
-        return self.store(self.whole(), "full")["all"]
+        return self.store(self.whole(), "full")["all"].dw
 
     def fit(
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
@@ -142,38 +144,74 @@ class Method:
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
-        own = {name: data.take(rows[name]).classes_in(classes) for name in rows if self.recipe.head == "named"}
-        wide = {name: tj.models.widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
-        return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
+        if self.recipe.head != "named":
+            return [*fitted.values()]
+        widened = []
+        for name, fit in fitted.items():
+            own_classes = data.take(rows[name]).classes_in(classes)
+            widened.append(fit._replace(dw=tj.models.widen(self.predict, classes, fit.dw, own_classes)))
+        return widened
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
         """The accuracy on the test images, or on other features."""
-        on = on or self.test
-        return tj.evaluate(self.predict, dw, on)
-
-    def attack(self, models: dict[str, Tree], gone: np.ndarray) -> tj.audit.Membership:
-        """Membership attacks on models, for the training images at rows `gone` against as many test images."""
-
-        def train(data: tj.Features, halves: list[np.ndarray]) -> list[Tree]:
-            rows = {f"shadow {i}": half for i, half in enumerate(halves)}
-            return [fitted.dw for fitted in self.fit(rows, "shadows", data)]
-
-        members, settings = self.train.take(np.sort(gone)), {"shadows": F.shadows, "seed": [F.seed, 3]}
-        return tj.audit.membership_attack(self.predict, models, members, self.test, train, **settings)
-
-    def outputs(self, store: tj.Store) -> np.ndarray:
-        """The outputs of every component on the test images, "s n c"."""
-        return np.stack([tj.outputs(self.predict, store[name], self.test.inputs) for name in store])
+        return tj.evaluate(self.predict, dw, on or self.test)
 
 
-def is_by_owner() -> bool:
-    """True with --sharding=owner: each component sees one owner's images, and no store holds one of all images."""
-    return "sharding" in F and F.sharding == "owner"
+def make_method(method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> Method:
+    """The method of the flags, held out with --held_out.
+
+    Args:   name: of its stores, None for the method's; recipe: to use instead of the flags'; changes: fields of the
+            recipe that differ from the flags.
+    """
+    if recipe is None:
+        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
+        recipe = setup.recipe(method=method, **rate | changes)
+    dataset = setup.open_tested(F.dataset)
+    division = division_of_flags()
+    if division.is_by_owner:
+        owners_of_train()  # refuses an image without an owner before any long work
+    predict = setup.predictor(recipe, dataset.classes)
+    images = setup.train_images(dataset)
+    train = setup.features(predict, images, "train inputs")
+    test = setup.features(predict, dataset.test, "test inputs")
+    if division.is_by_owner:
+        tell_of_lost_owners(train)
+    without_anchor = "leave_out_anchor_images" in F and F.leave_out_anchor_images
+    made = Method(
+        name=name or method,
+        recipe=recipe,
+        dataset=dataset,
+        predict=predict,
+        train=train,
+        test=test,
+        listed=list_readable(images, train),
+        division=division,
+        stores=path_of("store") if "store" in F else Path(),
+        words=(*["named"] * (recipe.head == "named"), *["without_anchor_images"] * without_anchor),
+        at_once=F.at_once if "at_once" in F else 1,
+    )
+    return made.held_out() if F.held_out else made
+
+
+def division_of_flags() -> Division:
+    """The division of the flags; uniform for a binary without shards."""
+    if "sharding" not in F:
+        return Division(seed=F.seed)
+    return Division(F.sharding, F.seed, F.concentration, F.owners)
+
+
+def list_readable(images: Examples, train: tj.Features) -> tj.Features:
+    """The training images without inputs: all but the unreadable; removed ones are among them."""
+    pairs = [*zip(images.identifiers(), images.names, strict=True)]
+    in_train, not_removed = {*train.examples}, {*setup.left(images).names}
+    rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
+    listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs))
+    return listed.take(np.array(rows))
 
 
 def shard_counts() -> list[int]:
     """The numbers of shards to compose: of --shards, or the number of owners, readable images or not."""
-    return [len(owners_of_train())] if is_by_owner() else numbers("shards", int)
+    return [len(owners_of_train())] if division_of_flags().is_by_owner else numbers("shards", int)
 
 
 def owners_of_train() -> Counter[str]:
@@ -181,7 +219,8 @@ def owners_of_train() -> Counter[str]:
 
     Raises: InputError for an image without an owner.
     """
-    require(F.owners, "flags", "--owners=CSV with --sharding=owner", "none")
+    if not F.owners:
+        raise InputError("--owners=CSV must be given with --sharding=owner; got none")
     images = setup.left(setup.train_images(setup.open_dataset(F.dataset)))
     return Counter(tj.shards.every_owner(images.names, F.owners))
 

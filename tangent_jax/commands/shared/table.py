@@ -187,16 +187,6 @@ TABLE: dict[str, partial] = {
     ),
     "concentration": flag("float", "Concentration of --sharding=dirichlet; small is uneven.", low=0.0, default=0.5),
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
-    "shadows": flag("integer", "Shadow models of the membership attack.", low=2, default=16),
-    "search_epochs": flag("integer", "Epochs of each searched run.", low=1, default=30),
-    "search_images": flag(
-        "integer", "Training images of each searched run, at most, drawn at random; unset: all.", low=2, default=None
-    ),
-    "shares": flag(
-        "list", "Shares of the training images that fine-tune the anchor; 0: the pre-trained weights.", default=["0"]
-    ),
-    "rounds": flag("integer", "Number of rounds of federated averaging.", low=1, default=8),
-    "local_epochs": flag("integer", "Epochs of each contributor in a round of federated averaging.", low=1, default=5),
     "compilation_cache": flag(
         "string",
         "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR.",
@@ -211,14 +201,6 @@ TABLE: dict[str, partial] = {
         "string",
         "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
         default=None,
-    ),
-    "farm": flag("enum", "Train components with --workers through submitit.", ["slurm", "local"], default=None),
-    "workers": flag("integer", "Number of workers of --farm.", low=1, default=None),
-    "farm_options": flag(
-        "list",
-        "submitit's parameters, as KEY=VALUE,...; --farm=slurm: partition, time (minutes), gpus_per_node, mem, ...; "
-        "--farm=local: timeout_min.",
-        default=[],
     ),
     "worker": flag("string", "I/N: only train the components of worker I (from 0) of N; unset: compose.", default=None),
     "out": flag("string", "Folder or URL of result.json and pictures."),
@@ -318,47 +300,7 @@ TABLE: dict[str, partial] = {
         low=FEWEST,
         default=None,
     ),
-    "confidence": flag("float", "Confidence of the bounds.", low=0.5, high=0.999999, default=0.95),
-    "broken": flag("string", "Part of the mechanism to break on purpose.", default="nothing"),
-    "steps": flag(
-        "integer", "Number of optimiser steps, each on one batch (in private runs on all examples).", low=1, default=5
-    ),
-    # measurements
-    "quick": flag("bool", "Small models, few epochs and few settings.", default=False),
-    "repeats": flag("integer", "Repetitions of a measurement: rounds (at most), orders, or runs.", low=1),
-    "seconds": flag("float", "Time limit in seconds, without compilation; one round always runs.", low=0.1),
-    "only": flag("list", "Only these parts, such as 'Table 7,Table 9'; join features by +; unset: all.", default=[]),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
-    "removed": flag("float", "Number of images to remove; below 1, the fraction of all.", low=0.0),
-    "size": flag(
-        "string", "ViT size, Ti, S, B or L (patches of 16 at 224 pixels), or an architecture such as dinov3-S/16."
-    ),
-    "models": flag("integer", "Number of models trained for comparison.", low=2),
-    "network": flag("string", "A network's name; pretrained: the tangent of --weights."),
-    "scheme": flag(
-        "string", "Pre-training: by classes, masked patches, or the images of their names.", default="classes"
-    ),
-    "search_anchor": flag("bool", "Also search PT and CLS, not only the learning rate.", default=True),
-    "finished": flag("list", "JOB=FOLDER of results computed elsewhere, such as table3=out/table3.", default=[]),
-    "by": flag(
-        "string",
-        "Influence of each component, or of each image by the kernel, by warm solves, or by both compared.",
-        default="component",
-    ),
-    "flip": flag("float", "Fraction of labels to flip and then detect.", low=0.0, high=0.5, default=0.0),
-    "resolved": flag(
-        "integer", "Number of images to leave out, one by one, with a new solve, as a check.", low=0, default=20
-    ),
-    "other": flag(
-        "string",
-        "A data set unlike --dataset: of other subjects, or far from the pre-training (paper report).",
-        default=None,
-    ),
-    "attacked": flag("integer", "Number of attacked models, among --shadows in total.", low=5, default=24),
-    "known": flag(
-        "integer", "Number of models attacked with knowledge of all other images, for --certificates.", low=2, default=8
-    ),
-    "certificates": flag("list", "Certificates of exact removals to attack.", default=["1", "0.3", "0.1", "0.03"]),
 }
 SHARE = flag(
     "string",

@@ -1,0 +1,132 @@
+"""Composition and removal as sums of trees, and model soups as their baseline.
+
+    dw = sum_s lambda_s dw_s,   so that   f_lin(dw, x) = f_w(x) + sum_s lambda_s J_w f(x) . dw_s
+
+Source: Liu et al. 2024: the composed tangent model gives the ensemble of the components' tangent outputs. A removal
+re-sums the survivors, because a subtraction would round. The mean of non-linear components is a model soup (Wortsman et
+al. 2022), whose output is not an ensemble.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Tree
+
+
+def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
+    """sum_s lambda_s dw_s, added in the given order; lambda 1 adds a component, -1 subtracts it.
+
+    Args:       components: trees on the device or the host, or an iterator that reads them one by one: memory holds the
+                running sum and one component.
+    Returns:    a tree on the device if the components are, else on the host.
+    Guarantees: the same bits for the same components, coefficients and order, on device and host; half precision is
+                summed in f32 and rounded once.
+    Raises:     InputError for no component, unequal counts, or trees without leaves or of unequal structure, shapes or
+                dtypes.
+    """
+    coefficients = [*coefficients]
+    if not coefficients:
+        raise InputError("components must be at least 1; got none")
+    if not np.isfinite(coefficients).all():
+        raise InputError(f"coefficients must be finite; got {coefficients}")
+    total: Any = None
+    form: Form | None = None
+    count = 0
+    for component in components:
+        if count == len(coefficients):
+            raise InputError(f"components must be as many as coefficients ({count}); got more")
+        here = form_of(component)
+        if form is not None and here != form:
+            raise InputError(
+                "components must be of one subset, architecture and dtype; got "
+                f"component {count} with other leaves, shapes or dtypes"
+            )
+        form = here
+        coefficient = coefficients[count]
+        if total is None:
+            total = jax.tree.map(partial(scale, coefficient), component)
+        else:
+            total = jax.tree.map(partial(accumulate, coefficient), total, component)
+        count += 1
+        del component  # frees it before the next read
+    if form is None or count < len(coefficients):
+        raise InputError(f"components must be as many as coefficients ({len(coefficients)}); got {count}")
+    dtypes = jax.tree.unflatten(form.structure, [dtype for _, dtype in form.leaves])
+    return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype) if leaf.dtype != dtype else leaf, total, dtypes)
+
+
+class Form(NamedTuple):
+    """The structure of a tree, and shape and dtype of each leaf: equal for trees that can be summed."""
+
+    structure: Any
+    leaves: list[tuple[tuple[int, ...], Any]]
+
+
+def form_of(tree: Tree) -> Form:
+    """The form of a tree; InputError for one without leaves, or with leaves other than arrays of floats."""
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        raise InputError("components must have leaves; got an empty one. Add their bodies, or join them")
+    if not all(hasattr(leaf, "dtype") for leaf in leaves):
+        raise InputError("components must be of arrays; got other leaves")
+    others = sorted({str(leaf.dtype) for leaf in leaves if not jnp.issubdtype(leaf.dtype, jnp.floating)})
+    if others:
+        raise InputError(f"components must be of floats; got {', '.join(others)}")
+    return Form(jax.tree.structure(tree), [(leaf.shape, leaf.dtype) for leaf in leaves])
+
+
+def scale(coefficient: float, leaf: Any) -> Any:
+    """coefficient leaf, in f32 or wider."""
+    wide = jnp.promote_types(leaf.dtype, jnp.float32)
+    return (leaf if leaf.dtype == wide else leaf.astype(wide)) * np.asarray(coefficient, wide)
+
+
+BLOCK = 1 << 15  # numbers: a scaled block of them fits into the processor's caches
+
+
+def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
+    """total + coefficient leaf; in place on the host, block by block."""
+    if not isinstance(total, np.ndarray):
+        return total + scale(coefficient, leaf)
+    flat, terms = total.reshape(-1), np.asarray(leaf).reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        block = flat[start : start + BLOCK]
+        np.add(block, scale(coefficient, terms[start : start + BLOCK]), out=block)
+    return total
+
+
+def sum_trees(trees: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
+    """The weighted sum of named trees, in the order of their names; by default their mean.
+
+    Args:       trees: read one ahead, in a thread, so a mapping may read them from disk; coefficients: by name, None
+                for the mean; a name left out has coefficient 0, and is not read.
+    Guarantees: bitwise the same in any order of insertion.
+    """
+    names = sorted(trees if coefficients is None else coefficients)
+    if not names:
+        raise InputError("components must be at least 1; got none")
+    unknown = [name for name in names if name not in trees]
+    if unknown:
+        raise InputError(f"coefficients must name some of the {len(trees)} components; got {unknown[0]}")
+    shares = dict.fromkeys(names, 1 / len(names)) if coefficients is None else coefficients
+    return weighted_sum(read_ahead(trees, names), [shares[name] for name in names])
+
+
+def read_ahead(trees: Mapping[str, Tree], names: Sequence[str]) -> Iterator[Tree]:
+    """Yields the trees of these names; reads and checks the next one while the caller sums the last."""
+    with ThreadPoolExecutor(1) as reader:
+        coming: deque = deque()
+        for name in names:
+            coming.append(reader.submit(trees.__getitem__, name))
+            if len(coming) > 1:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
