@@ -34,6 +34,7 @@ from tangent_jax.features import RowStore
 from tangent_jax.features.row_store import CHUNK
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.models import initial_weights
+from tangent_jax.models.trunk import run_trunk
 
 define(out="out/bench_scale")
 define("quick", images=1_000_000, repeats=3)

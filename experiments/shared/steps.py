@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from tangent_jax.features.filling import run_trunk
 
 import tangent_jax as tj
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Fresh, keep
+from tangent_jax.models.trunk import run_trunk
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.train import clip_all
 from tangent_jax.privacy.train import private_step as step_of_sum

@@ -27,16 +27,17 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
-from tangent_jax.features.filling import run_size, run_trunk
+from tangent_jax.features.extract import rows_at_once
 from tangent_jax.linear.jacobian import Fresh, keep
+from tangent_jax.models.trunk import run_trunk
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.solver import passes
 from tangent_jax.solver.problem import SIGNALS
 from tangent_jax.train.batches import Chunk, as_batches
 from tangent_jax.train.fit import State, Training, train_epoch
-from tangent_jax.train.log import norms_of
 from tangent_jax.train.optimizers import as_data
+from tangent_jax.train.run import norms_of
 
 
 class Phase(NamedTuple):
@@ -130,7 +131,7 @@ def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Feat
 def features_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     """The trunk on as many images as it processes at once."""
     model = predict.model
-    arguments = on_mesh((predict.w, divided((run_size(), *model.input_shape(0)), jnp.uint8, mesh)), mesh)
+    arguments = on_mesh((predict.w, divided((rows_at_once(), *model.input_shape(0)), jnp.uint8, mesh)), mesh)
     options = {"model": model, "stop": predict.subset.stage, "dtype": predict.dtype}
     return Phase({"trunk": partial(run_trunk.lower, *arguments, **options)}, arguments)
 
