@@ -157,8 +157,9 @@ def shown(*, total: int | None, unit: str, initial: int = 0) -> Bar:
 
 
 def warn_in_lines() -> None:
-    """Makes Python's warnings one line each, without the line of code, as a command shows them."""
-    warnings.formatwarning = lambda message, *_, **__: f"{message}\n"
+    """Makes Python's warnings one line each on stderr, without the line of code, as a command shows them."""
+    warnings.simplefilter("default", UserWarning)
+    warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
 
 
 @functools.cache
