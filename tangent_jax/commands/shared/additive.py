@@ -15,7 +15,7 @@ from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, is_by_owner
 from tangent_jax.core import InputError, require
 from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_by_depth, rows_of, score_rows
-from tangent_jax.solver import Settings, Statistics, choose_settings, fitted_beta, statistics_of_rows
+from tangent_jax.solver import Settings, Statistics, choose_settings, fitted_beta
 
 RANPAC = 5000  # random ReLU features
 DEPTHS = (0, 1, 4, 8)
@@ -71,7 +71,7 @@ def tried_depths() -> dict[int, float]:
         every = rows_by_depth(map_, sample, depths)
     losses = {}
     for depth, rows in zip(depths, every, strict=True):
-        total = statistics_of_rows(map_, rows, sample.targets, dataset.classes).of_classes(dataset.classes)
+        total = tj.solver.make_statistics(map_, sample, dataset.classes, rows).of_classes(dataset.classes)
         with tj.show_progress(f"{depth} blocks: settings"):
             settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True)
         losses[depth] = fitted_beta(total.leave_one_out(rows, sample.targets, settings), None, sample.targets)[1]
