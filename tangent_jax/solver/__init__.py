@@ -9,15 +9,7 @@ from tangent_jax.solver.mapped import MappedOnce, map_once, rows_by_depth, rows_
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rows import jacobian_rows
-from tangent_jax.solver.statistics import (
-    BALANCES,
-    SHRINKAGES,
-    Settings,
-    Statistics,
-    choose_settings,
-    make_statistics,
-    statistics_of_rows,
-)
+from tangent_jax.solver.statistics import BALANCES, SHRINKAGES, Settings, Statistics, choose_settings, make_statistics
 from tangent_jax.train.objective import distance_bound
 
 __all__ = [
@@ -47,5 +39,4 @@ __all__ = [
     "rows_by_depth",
     "rows_of",
     "solve_many",
-    "statistics_of_rows",
 ]

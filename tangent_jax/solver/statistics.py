@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, finite_number, instance, one_of, require
+from tangent_jax.core.checks import InputError, expect, finite_number, instance, of_shape, one_of, require
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
@@ -201,7 +201,7 @@ class Statistics:
         LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
 
         Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
-        Args:       rows, targets: of these examples, as for `statistics_of_rows`; targets index `classes`.
+        Args:       rows, targets: of the examples of these statistics, as for `of_rows`; targets index `classes`.
         Guarantees: the scores of solving without the example, with the penalty and the scales of all examples; those of
                     LDA but for a number that all classes of an example share.
         Edge cases: the class of a single example is never chosen for it.
@@ -261,23 +261,32 @@ class Statistics:
 
 
 def make_statistics(
-    map_: FeatureMap, data: Features, classes: Sequence[str], progress: Progress = silent
+    map_: FeatureMap,
+    data: Features,
+    classes: Sequence[str],
+    rows: np.ndarray | None = None,
+    progress: Progress = silent,
 ) -> Statistics:
-    """The statistics of examples: one pass.
+    """The statistics of examples: one pass, or none if their rows are known.
 
-    Args:       map_: by `feature_map`; data: its features; classes: the names that targets index.
-    Raises:     InputError for targets that do not index the classes, features of another model, and, naming it, the
-                first image with features that are not finite, or all 0 in a part.
+    Args:       map_: by `feature_map`; data: its features; classes: the names that targets index; rows: the rows of
+                data, "n k", such as those of one depth by `rows_by_depth`; None: they are computed.
+    Raises:     InputError for targets that do not index the classes, features of another model, rows of another shape,
+                and, naming it, the first image with features that are not finite, or all 0 in a part.
 
     >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
     (3, 6)
     """
-    return statistics_of_rows(map_, checked_rows(map_, data, progress), data.targets, classes)
+    return of_rows(map_, checked_rows(map_, data, rows, progress), data.targets, classes)
 
 
-def checked_rows(map_: FeatureMap, data: Features, progress: Progress = silent) -> np.ndarray:
-    """The rows of features "n k"; InputError naming the first image that cannot be summed."""
-    rows = rows_of(map_, data, progress=progress)
+def checked_rows(
+    map_: FeatureMap, data: Features, rows: np.ndarray | None = None, progress: Progress = silent
+) -> np.ndarray:
+    """The rows of features "n k", computed unless given; InputError naming the first image that cannot be summed."""
+    if rows is None:
+        rows = rows_of(map_, data, progress=progress)
+    rows = of_shape("rows", rows, (len(data), sum(map_.sizes)))
     good = np.isfinite(rows).all(1)
     for start, end in pairwise(np.cumsum([0, *map_.sizes])):
         good &= rows[:, start:end].any(1)
@@ -288,16 +297,8 @@ def checked_rows(map_: FeatureMap, data: Features, progress: Progress = silent) 
     return rows
 
 
-def statistics_of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
-    """The statistics of examples with known feature rows; classes without examples are left out.
-
-    Args:       map_: by `feature_map`; rows: its rows "n k"; targets: labels "n"; classes: the names they index.
-    Raises:     InputError for targets that do not index the classes.
-
-    >>> rows = tj.solver.rows_of(demo.map, demo.train)
-    >>> tj.solver.statistics_of_rows(demo.map, rows, demo.train.targets, ["a", "b", "c"]).sums.shape
-    (3, 6)
-    """
+def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
+    """The statistics of examples with known feature rows "n k"; classes without examples are left out."""
     names = check_classes("make_statistics", classes)
     targets = as_labels(targets, len(names))
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])

@@ -236,5 +236,5 @@ def sum_features(map_: Any, features: Features) -> Fitted:
     """The statistics of the features as leaves, in the form of a run's result; one pass."""
     began = time.perf_counter()
     targets = as_labels(features.targets, map_.outputs)
-    leaves = as_tree(*moments(checked_rows(map_, features, shown), targets, map_.outputs))
+    leaves = as_tree(*moments(checked_rows(map_, features, progress=shown), targets, map_.outputs))
     return Fitted(leaves, [], time.perf_counter() - began, 1)

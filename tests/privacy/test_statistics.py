@@ -29,7 +29,7 @@ from tangent_jax.privacy.statistics import (
 )
 from tangent_jax.privacy.train import add_up, fit_private
 from tangent_jax.solver.mapped import rows_of
-from tangent_jax.solver.statistics import Settings, Statistics, statistics_of_rows
+from tangent_jax.solver.statistics import Settings, Statistics, of_rows
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.features import Features
 
@@ -94,7 +94,7 @@ def test_a_nan_image_counts_as_none(case):
 def test_what_is_released_are_the_statistics_of_the_rows_and_their_noise(case, noise):
     map_, data = case
     rows = rows_of(map_, data)
-    exact = statistics_of_rows(map_, rows, data.targets, CLASSES)
+    exact = of_rows(map_, rows, data.targets, CLASSES)
     mechanism = make_mechanism(1.0, 1e-5, 1, noise=noise)
     sigma, left = mechanism.noise_multiplier, []
     for seed in range(40):
@@ -145,7 +145,7 @@ def test_what_has_no_share_is_not_released(case):
     noised, fitted = release_statistics(map_, data, CLASSES, mechanism=LITTLE, shares=(0.0, 1.0, 0.0), seed=0)
     assert [*fitted.dw] == ["sums"]
     np.testing.assert_array_equal(noised.counts, N / 3)
-    exact = statistics_of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
+    exact = of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
     np.testing.assert_allclose(noised.sums, exact.sums, atol=1e-3)
     mean = noised.sums.sum(0) / N
     np.testing.assert_allclose(noised.gram - N * np.outer(mean, mean), N / K * np.eye(K), atol=1e-9)
@@ -171,7 +171,7 @@ def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_lin
     public = dataclasses.replace(data, inputs=x, examples=tuple((f"{i + 1000:064x}", f"{i}.png") for i in range(N)))
     with pytest.raises(InputError, match=r"must be finite and not all 0; got NaN or infinity, of 7\.png"):
         on_sphere(built, public, data)
-    exact = statistics_of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
+    exact = of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
     for name in ("gram", "sums", "counts"):
         with pytest.raises(InputError, match="expected statistics that are finite; got NaN or infinity"):
             denoise(dataclasses.replace(exact, **{name: getattr(exact, name) * np.nan}), 1.0)
@@ -180,7 +180,7 @@ def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_lin
 def test_a_head_is_solved_for_whatever_the_noise(case):
     map_, data = case
     rows = rows_of(map_, data)
-    exact = statistics_of_rows(map_, rows, data.targets, CLASSES).of_classes(CLASSES)
+    exact = of_rows(map_, rows, data.targets, CLASSES).of_classes(CLASSES)
     same, settings = denoise(exact, 0.0), Settings("lda", 0.3)
     np.testing.assert_allclose(same.sums, exact.sums, atol=1e-9)
     np.testing.assert_array_equal(same.counts, exact.counts)

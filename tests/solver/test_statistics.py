@@ -23,7 +23,7 @@ from tangent_jax.solver.statistics import (
     check_spread,
     choose_settings,
     make_statistics,
-    statistics_of_rows,
+    of_rows,
 )
 from tangent_jax.train.evaluate import accuracy, evaluate
 from tangent_jax.train.features import Features
@@ -52,9 +52,9 @@ class Sized:
 
 def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_any_classes(case):
     built, rows, targets = case
-    whole = statistics_of_rows(built, rows, targets, CLASSES)
+    whole = of_rows(built, rows, targets, CLASSES)
     for shards in (np.array_split(np.arange(N), 7), [np.flatnonzero(targets == c) for c in range(4)]):
-        parts = [statistics_of_rows(built, rows[own], targets[own], CLASSES) for own in shards]
+        parts = [of_rows(built, rows[own], targets[own], CLASSES) for own in shards]
         for order in (parts, parts[::-1]):
             total = reduce(add, order)
             assert total.classes == whole.classes == CLASSES
@@ -62,7 +62,7 @@ def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_
             np.testing.assert_allclose(total.sums, whole.sums, rtol=1e-12, atol=1e-9)
             np.testing.assert_array_equal(total.counts, whole.counts)
         left = [part for i, part in enumerate(parts) if i != 1]
-        again = [statistics_of_rows(built, rows[own], targets[own], CLASSES) for i, own in enumerate(shards) if i != 1]
+        again = [of_rows(built, rows[own], targets[own], CLASSES) for i, own in enumerate(shards) if i != 1]
         for name in ("gram", "sums", "counts"):  # a removal re-sums: the bits of a sum that never held the shard
             np.testing.assert_array_equal(getattr(sum(left), name), getattr(sum(again), name))
 
@@ -70,8 +70,8 @@ def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_
 def test_names_decide_a_class_and_not_its_index(case):
     built, rows, targets = case
     one, other = targets == 1, targets == 3
-    a = statistics_of_rows(built, rows[one], np.zeros(one.sum(), int), ("bee",))
-    b = statistics_of_rows(built, rows[other], np.ones(other.sum(), int), ("zebra", "dog"))
+    a = of_rows(built, rows[one], np.zeros(one.sum(), int), ("bee",))
+    b = of_rows(built, rows[other], np.ones(other.sum(), int), ("zebra", "dog"))
     both = a + b
     assert both.classes == ("bee", "dog")
     np.testing.assert_allclose(both.sums[1], rows[other].sum(0))
@@ -87,7 +87,7 @@ def test_names_decide_a_class_and_not_its_index(case):
 def test_ridge_is_that_of_the_rows(case):
     built, rows, targets = case
     settings = Settings("ridge", 0.3, 2.0)
-    head = statistics_of_rows(built, rows, targets, CLASSES).solve(settings)
+    head = of_rows(built, rows, targets, CLASSES).solve(settings)
     z = rows - rows.mean(0)
     first, second = (np.square(part).sum() for part in np.split(z, [SIZES[0]], 1))
     scale = np.repeat([1.0, 2.0 * (first / second) ** 0.5], SIZES)
@@ -102,7 +102,7 @@ def test_ridge_is_that_of_the_rows(case):
 def test_lda_is_that_of_the_rows(case):
     """Differences of scores are the log odds of Gaussians with one covariance, (x - m)^T S^-1 (x - m) / 2."""
     built, rows, targets = case
-    head = statistics_of_rows(built, rows, targets, CLASSES).solve(Settings("lda", 0.1, 1.0))
+    head = of_rows(built, rows, targets, CLASSES).solve(Settings("lda", 0.1, 1.0))
     means = np.array([rows[targets == c].mean(0) for c in range(4)])
     within = rows - means[targets]
     first, second = (np.square(part).sum() for part in np.split(within, [SIZES[0]], 1))
@@ -121,7 +121,7 @@ def test_the_units_of_a_part_do_not_count(case):
     for how in ("ridge", "lda"):
         scores = []
         for own in (rows, rows * units):
-            head = statistics_of_rows(built, own, targets, CLASSES).solve(Settings(how))
+            head = of_rows(built, own, targets, CLASSES).solve(Settings(how))
             scores.append(score_rows(head, own))
         np.testing.assert_allclose(*scores, atol=1e-3)
 
@@ -129,7 +129,7 @@ def test_the_units_of_a_part_do_not_count(case):
 def test_settings_are_those_of_the_greatest_held_out_likelihood(case):
     built, rows, targets = case
     held = np.arange(N) % 5 == 0
-    train = statistics_of_rows(built, rows[~held], targets[~held], CLASSES)
+    train = of_rows(built, rows[~held], targets[~held], CLASSES)
     chosen, tried = choose_settings(train, rows[held], targets[held], ("lda", "ridge"))
     assert tried == 36
 
@@ -170,7 +170,7 @@ def test_leaving_one_out_in_closed_form_is_solving_without_it(case, how, monkeyp
     built, rows, targets = case
     monkeypatch.setattr("tangent_jax.solver.statistics.BLOCK", 25)
     settings = Settings(how, 0.1, 2.0)
-    got = statistics_of_rows(built, rows, targets, CLASSES).leave_one_out(rows, targets, settings)
+    got = of_rows(built, rows, targets, CLASSES).leave_one_out(rows, targets, settings)
     want = np.array([refitted(rows, targets, settings, i) for i in range(N)])
     if how == "lda":  # but for a number that all classes of an example share
         got, want = got - got[:, :1], want - want[:, :1]
@@ -181,19 +181,18 @@ def test_leaving_one_out_in_closed_form_is_solving_without_it(case, how, monkeyp
 def test_an_example_that_is_alone_in_its_class_is_never_given_it(case, how):
     built, rows, targets = case
     few = np.flatnonzero((targets != 3) | (np.arange(N) == 3))
-    total = statistics_of_rows(built, rows[few], targets[few], CLASSES)
-    scores = total.leave_one_out(rows[few], targets[few], Settings(how))
+    scores = of_rows(built, rows[few], targets[few], CLASSES).leave_one_out(rows[few], targets[few], Settings(how))
     alone = targets[few] == 3
     assert (scores[alone, 3] == NEVER).all()
     assert np.isfinite(scores).all()
     assert (scores[~alone] > NEVER / 2).all()
     with pytest.raises(InputError, match="two examples at least; got one"):
-        statistics_of_rows(built, rows[:1], targets[:1], CLASSES).leave_one_out(rows[:1], targets[:1], Settings(how))
+        of_rows(built, rows[:1], targets[:1], CLASSES).leave_one_out(rows[:1], targets[:1], Settings(how))
 
 
 def test_settings_are_chosen_by_leaving_out_each_example(case):
     built, rows, targets = case
-    train = statistics_of_rows(built, rows, targets, CLASSES)
+    train = of_rows(built, rows, targets, CLASSES)
     chosen, tried = choose_settings(train, rows, targets, ("lda", "ridge"), left_out=True)
     assert tried == 36
 
@@ -276,7 +275,7 @@ def test_classes_that_do_not_spread_are_told_apart(case, how, copies, alike):
     rows = unit_rows(rows[np.arange(len(targets)) % N])
     own = {"both parts": slice(None), "the first part": slice(5), "the second part": slice(5, None)}[alike]
     rows[:, own] = rows[targets][:, own]  # as the first image of a class
-    total = statistics_of_rows(built, rows, targets, CLASSES)
+    total = of_rows(built, rows, targets, CLASSES)
     assert right(total.solve(Settings(how)), rows, targets) == 1
     chosen, _ = choose_settings(total, rows, targets, (how,))
     assert right(total.solve(chosen), rows, targets) == 1
@@ -290,7 +289,7 @@ def test_one_image_in_all_gives_a_head_that_is_finite(case):
     built, rows, _ = case
     rows = unit_rows(rows)[np.zeros(8, int)]
     for how in ("lda", "ridge"):
-        head = statistics_of_rows(built, rows, np.arange(8) % 4, CLASSES).solve(Settings(how))
+        head = of_rows(built, rows, np.arange(8) % 4, CLASSES).solve(Settings(how))
         assert all(np.isfinite(np.asarray(leaf)).all() for leaf in head.values())
 
 
@@ -302,7 +301,7 @@ def test_scores_in_f32_are_right_where_the_mean_is_thousands_of_spreads_long(cas
     rng, targets = np.random.default_rng(1), np.arange(400) % 4
     rows = rng.standard_normal((400, sum(SIZES))) + 8 * np.eye(4, sum(SIZES))[targets]
     rows = (rows + far * rng.choice([-1, 1], sum(SIZES))).astype(np.float32)
-    head = statistics_of_rows(built, rows, targets, CLASSES).solve(Settings(how))
+    head = of_rows(built, rows, targets, CLASSES).solve(Settings(how))
     assert {name: leaf.dtype.name for name, leaf in head.items()} == dict.fromkeys(head, "float32")
     assert right(head, rows, targets) == 1
     center, kernel, bias = (np.asarray(head[name], np.float64) for name in ("center", "kernel", "bias"))
@@ -310,7 +309,7 @@ def test_scores_in_f32_are_right_where_the_mean_is_thousands_of_spreads_long(cas
     apart = np.array([rows[targets == c].mean(0, dtype=np.float64) for c in range(4)]) - mean
     want = 0.25 if how == "ridge" else -0.5 * np.einsum("ck,kc->c", apart, kernel)
     np.testing.assert_allclose((mean - center) @ kernel + bias, want, rtol=1e-5)  # of the center in f32
-    exact = statistics_of_rows(built, rows - rows.mean(0, dtype=np.float64), targets, CLASSES).solve(Settings(how))
+    exact = of_rows(built, rows - rows.mean(0, dtype=np.float64), targets, CLASSES).solve(Settings(how))
     want = score_rows(exact, rows - rows.mean(0, dtype=np.float64))
     got = np.asarray(score_rows(jax.tree.map(np.asarray, head), rows))
     assert np.abs(got - want).max() < 2e-2 * np.abs(want).max()
@@ -319,7 +318,7 @@ def test_scores_in_f32_are_right_where_the_mean_is_thousands_of_spreads_long(cas
 @pytest.mark.parametrize("how", ["lda", "ridge"])
 def test_a_class_without_examples_changes_no_bit_of_the_others(case, how):
     built, rows, targets = case
-    total = statistics_of_rows(built, rows, targets, CLASSES)
+    total = of_rows(built, rows, targets, CLASSES)
     alone = total.solve(Settings(how))
     more = total.of_classes(("!", "ant", "bee", "cat", "cow", "dog")).solve(Settings(how))
     at = [1, 2, 3, 5]
@@ -334,7 +333,7 @@ def test_a_class_without_examples_changes_no_bit_of_the_others(case, how):
 
 def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
     built, rows, targets = case
-    total, nan = statistics_of_rows(built, rows, targets, CLASSES), np.where(np.eye(N, 12) > 0, np.nan, rows)
+    total, nan = of_rows(built, rows, targets, CLASSES), np.where(np.eye(N, 12) > 0, np.nan, rows)
     wrong = {
         "rows that are finite; got NaN": (nan, targets),
         r"rows of shape \(60, 12\) .* as many as targets; got shape \(60, 11\)": (rows[:, 1:], targets),
@@ -361,13 +360,13 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
 
 def test_statistics_that_no_rows_give_are_refused_by_the_solver_in_one_line(case):
     built, rows, targets = case
-    total = statistics_of_rows(built, rows, targets, CLASSES)
+    total = of_rows(built, rows, targets, CLASSES)
     for gram in (-total.gram, total.gram * np.nan, total.gram - 2 * total.within()):
         for how in ("lda",) if gram.trace() > 0 else ("lda", "ridge"):
             with pytest.raises(InputError, match="positive semi-definite to rounding; got sums of no images"):
                 dataclasses.replace(total, gram=gram).solve(Settings(how))
     with pytest.raises(InputError, match="a head that float32 holds; got larger numbers"):
-        statistics_of_rows(built, rows * 1e-45, targets, CLASSES).solve()
+        of_rows(built, rows * 1e-45, targets, CLASSES).solve()
 
 
 @pytest.fixture(scope="module")
@@ -386,6 +385,21 @@ def test_an_image_whose_features_are_not_finite_is_named(mapped_case, number):
     x[[4, 6]] = number
     with pytest.raises(InputError, match=r"must be finite and not all 0; got NaN or infinity, of 4\.png"):
         make_statistics(built, dataclasses.replace(data, inputs=x), CLASSES)
+
+
+def test_known_rows_are_summed_and_checked(mapped_case):
+    built, data = mapped_case
+    rows, whole = rows_of(built, data), make_statistics(built, data, CLASSES)
+    assert np.array_equal(make_statistics(built, data, CLASSES, rows).gram, whole.gram)
+    assert np.array_equal(make_statistics(built, data, CLASSES, rows * 2).gram, whole.gram * 4)
+    for wrong in (rows[1:], rows[:, 1:], rows[0]):
+        with pytest.raises(InputError, match=r"^make_statistics: expected rows of shape \(9, "):
+            make_statistics(built, data, CLASSES, wrong)
+    rows[4] = np.nan
+    with pytest.raises(InputError, match=r"got NaN or infinity, of 4\.png"):
+        make_statistics(built, data, CLASSES, rows)
+    with pytest.raises(InputError, match=r"^make_statistics: expected class indices below 1"):
+        make_statistics(built, data, CLASSES[:1])
 
 
 @pytest.mark.parametrize("part", [0, 1])
@@ -451,17 +465,17 @@ def test_other_inputs_of_features_that_are_mapped_once_get_rows_of_their_own(map
 
 def test_wrong_statistics_are_refused_in_one_line(case):
     built, rows, targets = case
-    whole = statistics_of_rows(built, rows, targets, CLASSES)
+    whole = of_rows(built, rows, targets, CLASSES)
     other = dataclasses.replace(whole, source="another")
     with pytest.raises(InputError, match=r"statistics of one feature map; got those of two. Make both by one"):
         whole + other
     with pytest.raises(InputError, match="statistics to add; got float"):
         whole + 1.5
     with pytest.raises(InputError, match=r"class indices below 4, the number of classes; got 4"):
-        statistics_of_rows(built, rows, targets + (targets == 3), CLASSES)
+        of_rows(built, rows, targets + (targets == 3), CLASSES)
     with pytest.raises(InputError, match=r"targets that are class indices, whole numbers; got dtype float64"):
-        statistics_of_rows(built, rows, targets * 1.0, CLASSES)
-    empty = statistics_of_rows(built, rows[:0], targets[:0], CLASSES).of_classes(CLASSES)
+        of_rows(built, rows, targets * 1.0, CLASSES)
+    empty = of_rows(built, rows[:0], targets[:0], CLASSES).of_classes(CLASSES)
     for settings, match, own in (
         (Settings("svm"), "how in lda, ridge; got svm", whole),
         (Settings(shrinkage=0.0), "shrinkage", whole),

@@ -23,7 +23,6 @@ from tangent_jax.solver import (
     map_once,
     rows_by_depth,
     rows_of,
-    statistics_of_rows,
 )
 
 RANPAC = 5000  # random ReLU features
@@ -174,7 +173,7 @@ def try_depths() -> dict[int, float]:
         rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}
     for depth, rows in zip(depths, rows_of_depths, strict=True):
-        total = statistics_of_rows(map_, rows, sample.targets, dataset.classes).of_classes(dataset.classes)
+        total = tj.solver.make_statistics(map_, sample, dataset.classes, rows).of_classes(dataset.classes)
         with tj.show_progress(f"{depth} blocks: settings"):
             settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown)
         losses[depth] = fitted_beta(total.leave_one_out(rows, sample.targets, settings), None, sample.targets)[1]
