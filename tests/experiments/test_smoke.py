@@ -129,7 +129,7 @@ def places(binary, root, folder):
     weights = [f"{root}/vit.safetensors", *[f"{root}/resnet.safetensors"] * (binary == "paper anchors")]
     values = {"dataset": f"folder:{root}/photos", "weights": ",".join(weights), "cache_dir": root / "cache"}
     values |= {"store": folder / "stores", "out": folder / "out"}
-    if binary in ("bench plan", "bench scale"):  # random weights, and a large network
+    if binary in ("bench plan", "privacy statistics"):  # the model is too small for them
         del values["weights"]
     _, known = defined(binary)
     return [f"--{name}={value}" for name, value in values.items() if name in known]
