@@ -59,7 +59,7 @@ def maps() -> dict[str, FeatureMap]:
     pretrained, made = setup.pretrained(F.weights), {}
     grid = [*itertools.product(numbers("blocks", int), numbers("width", int))]
     for parts in listed("only", FEATURES):
-        for blocks, width in grid if "ntk" in parts else [(0, 2)]:  # blocks=0: the input of h alone
+        for blocks, width in grid if "ntk" in parts else [(0, 4)]:  # blocks=0: the input of h alone, of no sketch
             own = tj.models.feature_map(pretrained, (*parts.split("+"),), blocks=blocks, directions=1, width=width)
             made[f"{parts} {blocks} {width}" if "ntk" in parts else parts] = own
     return made
