@@ -96,8 +96,9 @@ def train_audited(
         return tj.fit_private(predict, train, objective, seed=F.noise_seed, **settings), None
     canaries = tj.audit.make_canaries(train, classes, F.canaries)
     audited = tj.audit.fit_audited(predict, train, canaries, objective, **settings)
-    audit = audits.summary(audited.audit, settings["mechanism"], CONFIDENCE)
-    audits.draw(command.out_folder() / "audit.png", audited.audit, settings["mechanism"], audit)
+    scores: Any = audited.audit
+    audit = audits.summary(scores, settings["mechanism"], CONFIDENCE)
+    audits.draw(command.out_folder() / "audit.png", scores, settings["mechanism"], audit)
     if not audit["kept"]:
         print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
     return audited, audit

@@ -177,7 +177,7 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Feature
     held = size_of(kept) * batches.steps
     keeps = held <= passes.room()
     outputs = jax.ShapeDtypeStruct(kept.outputs.shape, kept.outputs.dtype)
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    scalar: Any = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     seen = part._replace(jacobian=kept) if keeps else part
     gradient = on_mesh((passes.Summed(zero, scalar), seen, zero, objective), mesh)

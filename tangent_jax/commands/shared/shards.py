@@ -81,8 +81,9 @@ class Method:
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
-        if self.division.is_by_owner:
-            divided = tj.shards.by_owner([name for _, name in self.train.examples], self.division.owners)
+        owners = self.division.owners if self.division.is_by_owner else None
+        if owners is not None:
+            divided = tj.shards.by_owner([name for _, name in self.train.examples], owners)
         else:
             parts = self.present(*self.division.divide(count, self.listed))
             divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(parts)}
