@@ -199,7 +199,8 @@ def asks_a_method(node: ast.AST) -> bool:
 
 def requirements(name: str, extra: str = "") -> set[str]:
     """The installed distributions that a distribution needs, including itself and an extra's."""
-    names, seen = [(name, extra)], set()
+    names = [(name, extra)]
+    seen = set()
     while names:
         entry = names.pop()
         try:

@@ -168,9 +168,11 @@ def train_weights(
     origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
 ) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
     """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
-    trained, recipe = setup.whitened(predict, train) if F.whiten else predict, origin.recipe
+    trained = setup.whitened(predict, train) if F.whiten else predict
+    recipe = origin.recipe
     assert recipe is not None
-    out, every = command.out_folder(), max(1, mechanism.steps // 10)
+    out = command.out_folder()
+    every = max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
     settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
     settings |= {"folder": out, "on_step": measure}
@@ -228,7 +230,8 @@ def main() -> None:
     train = part_of(train, *own_part()) if F.part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
-    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
+    subset = predict.subset
+    how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     what = "statistics" if F.method == "exact" else f"{subset.name}: {subset.size:,} numbers"
     print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
@@ -237,8 +240,10 @@ def main() -> None:
         fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
     else:
         fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public, dataset)
-    spent, measured = fitted.spent, [row for row in fitted.history if "test_accuracy" in row]
-    epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
+    spent = fitted.spent
+    measured = [row for row in fitted.history if "test_accuracy" in row]
+    epsilon = spent.compute_epsilon()
+    title = f"{F.method.upper()}, {subset.name}, on {dataset.name}"
     if measured:
         draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(fitted)

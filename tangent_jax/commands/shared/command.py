@@ -187,7 +187,8 @@ def parsed(argv: list[str]) -> list[str]:
     try:
         return parse(argv)
     except flags.Error as error:
-        name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
+        name = Path(argv[0]).stem
+        text = " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
     except SystemExit:  # absl has printed the help
         sys.exit(codes.DONE)

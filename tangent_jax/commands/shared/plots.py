@@ -138,14 +138,16 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str, beside: 
     """
     columns = len(panels) if beside else 1 + (len(panels) > 3)
     rows = -(-len(panels) // columns)
-    width, height = WIDTH * max(1.0, 0.85 * columns * beside), 0.8 + (3.2 if rows == 1 else 2.4) * rows
+    width = WIDTH * max(1.0, 0.85 * columns * beside)
+    height = 0.8 + (3.2 if rows == 1 else 2.4) * rows
     figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     drawn = [*zip(panels, grid.flat, strict=False)]
     ends = [draw_panel(axes, panel) for panel, axes in drawn]
     for i, (panel, axes) in enumerate(drawn):
-        below, before = panels[i + columns : i + columns + 1], panels[i - i % columns]
+        below = panels[i + columns : i + columns + 1]
+        before = panels[i - i % columns]
         axes.set_xlabel("" if any(other["xlabel"] == panel["xlabel"] for other in below) else panel["xlabel"])
         axes.set_ylabel("" if before is not panel and before["ylabel"] == panel["ylabel"] else panel["ylabel"])
     figure.draw_without_rendering()  # lays the panels out
@@ -163,7 +165,8 @@ def colour_lines(panel: Mapping[str, Any]) -> dict[str, str]:
 
 def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Draws a panel, and returns the last point of each of its lines."""
-    ends, colour = {}, colour_lines(panel)
+    ends = {}
+    colour = colour_lines(panel)
     for i, (name, line) in enumerate(panel["lines"].items()):
         x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
         y, known = np.asarray(y, float), np.isfinite(y)

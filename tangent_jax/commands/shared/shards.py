@@ -143,7 +143,8 @@ class Method:
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
     ) -> list[tj.Fitted]:
         """Trains one model for each entry of `rows`, without a store."""
-        data, classes = features or self.train, self.dataset.classes
+        data = features or self.train
+        classes = self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
         if self.recipe.head != "named":
@@ -205,7 +206,8 @@ def division_of_flags() -> Division:
 def list_readable(images: Examples, train: tj.Features) -> tj.Features:
     """The training images without inputs: all but the unreadable; removed ones are among them."""
     pairs = [*zip(images.identifiers(), images.names, strict=True)]
-    in_train, not_removed = {*train.examples}, {*setup.left(images).names}
+    in_train = {*train.examples}
+    not_removed = {*setup.left(images).names}
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
     listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs))
     return listed.take(np.array(rows))

@@ -38,7 +38,8 @@ def proved(what: str, bound: float, gaussian: float | None, claimed: float) -> s
 def shared_body(ratios: Mapping[str, Sequence[float]]) -> str:
     """The way of merging tasks that has most of the single models' accuracy on average, and the one with least."""
     means = {way: sum(values) / len(values) for way, values in ratios.items()}
-    best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    best = max(means, key=means.__getitem__)
+    worst = min(means, key=means.__getitem__)
     count = len(next(iter(ratios.values())))
     text = (
         f"{count} tasks on one body: {best.replace('_', ' ')} has {percent(means[best])} of the single models' accuracy"
