@@ -66,7 +66,10 @@ def main() -> None:
     command.finish(result)
     if not result["kept"]:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
-        print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
+        print(
+            f"audit: the claim is epsilon {F.epsilon:g} at most, and the claimed noise; the attacker has {got}",
+            file=sys.stderr,
+        )
         sys.exit(codes.FAILED)
 
 
@@ -104,7 +107,7 @@ def audit_runs(
     given = {name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "canaries", "broken")}
     command.finish({**given, **proved, "caught": caught, "kept": not any(caught.values())})
     if any(caught.values()):
-        print(f"audit: expected proofs of epsilon <= {F.epsilon:g}; got more in {caught} runs", file=sys.stderr)
+        print(f"audit: the claim is epsilon {F.epsilon:g} at most; more is proved in {caught} runs", file=sys.stderr)
         sys.exit(codes.FAILED)
 
 

@@ -179,12 +179,12 @@ def train_weights(
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
     dw = tj.privacy.unwhiten(trained, fitted.dw)
-    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
+    public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     folders = (str(out.absolute()),)
-    more = {"privacy": fitted.spent, "run": fitted.run, "public": known, "whitening": whitening_of(predict)}
+    more = {"privacy": fitted.spent, "run": fitted.run, "public": public_images, "whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, folders, **more)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
-    anchors.save(predict, dw, origin.examples + known, dataset, "private", fitted.spent)
+    anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.spent)
     return fitted, dw, audit
 
 
@@ -192,9 +192,9 @@ def release(
     predict: tj.Predictor, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
 ) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
     """Releases noisy statistics of the features before the head; returns (the run, their map, the head, its audit)."""
-    known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
+    public_features = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
     built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
-    map_ = tj.privacy.on_sphere(built, known, train, whiten=F.whiten)
+    map_ = tj.privacy.on_sphere(built, public_features, train, whiten=F.whiten)
     step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism)
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
         more: Any = {**settings, "folder": command.out_folder()}

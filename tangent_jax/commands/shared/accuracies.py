@@ -126,7 +126,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
 
 def fits(origin: tj.store.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
     """True if a data set is the component's own, or, if its own is not in `specs`, has its classes."""
-    known = {*origin.classes} <= {*dataset.classes} if origin.classes else False
-    known = known or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
+    has_classes = {*origin.classes} <= {*dataset.classes} if origin.classes else False
+    has_classes = has_classes or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
     own = origin.recipe.dataset if origin.recipe else None
-    return known and (own == spec or own not in specs)
+    return has_classes and (own == spec or own not in specs)

@@ -71,8 +71,8 @@ def short(name: str) -> str:
 
 def shown(name: str) -> str:
     """A name in pictures: "taft" is TAFT (tangent)."""
-    known = EXPLAINED.get(word(name)) if re.fullmatch(r"[a-zA-Z]+(-\d+)?", name) else None
-    return f"{short(name)} ({known})" if known else short(name)
+    explanation = EXPLAINED.get(word(name)) if re.fullmatch(r"[a-zA-Z]+(-\d+)?", name) else None
+    return f"{short(name)} ({explanation})" if explanation else short(name)
 
 
 def number(value: float, spread: float = 0.0) -> str:
@@ -169,15 +169,15 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
     colour = colour_lines(panel)
     for i, (name, line) in enumerate(panel["lines"].items()):
         x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
-        y, known = np.asarray(y, float), np.isfinite(y)
+        y, finite = np.asarray(y, float), np.isfinite(y)
         is_dashed = name in panel.get("dashed", ())
         style: Any = (
-            {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if known.sum() < 60 else ""}
+            {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if finite.sum() < 60 else ""}
         )
-        bars = None if spread is None else np.asarray(spread)[known]
-        axes.errorbar(x[known], y[known], bars, color=colour[name], **style)
-        if known.any():
-            last = np.flatnonzero(known)[-1]
+        bars = None if spread is None else np.asarray(spread)[finite]
+        axes.errorbar(x[finite], y[finite], bars, color=colour[name], **style)
+        if finite.any():
+            last = np.flatnonzero(finite)[-1]
             ends[name] = float(x[last]), float(y[last])
     axes.set_title(panel.get("title", ""))
     if "y" not in panel.get("log", ""):
@@ -208,9 +208,9 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str, count: 
     names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
     # a run resumed with other test images lacks the accuracy of earlier epochs
     accuracies = {name.split("_")[0]: [row.get(name, float("nan")) for row in rows] for name in names}
-    known = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
-    column = next(name for name in known if name in rows[0])
-    losses: dict[str, Any] = {"lines": {known[column]: [row[column] for row in rows]}, "ylabel": known[column]}
+    columns = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
+    column = next(name for name in columns if name in rows[0])
+    losses: dict[str, Any] = {"lines": {columns[column]: [row[column] for row in rows]}, "ylabel": columns[column]}
     if "certificate" in rows[0]:
         bounds = [row.get("certificate", float("nan")) for row in rows]
         estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
