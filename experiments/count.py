@@ -173,7 +173,7 @@ def questions() -> list[str]:
     places = []
     for path in sorted(LIBRARY.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if asks_a_type(node) or asks_a_method(node):
+            if isinstance(node, ast.expr) and (asks_a_type(node) or asks_a_method(node)):
                 places.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     return places
 
@@ -199,7 +199,8 @@ def asks_a_method(node: ast.AST) -> bool:
 
 def requirements(name: str, extra: str = "") -> set[str]:
     """The installed distributions that a distribution needs, including itself and an extra's."""
-    names, seen = [(name, extra)], set()
+    names = [(name, extra)]
+    seen = set()
     while names:
         entry = names.pop()
         try:

@@ -28,7 +28,8 @@ def main() -> None:
         raise InputError(f"--images must be 64 at least; got {F.images}")
     if F.network != "vit" and F.scheme != "classes":
         raise InputError(f"--scheme={F.scheme} needs --network=vit; got {F.network}")
-    out, key = command.out_folder(), jax.random.key(F.seed)
+    out = command.out_folder()
+    key = jax.random.key(F.seed)
     images, labels = schemes.letters(F.images, F.seed)
     held_images, held_labels = schemes.letters(2_000, F.seed + 1)
     scheme = schemes.make_scheme(F.scheme, F.network, key, images)

@@ -20,7 +20,8 @@ EXPLAINED = {"FC": "the head alone", "NLFT-1": "the last block, non-linear", "TA
 
 
 def main() -> None:
-    dataset, n = setup.open_tested(F.dataset), F.shards
+    dataset = setup.open_tested(F.dataset)
+    n = F.shards
     if n > len(dataset.train):
         raise InputError(f"--shards must be at most {len(dataset.train)}, the number of images; got {n}")
     rows: list[tuple[str, str, float]] = []

@@ -37,7 +37,9 @@ def main() -> None:
         kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective(), progress=shown)
     with tj.show_progress("penalties, by leave-one-out"):
         solution, _ = kernel.choose(penalties)
-    laplace, train, test = tj.solver.make_posterior(solution), method.train.targets, method.test.targets
+    laplace = tj.solver.make_posterior(solution)
+    train = method.train.targets
+    test = method.test.targets
     left_out, left_out_covariance = laplace.left_out()
     beta, _ = tj.solver.fitted_beta(left_out, None, train)
     beta_laplace, _ = tj.solver.fitted_beta(left_out, left_out_covariance, train)
@@ -63,7 +65,8 @@ def main() -> None:
     rows = [[name, *(f"{row[c]:.3f}" for c in columns)] for name, row in table.items()]
     print(command.markdown(["probabilities", *columns], rows))
     groups = {MEASURES[c]: {name: (row[c], 0.0) for name, row in table.items()} for c in columns}
-    path, title = command.out_folder() / "uncertainty.png", titles.likeliest(method.dataset.name, table)
+    path = command.out_folder() / "uncertainty.png"
+    title = titles.likeliest(method.dataset.name, table)
     plots.dots(path, groups, title)
     accuracy = float(np.mean(p["softmax"]["test"].argmax(-1) == test))
     scales = {"beta": beta, "beta_laplace": beta_laplace, "noise": laplace.scale}

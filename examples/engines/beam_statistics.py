@@ -94,8 +94,10 @@ def run(combine: Combine, names: list[str], options: list[str]) -> Statistics:
 
 
 def main() -> None:
-    monoid, workers = Parts(), int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    total, alone = fold_by_beam(monoid, monoid.names, workers), fold(monoid, monoid.names)
+    monoid = Parts()
+    workers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    total = fold_by_beam(monoid, monoid.names, workers)
+    alone = fold(monoid, monoid.names)
     with tempfile.TemporaryDirectory() as marks:
         repeated = fold_though_killed(monoid, monoid.names, monoid.names[3], marks)
         was_killed = bool(os.listdir(marks))

@@ -58,7 +58,8 @@ class Parts:
 
     def statistics(self, name: str) -> Statistics:
         """The statistics of the training examples of one shard."""
-        dataset, map_ = tj.open_dataset(self.dataset), self.map()
+        dataset = tj.open_dataset(self.dataset)
+        map_ = self.map()
         rows = tj.shards.uniform(len(dataset.train), self.shards, seed=0)[self.names.index(name)]
         return make_statistics(map_, tj.extract(map_, dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes)
 
@@ -80,12 +81,13 @@ class Parts:
     def finish(self, accumulator: Accumulator) -> Statistics:
         """The sum of all, in the order of names; ValueError for no shard."""
         if not accumulator:
-            raise ValueError("finish: expected a shard at least; got none")
+            raise ValueError("there must be a shard at least; got none")
         return sum(accumulator[names] for names in sorted(accumulator, key=sorted))
 
     def accuracy(self, total: Statistics) -> float:
         """The test accuracy of the head of the sum."""
-        dataset, map_ = tj.open_dataset(self.dataset), self.map()
+        dataset = tj.open_dataset(self.dataset)
+        map_ = self.map()
         head = total.of_classes(dataset.classes).solve()
         return tj.evaluate(map_, head, tj.extract(map_, dataset.test, tj.Cache(self.cache)))
 
@@ -101,7 +103,7 @@ class Totals(Parts):
             if any(names <= other for other in within):
                 continue
             if any(not other <= names for other in within):
-                raise ValueError(f"merge: expected sums of different shards; got {sorted(names)} beside others of them")
+                raise ValueError(f"sums must be of different shards; got {sorted(names)} beside others of them")
             sums = {other: kept for other, kept in sums.items() if other not in within} | {names: own}
         return {frozenset().union(*sums): sum(sums[names] for names in sorted(sums, key=sorted))} if sums else {}
 

@@ -65,8 +65,10 @@ class Section(NamedTuple):
 
 def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Relative L2 errors of the device's results against those of the machine's CPU in float32."""
-    cpu, predict = jax.devices("cpu")[0], tj.tangent(vit("S", 3), 1 if F.quick else 2)
-    key, shape = jax.random.key(5), (8, *predict.model.input_shape(0))
+    cpu = jax.devices("cpu")[0]
+    predict = tj.tangent(vit("S", 3), 1 if F.quick else 2)
+    key = jax.random.key(5)
+    shape = (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
     given = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
@@ -85,13 +87,15 @@ def peak(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """The device's own peak."""
     for dtype in ("float32", "bfloat16"):
         measured = operations.peaks(jnp.dtype(dtype), F.quick)
-        tflops, gigabytes = measured["flops_per_second"] / 1e12, measured["bytes_per_second"] / 1e9
+        tflops = measured["flops_per_second"] / 1e12
+        gigabytes = measured["bytes_per_second"] / 1e9
         yield {"name": dtype, "TFLOP/s": f"{tflops:.4g}", "GB/s": f"{gigabytes:.4g}", **measured}
 
 
 def steps(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Training and inference in both dtypes, over the plain model's forward pass."""
-    pretrained, blocks = vit(F.size[0]), [1] if F.quick else [1, 7]
+    pretrained = vit(F.size[0])
+    blocks = [1] if F.quick else [1, 7]
     for dtype in ("bfloat16", "float32")[: 1 if F.quick else 2]:
         makes = operations.plain_and_tangent(pretrained, batch(), blocks, jnp.dtype(dtype))
         wanted = {name: make for name, make in makes.items() if "autodiff" not in name}
@@ -112,7 +116,8 @@ def solver(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
 
 def models(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A step of many models at once, over one model's."""
-    pretrained, names = vit(F.size[0], 1), {1: "a step of one model", 50: "a step of 50 models at once"}
+    pretrained = vit(F.size[0], 1)
+    names = {1: "a step of one model", 50: "a step of 50 models at once"}
     many = partial(operations.many, pretrained, batch(), jnp.dtype("float32"))
     makes: Any = {name: partial(many, count, count, name) for count, name in names.items()}
     yield from over("a step of one model", makes, deadline)
@@ -126,7 +131,8 @@ def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
         for size in F.size:
             pretrained: Any = vit(size)
             for dtype in ("bfloat16", "float32"):
-                name, config = f"{size}, {dtype}, batch {batch}", pretrained.model.config
+                name = f"{size}, {dtype}, batch {batch}"
+                config = pretrained.model.config
                 make = partial(operations.trunk, pretrained, batch, jnp.dtype(dtype))
                 for row in timing.measured({name: make}, deadline, EACH[F.quick]):
                     if "seconds" in row:
@@ -169,7 +175,8 @@ def over(base: str, makes: operations.Operations, deadline: float, suffix: str =
 
 def run_section(section: Section, name: str, deadline: float, done: dict[str, Any]) -> dict[str, Any]:
     """The rows of a section, its seconds, and the most memory in use so far."""
-    began, rows = time.monotonic(), []
+    began = time.monotonic()
+    rows = []
     try:
         rows.extend(section.rows(deadline, done))
     except tj.InputError:
@@ -200,7 +207,8 @@ def as_page(about: dict[str, str], date: str, done: dict[str, Any]) -> str:
     lines = [f"# {about['device']}", "", "Written by `python -m experiments.bench accelerator`; times are medians.", ""]
     lines += [f"{date}. " + "; ".join(f"{name} {value}" for name, value in about.items()) + ".", ""]
     for name, result in done.items():
-        section, doc = SECTIONS[name], SECTIONS[name].rows.__doc__ or ""
+        section = SECTIONS[name]
+        doc = SECTIONS[name].rows.__doc__ or ""
         memory = f"; at most {result['peak_mib']} MiB in use so far" * bool(result["peak_mib"])
         lines += [f"## {name.capitalize()}", "", f"{doc.splitlines()[0]} ({result['seconds']:g} s{memory})", ""]
         cells = [
@@ -240,10 +248,13 @@ def main() -> None:
     wanted = listed("only", SECTIONS) if F.only else [*SECTIONS]
     if F.quick:
         F.size, F.batch_size = ["small"], ["2"]
-    out, about = command.out_folder(), machine()
+    out = command.out_folder()
+    about = machine()
     name = re.sub(r"[^a-z0-9]+", "_", about["device"].lower()).strip("_") + ".md"
     page = out / name
-    file, began, date = out / "sections.json", time.monotonic(), datetime.now(UTC).date().isoformat()
+    file = out / "sections.json"
+    began = time.monotonic()
+    date = datetime.now(UTC).date().isoformat()
     done = resumed(file, about)
     wanted = [name for name in wanted if name not in done]
     for i, name in enumerate(wanted):

@@ -31,16 +31,20 @@ define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repea
 
 
 def main() -> None:
-    formats, sizes = listed("format", ["stablehlo", "onnx"]), numbers("batch_size", int)
+    formats = listed("format", ["stablehlo", "onnx"])
+    sizes = numbers("batch_size", int)
     if min(sizes) < 1:
         raise InputError(f"--batch_size must be above 0; got {min(sizes)}")
     store = tj.Store(path_of("store"))
     if not len(store):
         raise InputError(f"--store must have a component at least; {store.root} has none")
     name = next(iter(store))
-    predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()
-    images, root = images_of(store.provenance(name), max(sizes), predict), command.out_folder()
-    ours, arrays = jax.jit(partial(serve, predict)), jax.device_put(flat(predict, dw))
+    predict = tj.store.predictor_of(store.provenance(name), name, F.weights)
+    dw = store.compose()
+    images = images_of(store.provenance(name), max(sizes), predict)
+    root = command.out_folder()
+    ours = jax.jit(partial(serve, predict))
+    arrays = jax.device_put(flat(predict, dw))
     result: dict[str, Any] = {"classes": predict.model.classes, "flops_over_plain": flops_over_plain(predict, dw)}
     result["ours"], calls = {}, {"ours": lambda x: np.asarray(ours(arrays, x))}
     for format in formats:

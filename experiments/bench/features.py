@@ -73,7 +73,8 @@ def spoken(key: str) -> str:
     """The name of a setting in the picture, in words."""
     parts, shape, width = key.split()
     blocks, directions = shape.split("x")
-    each, of_blocks = parts.replace("ntk", "psi").replace("+", " + "), f"{blocks} block{'s' * (blocks != '1')}"
+    each = parts.replace("ntk", "psi").replace("+", " + ")
+    of_blocks = f"{blocks} block{'s' * (blocks != '1')}"
     said = [each, *[of_blocks, f"{directions} v"] * ("ntk" in parts), *[width] * (parts != "h")]
     return ", ".join(said)
 
@@ -130,7 +131,8 @@ def cross_validated(map_: FeatureMap, rows: np.ndarray, labels: np.ndarray, titl
 
 def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
     """The time and memory of each setting's pass over 32 images, beside a plain pass of all blocks."""
-    pretrained, rng = setup.pretrained(F.weights), np.random.default_rng(0)
+    pretrained = setup.pretrained(F.weights)
+    rng = np.random.default_rng(0)
 
     def inputs(stage: int) -> jax.Array:
         return jnp.asarray(rng.standard_normal((BATCH, *pretrained.model.input_shape(stage))), jnp.float32)

@@ -33,16 +33,19 @@ def resident() -> int:
 def run_once(recipe: tj.Recipe, classes: int, count: int) -> tuple[int, int]:
     """Trains on random inputs; returns the process's bytes at the start and at the peak."""
     jax.block_until_ready(jax.numpy.zeros(()))
-    start, rng = resident(), np.random.default_rng(0)
+    start = resident()
+    rng = np.random.default_rng(0)
     predict = recipe.predictor(classes)
     shape = (count, *predict.model.input_shape(predict.subset.stage))
-    inputs, targets = rng.standard_normal(shape, np.float32), rng.integers(0, classes, count)
+    inputs = rng.standard_normal(shape, np.float32)
+    targets = rng.integers(0, classes, count)
     recipe.fit(predict, tj.Features(inputs, targets, ()))
     return start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:
-    recipe, count = setup.recipe(), F.steps * F.batch_size
+    recipe = setup.recipe()
+    count = F.steps * F.batch_size
     planned = plan.plan_of(recipe, CLASSES, count)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         start, most = pool.submit(run_once, recipe, CLASSES, count).result()

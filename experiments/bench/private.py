@@ -42,7 +42,8 @@ RATIOS = {  # name: a word of the row to compare with the private step
 
 def operations() -> Iterator[Operation]:
     config = tj.models.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block runs
-    pretrained, n = random_vit(config), F.batch_size
+    pretrained = random_vit(config)
+    n = F.batch_size
     for make in private_steps(pretrained, n).values():
         yield make()
     predict = tj.tangent(pretrained, output="tangent")
@@ -81,7 +82,9 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping  # pyright: ignore
     from torch import nn  # pyright: ignore
 
-    d, f, h = config.width, config.mlp_width, config.heads
+    d = config.width
+    f = config.mlp_width
+    h = config.heads
 
     class Tail(nn.Module):
         def __init__(self) -> None:
@@ -104,7 +107,8 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
     settings = {"noise_multiplier": 10.0, "max_grad_norm": 1.0, "expected_batch_size": len(labels)}
     optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(model.parameters(), 1e-6, momentum=0.9), **settings)
     criterion = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss(reduction="mean"))
-    x, y = torch.from_numpy(tokens), torch.from_numpy(labels.astype(np.int64))
+    x = torch.from_numpy(tokens)
+    y = torch.from_numpy(labels.astype(np.int64))
 
     def call() -> None:
         optimizer.zero_grad()

@@ -60,7 +60,8 @@ class Rival(NamedTuple):
 
 
 def main() -> None:
-    runs, rivals = Runs(command.out_folder() / "runs.jsonl"), every_rival()
+    runs = Runs(command.out_folder() / "runs.jsonl")
+    rivals = every_rival()
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for spec, dataset in setup.open_datasets().items():
         # many blocks first: the inputs of few are computed from those of many
@@ -91,7 +92,8 @@ def recipes_of(rival: Rival, spec: str) -> list[tj.Recipe]:
 
 def measured(dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
     """One cell of the table: the setting with the highest accuracy on held-out images, on test, for each seed."""
-    recipes, fields = recipes_of(rival, spec), FIELDS[rival.method]
+    recipes = recipes_of(rival, spec)
+    fields = FIELDS[rival.method]
     few = {"epochs": F.search_epochs} if rival.method == "nlft" else {}
     several = len(recipes) > 1
     held = [run(dataset, rival, dataclasses.replace(own, **few), runs) for own in recipes] if several else [0.0]
@@ -138,7 +140,8 @@ def fine_tuned(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, _: 
 
 def averaged(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, rival: Rival, title: str) -> tj.Predictor:
     """The network after --rounds of federated averaging over contributors with equally many images."""
-    parts, digits = tj.shards.uniform(len(train), rival.contributors, recipe.seed), len(str(rival.contributors - 1))
+    parts = tj.shards.uniform(len(train), rival.contributors, recipe.seed)
+    digits = len(str(rival.contributors - 1))
     rows = {f"shard {s:0{digits}}": part for s, part in enumerate(parts)}
     with tj.show_progress(title):
         return average(predict, train, recipe, rows, F.rounds, F.at_once)

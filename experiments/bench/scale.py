@@ -99,7 +99,8 @@ def measure_decoding() -> dict[str, float]:
         for _ in range(2 * cores):  # while the processes start
             next(decoded)
         started = time.process_time()
-        seconds, count = seconds_of(lambda: [*decoded]), (len(chunks) - 2 * cores) * CHUNK
+        seconds = seconds_of(lambda: [*decoded])
+        count = (len(chunks) - 2 * cores) * CHUNK
         own.append((time.process_time() - started) / count)
         return count / seconds
 
@@ -170,12 +171,14 @@ def measure_rows() -> dict[str, float]:
     many = 1000 if F.quick else ROWS
     with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
         rows = filled(Path(folder) / "tiny", many, (4,))
-        written, checked = write_rows(rows), again(rows)
+        written = write_rows(rows)
+        checked = again(rows)
         rows.missing()
         for path in rows.folder.iterdir():
             os.utime(path, (1e9, 1e9))  # finished long ago
         rows.finish()
-        complete, listed = again(rows), (rows.folder / "examples.txt").stat().st_size
+        complete = again(rows)
+        listed = (rows.folder / "examples.txt").stat().st_size
     tracemalloc.start()
     examples = tuple((f"{i:064x}", f"train/class {i % 1000}/{i}.jpg") for i in range(many))
     held = tracemalloc.get_traced_memory()[0]
@@ -192,7 +195,8 @@ def measure_component(images: int, folder: str, repeats: int) -> dict[str, float
     owners = {name: f"owner {i % 1000}" for i, (_, name) in enumerate(examples)}
     origin = tj.store.Provenance("taft", {}, "", "", ("head/kernel",), examples, tj.Recipe(), owners=owners)
     store = tj.Store(Path(folder) / "store")
-    before, measured = most_memory(), {"images": float(images)}
+    before = most_memory()
+    measured = {"images": float(images)}
     measured["add"] = seconds_of(lambda: store.add("all", {"head": {"kernel": np.ones((4, 4))}}, origin))
     measured["bytes"] = float(store.path("all").stat().st_size)
     calls = {
@@ -217,7 +221,8 @@ def most_memory() -> float:
 
 def measure_components() -> list[dict[str, float]]:
     """`measure_component` for all images and for twice as many, each in a process of its own."""
-    spawn, counts = multiprocessing.get_context("spawn"), (1000, 2000) if F.quick else (F.images, 2 * F.images)
+    spawn = multiprocessing.get_context("spawn")
+    counts = (1000, 2000) if F.quick else (F.images, 2 * F.images)
     measured = []
     for count in counts:
         with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder, ProcessPoolExecutor(1, spawn) as pool:
@@ -227,7 +232,8 @@ def measure_components() -> list[dict[str, float]]:
 
 def trace_costs() -> dict[str, Any]:
     """FLOPs per image of ViT-L/16's trunk and TAFT-1 step, and the shape of a row, by tracing alone."""
-    batch, model = 32, tj.models.VisionTransformer(tj.models.vit_config("L/16", classes=1000))
+    batch = 32
+    model = tj.models.VisionTransformer(tj.models.vit_config("L/16", classes=1000))
     w = jax.eval_shape(lambda: initial_weights(model, jax.random.key(0)))
     predict = tj.tangent(tj.Pretrained(model, w, "shapes"), 1)
     shape = model.input_shape(predict.subset.stage)
@@ -243,8 +249,10 @@ def trace_costs() -> dict[str, Any]:
 
 def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, Any]]:
     """Bytes and seconds of each phase, by its limiting rate."""
-    n, flops = F.images, JOB_DEVICES * DEVICE_FLOPS * FRACTION
-    images, rows = n * IMAGE_BYTES, n * int(np.prod(cost["shape"])) * 4
+    n = F.images
+    flops = JOB_DEVICES * DEVICE_FLOPS * FRACTION
+    images = n * IMAGE_BYTES
+    rows = n * int(np.prod(cost["shape"])) * 4
     decoded = n / measured["images_a_core"]  # seconds of cores
     streamed = max(rows / DISK, n * cost["step_flops"] / flops)
     table = [

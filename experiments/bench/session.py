@@ -60,7 +60,8 @@ class Scores(NamedTuple):
 
 
 def main() -> None:
-    runs, shares = Runs(command.out_folder() / "runs.jsonl"), numbers("shares", float)
+    runs = Runs(command.out_folder() / "runs.jsonl")
+    shares = numbers("shares", float)
     if not all(0 <= share < 1 for share in shares):
         raise InputError(f"--shares must be from 0 to below 1; got {','.join(F.shares)}")
     result: dict[str, dict[str, Any]] = {}
@@ -106,7 +107,8 @@ def measured(
     order = np.random.default_rng([seed, 10]).permutation(len(train))
     sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
     folds = folds_of(train.targets, np.concatenate([*sessions.values()]))
-    found, of_psi = dict[float, dict[str, Scores]](), (F.feature_blocks, F.directions, F.width)
+    found = dict[float, dict[str, Scores]]()
+    of_psi = (F.feature_blocks, F.directions, F.width)
     for share, rows in sessions.items():
         key = identity(setup.run_key(spec, recipe.weights), recipe, share, shares, *of_psi)
         names = [*ADDITIVE, *["network"] * (len(rows) > 0)]
@@ -131,7 +133,8 @@ def at_anchor(
     folds: np.ndarray,
 ) -> dict[str, Scores]:
     """The scores of each method, and of the network itself, at the anchor of a first session on these images."""
-    own, dw = dict[str, Scores](), predict.zeros()
+    own = dict[str, Scores]()
+    dw = predict.zeros()
     if len(rows):
         with tj.show_progress(f"{dataset.name}: first session of {len(rows)}"):
             dw = recipe.fit(predict, train, rows).dw
@@ -149,7 +152,8 @@ def at_anchor(
 
 def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[tuple[str, ...], list[Part]]:
     """The parts of the features of all training and then all test images; also those of h alone."""
-    map_, rows = settings.of(anchor), []
+    map_ = settings.of(anchor)
+    rows = []
     for split in ("train", "test"):
         data = setup.features(map_.predict, dataset.splits[split], f"{split} inputs")
         with tj.show_progress(f"{dataset.name}: {' and '.join(settings.parts)}, {split}"):
@@ -161,7 +165,9 @@ def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings)
 
 def scored(how: str, parts: list[Part], targets: np.ndarray, folds: np.ndarray) -> Scores:
     """The accuracy on test images, which follow the training images, by the settings that the folds of these choose."""
-    n, size, of_test = len(folds), sum(part.size for part in parts), np.arange(len(targets)) >= len(folds)
+    n = len(folds)
+    size = sum(part.size for part in parts)
+    of_test = np.arange(len(targets)) >= len(folds)
     grams = [part.gram for part in parts]
     best = choose_by_folds(how, [gram[:n, :n] for gram in grams], size, targets[:n], folds)
     _, shrinkage, balance = best.settings

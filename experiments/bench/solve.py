@@ -49,7 +49,8 @@ def main() -> None:
     with tj.show_progress("optimum"):
         solved = recipe.solve(predict, train, on_step=lambda _, dw: {"test_accuracy": accuracy(dw)})
     factor_seconds = [seconds_of_factors(predict, train, recipe) for _ in range(2)][1]  # the first one compiles
-    wanted, seconds = accuracy(fitted.dw), [row["seconds"] for row in solved.history]
+    wanted = accuracy(fitted.dw)
+    seconds = [row["seconds"] for row in solved.history]
     accuracies = [row["test_accuracy"] for row in solved.history]
     reached = next((i for i, value in enumerate(accuracies) if value >= wanted), None)
     epoch = float(np.median([row["seconds"] for row in fitted.history]))
@@ -72,7 +73,9 @@ def of_statistics(
     """The accuracy of a head of statistics at default settings, and the median seconds of three runs, after one."""
     parts, how = ADDITIVE[name]
     options = {"blocks": F.feature_blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
-    map_, seconds, head = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options), [], None
+    map_ = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options)
+    seconds = []
+    head = None
     train, test = (setup.features(map_.predict, part, f"{name}: inputs") for part in (images, tested))
     with tj.show_progress(f"{name}, four times"):
         for _ in range(4):

@@ -42,7 +42,8 @@ def named(size: str) -> str:
 
 def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     """Compiles one operation after another."""
-    pretrained, blocks = random_vit(tj.models.vit_config(named(size), classes=CLASSES)), numbers("blocks", int)
+    pretrained = random_vit(tj.models.vit_config(named(size), classes=CLASSES))
+    blocks = numbers("blocks", int)
     for make in plain_and_tangent(pretrained, batch, blocks, dtype).values():
         yield make()
     if 1 in blocks:
@@ -53,7 +54,9 @@ def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
 
 def describe(row: dict[str, Any], size: str, batch: int, peak: dict[str, float]) -> dict[str, Any]:
     """The row with its FLOPs, bytes and distance from the machine's floor."""
-    cost, runs, seconds = row.pop("program").cost_analysis(), row.pop("runs"), row["seconds"]
+    cost = row.pop("program").cost_analysis()
+    runs = row.pop("runs")
+    seconds = row["seconds"]
     flops, nbytes = (runs * cost[k] for k in ("flops", "bytes accessed"))
     limits = {"compute": flops / peak["flops_per_second"], "memory": nbytes / peak["bytes_per_second"]}
     bound = max(limits, key=lambda name: limits[name])
@@ -81,8 +84,10 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    out, dtype = command.out_folder(), jnp.dtype(F.dtype)
-    peak, rows = peaks(dtype), []
+    out = command.out_folder()
+    dtype = jnp.dtype(F.dtype)
+    peak = peaks(dtype)
+    rows = []
     for size in F.size:
         for batch in numbers("batch_size", int):
             group = timing.rounds(operations(size, batch, dtype), f"{named(size)} batch {batch}", F.repeats, F.seconds)

@@ -31,7 +31,9 @@ def main() -> None:
 def measure(store: tj.Store) -> None:
     """Fills the store, times what is done with it, and writes the result."""
     model = tj.models.VisionTransformer(tj.models.vit_config(f"{F.size}/16", classes=200))
-    shapes, subset, rng = model.shapes(), tj.models.make_subset(model, blocks=1), np.random.default_rng(0)
+    shapes = model.shapes()
+    subset = tj.models.make_subset(model, blocks=1)
+    rng = np.random.default_rng(0)
     dw = trees.nest({path: rng.standard_normal(shapes[path], np.float32) for path in subset.paths})
     origin = tj.store.Provenance("taft", {}, "", "", subset.paths)
 

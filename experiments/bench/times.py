@@ -33,8 +33,11 @@ def operations(method: str) -> list[Operation]:
     """Compiles training and inference of one example by a method, from images and from features."""
     recipe = setup.recipe(method=method)
     predict = setup.predictor(recipe, CLASSES)
-    model, stage, optimizer = predict.model, predict.subset.stage, recipe.optimizer()
-    objective, label = recipe.objective(), jnp.zeros(1, int)
+    model = predict.model
+    stage = predict.subset.stage
+    optimizer = recipe.optimizer()
+    objective = recipe.objective()
+    label = jnp.zeros(1, int)
     images = jax.random.normal(jax.random.key(0), (1, *model.input_shape(0)))
     features = model.apply(predict.w, images, 0, stage)
     dw = predict.zeros()
@@ -50,7 +53,8 @@ def operations(method: str) -> list[Operation]:
 
     timed = []
     for source, x, start in zip(SOURCES, (images, features), (0, stage), strict=True):
-        title, state = f"{source} {method}", (dw, optimizer.init(dw))
+        title = f"{source} {method}"
+        state = (dw, optimizer.init(dw))
         timed.append(compiled_step(f"{title}_train", lambda s, p, x, at=start: step(s, p, x, at), [state], predict, x))
         timed.append(compiled(f"{title}_inference", lambda p, dw, x, at=start: infer(p, dw, x, at), predict, dw, x))
     return timed

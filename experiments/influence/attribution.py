@@ -46,7 +46,8 @@ class Setting:
 
     def __init__(self) -> None:
         self.penalties = sorted(positive("penalty"), reverse=True)
-        dataset, recipe = setup.open_tested(F.dataset), setup.recipe()
+        dataset = setup.open_tested(F.dataset)
+        recipe = setup.recipe()
         if F.network == "pretrained":
             self.predict = setup.predictor(recipe, dataset.classes)
         else:
@@ -89,7 +90,8 @@ class Setting:
 
 
 def main() -> None:
-    began, setting = time.perf_counter(), Setting()
+    began = time.perf_counter()
+    setting = Setting()
     with tj.show_progress("rows of J, and their kernel"):
         rows = tj.solver.jacobian_rows(setting.predict, setting.train.inputs, shown)
         k = rows.gram(progress=shown)
@@ -118,7 +120,9 @@ def leaving(effect: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 def choose(setting: Setting, rows: Any, k: np.ndarray) -> tuple[tj.Fitted, tj.solver.Expansion, list[dict[str, float]]]:
     """The optimum and its expansion for the penalty with the best leave-one-out accuracy, the larger on ties."""
-    best, tried, labels = None, [], setting.train.targets
+    best = None
+    tried = []
+    labels = setting.train.targets
     with tj.show_progress("penalties, by leave-one-out"), progress_bar(len(setting.penalties), "penalty") as bar:
         for penalty in setting.penalties:
             solved = setting.solve(penalty)
@@ -150,7 +154,8 @@ def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.n
 def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion) -> float | None:
     """The largest difference of Newton's leave-one-out outputs from new solves, relative to the largest change."""
     chosen = np.random.default_rng([F.seed, 5]).permutation(setting.n)[: F.resolved]
-    left_out, errors = expansion.left_out(), []
+    left_out = expansion.left_out()
+    errors = []
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
         for i in chosen:
             again = setting.solve(expansion.total_penalty / setting.n, solved, np.delete(np.arange(setting.n), i))
@@ -162,7 +167,8 @@ def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion)
 
 def retrained(setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
     """The test margins of models without each half, "s m": optima, Adam's, and non-linear ones by Adam."""
-    predict, folder = setting.predict, command.out_folder() / "parts"
+    predict = setting.predict
+    folder = command.out_folder() / "parts"
 
     def part(title: str, compute: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
         key = identity(setting.key, penalty, halves, title, F.epochs, F.batch_size, F.lr, F.lr_nlft, F.at_once)
@@ -189,7 +195,8 @@ def draw(scores: dict[str, dict[str, float]], name: str) -> None:
     kinds = {"optimum": "solved again", "adam": "trained again", "non-linear": "non-linear, trained again"}
     models = [*next(iter(scores.values()))]
     groups = {kinds[m]: {how: (row[m], 0.0) for how, row in scores.items()} for m in models}
-    path, title = command.out_folder() / "attribution.png", titles.predicted(name, scores)
+    path = command.out_folder() / "attribution.png"
+    title = titles.predicted(name, scores)
     plots.dots(path, groups, title, "linear datamodeling score: rank correlation with models without a half")
 
 

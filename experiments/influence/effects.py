@@ -55,7 +55,8 @@ def by_component() -> None:
     """Measures the accuracy without each component, and how far the last component moves the mean."""
     method = make_method("taft", penalty=own_penalty())
     store = method.store(method.divide(F.shards), f"{F.shards}")
-    outputs, labels = outputs_of(method, store), method.test.targets
+    outputs = outputs_of(method, store)
+    labels = method.test.targets
     total = outputs.sum(0)
     whole = float(np.mean(total.argmax(-1) == labels))
     # the model is linear in dw, so the mean of outputs is the output of the mean
@@ -94,8 +95,10 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def by_kernel() -> None:
     """Measures the exact influence of every training image, by the tangent kernel."""
-    penalties, method = positive("penalty"), make_method("taft")
-    train, test = method.train, method.test
+    penalties = positive("penalty")
+    method = make_method("taft")
+    train = method.train
+    test = method.test
     with tj.show_progress("kernel"):
         kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective(), progress=shown)
     with tj.show_progress("penalties, by leave-one-out"):
@@ -111,7 +114,8 @@ def by_kernel() -> None:
     result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
     result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
     draw(tried, method.dataset.name)
-    own, whole = solution.left_out(), solution.outputs()
+    own = solution.left_out()
+    whole = solution.outputs()
     arrays = of_kernel(solution, cross, logits, Measure(test.targets, kernel.centers.max()))
     report(method, train, arrays, (own, whole, logits), result, tried=tried)
 
@@ -121,15 +125,18 @@ def of_kernel(
 ) -> dict[str, np.ndarray]:
     """The changes of each measure of the test images' logits "m c" when each training image is removed."""
     moved = solution.changes(cross).transpose(2, 0, 1)  # n m c
-    before, after = measure(logits), [measure(logits + change) for change in moved]
+    before = measure(logits)
+    after = [measure(logits + change) for change in moved]
     return {name: np.stack([values[name] - before[name] for values in after]) for name in before}
 
 
 def by_solver() -> None:
     """Measures the influence of training images (all, or --images) by solving without each, from the optimum."""
     reuse_freed()
-    began, method = time.perf_counter(), make_method("taft", penalty=own_penalty())
-    objective, classes = method.recipe.objective(), len(method.dataset.classes)
+    began = time.perf_counter()
+    method = make_method("taft", penalty=own_penalty())
+    objective = method.recipe.objective()
+    classes = len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
     if stated is None:
         raise InputError(f"--loss must be a square loss with --by=solver; got {F.loss}")
@@ -139,7 +146,8 @@ def by_solver() -> None:
     rows = np.sort(order[: F.images or len(order)])
     leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)
     left_out = leaving.each(command.out_folder(), F.certificate, rows)
-    seconds, arrays = time.perf_counter() - began, left_out.arrays
+    seconds = time.perf_counter() - began
+    arrays = left_out.arrays
     whole = tj.outputs(method.predict, left_out.base.dw, method.train.inputs)[rows]
     logits = tj.outputs(method.predict, left_out.base.dw, method.test.inputs).astype(np.float64)
     largest = max(left_out.largest, float((arrays["change"] - arrays["certificate"]).max()))
@@ -183,7 +191,8 @@ def report(
 ) -> None:  # fmt: skip
     """Writes report.html and the result; outputs: of training images without and with them, and of the test images."""
     left_out, whole, logits = outputs
-    own, margins = margin(left_out, train.targets), margin(logits, method.test.targets)
+    own = margin(left_out, train.targets)
+    margins = margin(logits, method.test.targets)
     tested = method.dataset.train if method.is_held_out else method.dataset.test
     images = {"train": seen(method.dataset.train, train), "test": seen(tested, method.test)}
     predicted = {"train": left_out.argmax(-1), "test": logits.argmax(-1)}
@@ -223,7 +232,8 @@ class Measure:
 def resolved(solution: tj.solver.KernelSolution) -> float | None:
     """The largest difference of leave-one-out logits from those of a new solve without the image."""
     kernel, (n, c) = solution.kernel, solution.a.shape
-    chosen, errors = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved], []
+    chosen = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved]
+    errors = []
     left_out = solution.left_out()
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
         for i in chosen:

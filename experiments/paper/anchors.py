@@ -20,7 +20,8 @@ define(weights=["builtin", "builtin-resnet"], shards=["10"], **SEARCH, out="out/
 
 
 def main() -> None:
-    files, counts = listed("weights"), [1, *(count for count in numbers("shards", int) if count != 1)]
+    files = listed("weights")
+    counts = [1, *(count for count in numbers("shards", int) if count != 1)]
     names = [Path(file).stem for file in files]
     anchors = dict(zip(names if len({*names}) == len(files) else files, files, strict=True))
     for file in files:

@@ -87,12 +87,17 @@ class Job(NamedTuple):
 
 def jobs(names: dict[str, str]) -> list[Job]:
     """All commands, in the order of their runs; names: of the data sets, by specification."""
-    budget, specs, most = QUICK if F.quick else FULL, tuple(names), F.shards[-1]
+    budget = QUICK if F.quick else FULL
+    specs = tuple(names)
+    most = F.shards[-1]
     model = given("weights", "architecture", "ignore_config", "image_size")
-    data, sets = (*model, *given("cache_dir")), f"--dataset={','.join(names)}"
-    seeds, epochs = (f"--seed={','.join(F.seed)}",), budget["epochs"]
+    data = (*model, *given("cache_dir"))
+    sets = f"--dataset={','.join(names)}"
+    seeds = (f"--seed={','.join(F.seed)}",)
+    epochs = budget["epochs"]
     settings = (*seeds, *epochs, *budget["search"])
-    blocks, counts = f"--blocks={','.join(F.blocks)}", f"--shards={','.join(F.shards)}"
+    blocks = f"--blocks={','.join(F.blocks)}"
+    counts = f"--shards={','.join(F.shards)}"
     commands = [
         Job("table1", "paper table1", (*data, *seeds, *epochs, *budget["table1"], sets, blocks), specs),
         Job("ablations", "paper ablations", (*data, *settings, sets, "--radius=1,10"), specs),
@@ -115,7 +120,8 @@ def jobs(names: dict[str, str]) -> list[Job]:
 def jobs_of_anchors(specs: tuple[str, ...], flags: tuple[str, ...], letters: tuple[str, ...]) -> list[Job]:
     """The commands of Tables 7 and 9: with weights from flags on the data sets, else embedded ones on digits."""
     pair = [*F.weights[:2]] if len(F.weights) > 1 else ["builtin", "builtin-resnet"]
-    schemes, commands = [*F.weights[2:]], []
+    schemes = [*F.weights[2:]]
+    commands = []
     if not schemes:
         files = {"mae": "vit_mae", "classes": "vit_builtin", "contrastive": "vit_contrastive"}
         commands = [Job(f"pretrain-{scheme}", "pretrain", (f"--scheme={scheme}", *letters), ()) for scheme in files]
@@ -179,7 +185,8 @@ def run(job: Job) -> None:
     """Runs the command, with progress on our stderr; all commands share compiled programs."""
     compiled = {"JAX_COMPILATION_CACHE_DIR": str(command.out_folder() / "compiled")}
     compiled["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    arguments, tail = [sys.executable, *job.command[1:], f"--out={job.folder}"], b""
+    arguments = [sys.executable, *job.command[1:], f"--out={job.folder}"]
+    tail = b""
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     text = codecs.getincrementaldecoder("utf-8")("replace")
     with subprocess.Popen(arguments, env={**compiled, **os.environ}, **pipes) as process:
@@ -227,7 +234,8 @@ def main() -> None:
         raise InputError(f"--weights must be {forms}; got {','.join(F.weights)}")
     finished()
     sets = setup.open_datasets()
-    specs, names = [*sets], {spec: dataset.name for spec, dataset in sets.items()}
+    specs = [*sets]
+    names = {spec: dataset.name for spec, dataset in sets.items()}
     wanted = [claim for claim in CLAIMS if not F.only or claim.name in F.only]
     every = jobs(names)
     unknown = sorted({*finished()} - {job.name for job in every})
@@ -241,7 +249,8 @@ def main() -> None:
     (out / "pictures").mkdir(exist_ok=True)
     for path in {path for s in sections for path in s.pictures}:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
-    device, taken = jax.devices()[0].device_kind, [stamp_of(job).get("seconds", 0) for job in done]
+    device = jax.devices()[0].device_kind
+    taken = [stamp_of(job).get("seconds", 0) for job in done]
     setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
     setting += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
     report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", setting)

@@ -70,7 +70,8 @@ def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, flo
     differences: dict[str, dict[str, dict[str, float]]] = {}
     for name, row in table.items():
         for column in [c for c in row if c.startswith("OPTIMUM-")]:
-            mean, blocks = row[column]["mean"], column.removeprefix("OPTIMUM-")
+            mean = row[column]["mean"]
+            blocks = column.removeprefix("OPTIMUM-")
             gap = {"linearisation": mean - row[f"NLFT-{blocks}"]["mean"]} if f"NLFT-{blocks}" in row else {}
             gap |= {"optimisation": row[f"TAFT-{blocks}"]["mean"] - mean} if f"TAFT-{blocks}" in row else {}
             differences.setdefault(name, {})[blocks] = gap

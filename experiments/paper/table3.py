@@ -112,11 +112,13 @@ class Cell:
             held |= self.measure([run._replace(reset=True) for run in best.values()], on_test=False)
             best = {e: max((run, run._replace(reset=True)), key=held.__getitem__) for e, run in best.items()}
         final = [run._replace(seed=s) for run in best.values() for s in numbers("seed", int)]
-        accuracy_of, table = self.measure(final, on_test=True), {}
+        accuracy_of = self.measure(final, on_test=True)
+        table = {}
         for epsilon, run in best.items():
             accuracies = [accuracy_of[run._replace(seed=s)] for s in numbers("seed", int)]
             chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate", "reset")}
-            mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+            mean = float(np.mean(accuracies))
+            spread = float(np.std(accuracies))
             table[epsilon] = {"mean": mean, "spread": spread, "accuracies": accuracies}
             table[epsilon] |= {"chosen": chosen, "held_out": scores[epsilon]}
             text = f"{self.title} epsilon {epsilon:g}: {mean:.4f} ± {spread:.4f}"
@@ -127,7 +129,8 @@ class Cell:
 def main() -> None:
     epsilons, clips, rates = (numbers(name, float) for name in ("epsilon", "clip_norm", "lr"))
     listed("subset", PRIVATE_KINDS)
-    methods, steps = listed("method", METHODS), numbers("steps", int)
+    methods = listed("method", METHODS)
+    steps = numbers("steps", int)
     if "taft" not in methods and (len(methods) > 1 or methods == ["nlft"]):
         raise InputError(f"--method must have taft, or be norm or public alone; got {','.join(methods)}")
     if ("public" in methods) != (F.public is not None):

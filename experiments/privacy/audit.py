@@ -35,7 +35,8 @@ RARE = 0.9999  # the confidence at which too little noise fails the audit
 
 def main() -> None:
     claimed = tj.make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
-    recipe, dataset = setup.recipe(), setup.open_dataset(F.dataset)
+    recipe = setup.recipe()
+    dataset = setup.open_dataset(F.dataset)
     classes = len(dataset.classes)
     predict = setup.predictor(recipe, classes)
     train = setup.features(predict, dataset.train, "train inputs")
@@ -43,13 +44,15 @@ def main() -> None:
         return audit_runs(claimed, predict, train, recipe.objective())
     if F.repeats < 4:
         raise InputError(f"--repeats must be 4 at least without --canaries; got {F.repeats}")
-    broken, settings = break_mechanism(claimed, F.broken, F.images), {"objective": recipe.objective()}
+    broken = break_mechanism(claimed, F.broken, F.images)
+    settings = {"objective": recipe.objective()}
     data = with_canary(train, classes)
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
         scores = tj.audit.canary_scores(predict, predict.zeros(), data, broken, F.repeats, **settings, claimed=claimed)
     absent, present = scores
     bound = tj.audit.epsilon_lower_bound(absent, present, F.delta, F.confidence)
-    proved, scale = max(bound.epsilon, bound.gaussian_epsilon), tj.audit.noise_scale(absent, F.confidence)
+    proved = max(bound.epsilon, bound.gaussian_epsilon)
+    scale = tj.audit.noise_scale(absent, F.confidence)
     draw(absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
     result = {
         **{name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "broken")},
@@ -63,7 +66,10 @@ def main() -> None:
     command.finish(result)
     if not result["kept"]:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
-        print(f"audit: expected epsilon <= {F.epsilon:g} and the claimed noise; got {got}", file=sys.stderr)
+        print(
+            f"audit: the claim is epsilon {F.epsilon:g} at most, and the claimed noise; the attacker has {got}",
+            file=sys.stderr,
+        )
         sys.exit(codes.FAILED)
 
 
@@ -82,8 +88,10 @@ def audit_runs(
     claimed: tj.privacy.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective
 ) -> None:
     """Audits --repeats runs, each by its own canaries."""
-    canaries, runs = tj.audit.make_canaries(train, predict.model.classes, F.canaries), []
-    trained, out = break_mechanism(claimed, F.broken, len(train)), command.out_folder()
+    canaries = tj.audit.make_canaries(train, predict.model.classes, F.canaries)
+    runs = []
+    trained = break_mechanism(claimed, F.broken, len(train))
+    out = command.out_folder()
     for i in range(F.repeats):
         folder = out / "runs" / f"{F.broken}-{i}"
         with tj.show_progress(f"run {i + 1} of {F.repeats}, broken: {F.broken}"):
@@ -99,7 +107,7 @@ def audit_runs(
     given = {name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "canaries", "broken")}
     command.finish({**given, **proved, "caught": caught, "kept": not any(caught.values())})
     if any(caught.values()):
-        print(f"audit: expected proofs of epsilon <= {F.epsilon:g}; got more in {caught} runs", file=sys.stderr)
+        print(f"audit: the claim is epsilon {F.epsilon:g} at most; more is proved in {caught} runs", file=sys.stderr)
         sys.exit(codes.FAILED)
 
 

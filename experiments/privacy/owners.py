@@ -87,7 +87,8 @@ class Table:
         """Trains the runs in one program and returns their accuracies."""
         recipes = {run.seed: dataclasses.replace(self.recipe, seed=run.seed) for run in together}
         predicts = {seed: setup.predictor(r, len(self.dataset.classes)) for seed, r in recipes.items()}
-        owners, chosen = together[0].owners, [predicts[run.seed] for run in together]
+        owners = together[0].owners
+        chosen = [predicts[run.seed] for run in together]
         whole = setup.features(chosen[0], self.dataset.train, "train inputs")
         if owners:
             said = dict(zip(self.dataset.train.names, divide(len(self.dataset.train), owners).tolist(), strict=True))
@@ -96,7 +97,8 @@ class Table:
         if not on_test and not len(measured):
             raise InputError(f"a fifth of each class is held out, and no class of {self.dataset.name} has five images")
         if on_test:
-            train, measured = whole, setup.features(chosen[0], self.dataset.test, "test inputs")
+            train = whole
+            measured = setup.features(chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
             return accuracies(chosen, train, measured, self.recipe.objective(), together)
 
@@ -112,7 +114,8 @@ class Table:
         for run in best:
             accuracies = [final[run._replace(seed=s)] for s in numbers("seed", int)]
             chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate")}
-            mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+            mean = float(np.mean(accuracies))
+            spread = float(np.std(accuracies))
             print(f"{owners or 'no'} owners, epsilon {run.epsilon:g}: {mean:.4f} ± {spread:.4f}", file=sys.stderr)
             cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen}
             cells[f"{run.epsilon:g}"] = {**cell, "held_out": scores[run]}
@@ -134,7 +137,8 @@ def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) 
 
 
 def main() -> None:
-    counts, epsilons = numbers("shards", int), numbers("epsilon", float)
+    counts = numbers("shards", int)
+    epsilons = numbers("epsilon", float)
     settings = [*map(len, (numbers("lr", float), numbers("clip_norm", float), numbers("steps", int)))]
     dataset = setup.open_tested(F.dataset)
     n = len(dataset.train)

@@ -35,7 +35,9 @@ MEASURED = ("mean", "spread")
 
 
 def main() -> None:
-    sets, epsilons, seeds = [*setup.open_datasets().values()], numbers("epsilon", float), numbers("seed", int)
+    sets = [*setup.open_datasets().values()]
+    epsilons = numbers("epsilon", float)
+    seeds = numbers("seed", int)
     result: dict[str, Any] = {}
     for dataset in sets:
         result[dataset.name] = {name: of_map(map_, dataset, epsilons, seeds) for name, map_ in maps().items()}
@@ -56,10 +58,11 @@ def main() -> None:
 
 def maps() -> dict[str, FeatureMap]:
     """The feature maps of the table, by name."""
-    pretrained, made = setup.pretrained(F.weights), {}
+    pretrained = setup.pretrained(F.weights)
+    made = {}
     grid = [*itertools.product(numbers("blocks", int), numbers("width", int))]
     for parts in listed("only", FEATURES):
-        for blocks, width in grid if "ntk" in parts else [(0, 2)]:  # blocks=0: the input of h alone
+        for blocks, width in grid if "ntk" in parts else [(0, 4)]:  # blocks=0: the input of h alone, of no sketch
             own = tj.models.feature_map(pretrained, (*parts.split("+"),), blocks=blocks, directions=1, width=width)
             made[f"{parts} {blocks} {width}" if "ntk" in parts else parts] = own
     return made
@@ -76,14 +79,16 @@ def of_map(built: FeatureMap, dataset: Dataset, epsilons: list[float], seeds: li
         ways["images"] = tj.privacy.on_sphere(built, known, train)
     cells = {}
     for way, map_ in ways.items():
-        own, measured = map_once(map_, train), map_once(map_, test)
+        own = map_once(map_, train)
+        measured = map_once(map_, test)
         cells[way] = {f"{e:g}": of_seeds(map_, own, measured, dataset.classes, e, seeds) for e in epsilons}
     return cells
 
 
 def draw(result: dict[str, Any], cells: dict[str, dict[str, dict[str, Any]]], epsilons: list[float]) -> None:
     """Plots the test accuracy of one release by epsilon: a panel for each data set, a line for each way."""
-    panels, axes = [], {"xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons, "log": "x"}
+    panels = []
+    axes = {"xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons, "log": "x"}
     for dataset, table in result.items():
         lines = {
             way if len(table) == 1 else f"{name}, {way}": tuple([cell[k] for cell in row.values()] for k in MEASURED)
@@ -102,7 +107,9 @@ def of_seeds(
     if F.held_out:
         less = mechanism.noise_multiplier * len(train) / (len(train) + len(test))
         mechanism = tj.privacy.Mechanism(F.clip_norm, less, 1, F.delta, noise=F.noise)
-    step, rows, accuracies = tj.privacy.Contribution(len(classes), sum(map_.sizes)), rows_of(map_, test), []
+    step = tj.privacy.Contribution(len(classes), sum(map_.sizes))
+    rows = rows_of(map_, test)
+    accuracies = []
     with tj.show_progress(f"epsilon {epsilon:g}"):
         for seed in seeds:
             noised, _ = tj.privacy.release_statistics(map_, train, classes, mechanism=mechanism, seed=seed)

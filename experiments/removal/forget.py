@@ -31,7 +31,8 @@ FRACTION = 0.5  # share of the images, over all shards, removed for retraining a
 def main() -> None:
     if F.penalty <= 0:
         raise InputError(f"--penalty must be above 0, for the distance bound; got {F.penalty:g}")
-    taft, nlft = make_method("taft"), make_method("nlft")
+    taft = make_method("taft")
+    nlft = make_method("nlft")
     divided = taft.divide(F.shards)
     store, nonlinear = (method.store(divided, f"{F.shards}") for method in (taft, nlft))
     curve, spread = dropping(taft, store, outputs_of(nlft, nonlinear))
@@ -47,7 +48,8 @@ def main() -> None:
 
 def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dict[str, float]]) -> None:
     """Plots the accuracy as shards are dropped, and the attacks' success on removed images."""
-    removed, names = curve["removed"], ("taft", "sisa_mean", "sisa_vote")
+    removed = curve["removed"]
+    names = ("taft", "sisa_mean", "sisa_vote")
     axes = {"xlabel": f"shards removed, of {count} (mean and spread of {F.repeats} orders)", "ylabel": "test accuracy"}
     lines = {name: (curve[name], spread[name]) for name in names}
     half = removed.index(count // 2)
@@ -60,7 +62,9 @@ def draw(dataset: str, count: int, curve: dict, spread: dict, auc: dict[str, dic
 
 def dropping(method: Method, store: tj.Store, sisa: np.ndarray) -> tuple[dict, dict]:
     """Mean and spread of the accuracy after k shards are dropped, over random orders; sisa: outputs "s n c"."""
-    tangent, labels, count = outputs_of(method, store), method.test.targets, len(store)
+    tangent = outputs_of(method, store)
+    labels = method.test.targets
+    count = len(store)
     votes = np.eye(sisa.shape[-1])[sisa.argmax(-1)]
     removed = sorted({*range(0, count, max(1, count // 10)), count // 2, count - 1})
     runs: dict[str, list] = {"taft": [], "sisa_mean": [], "sisa_vote": []}
@@ -79,7 +83,8 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
 
     The copy does not know the caches, so their rows stay for the original.
     """
-    copy, gone = tj.Store(where), [*source][1::2]
+    copy = tj.Store(where)
+    gone = [*source][1::2]
     for name in source:
         copy.add(name, source[name].dw, dataclasses.replace(source.provenance(name), folders=()))
     receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
@@ -96,7 +101,8 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
 
     Returns costs and accuracies, the models by name, and the removed rows.
     """
-    n, rng = len(method.train), np.random.default_rng([F.seed, 2])
+    n = len(method.train)
+    rng = np.random.default_rng([F.seed, 2])
     gone = np.sort(rng.permutation(n)[: round(FRACTION * n)])
     left = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
     left = {name: rows for name, rows in left.items() if len(rows)}

@@ -35,11 +35,14 @@ def main() -> None:
     if F.penalty <= 0:
         raise InputError(f"--penalty must be above 0, for a certificate; got {F.penalty:g}")
     method = make_method("taft", solver="optimum")
-    n, rng = len(method.train), np.random.default_rng([F.seed, 2])
+    n = len(method.train)
+    rng = np.random.default_rng([F.seed, 2])
     sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
     if not all(1 <= size < n for size in sizes):
         raise InputError(f"--removed must be 1 to {n - 1} images; got {','.join(F.removed)}")
-    order, table, attacks = rng.permutation(n), {}, {}
+    order = rng.permutation(n)
+    table = {}
+    attacks = {}
     with tj.show_progress("cold, of all images"):
         whole = method.recipe.solve(method.predict, method.train)
     for size in sizes:

@@ -48,7 +48,8 @@ def requested() -> int:
 
 
 def main() -> None:
-    began, certificates = time.perf_counter(), tuple(positive("certificates"))
+    began = time.perf_counter()
+    certificates = tuple(positive("certificates"))
     if F.shadows < max(6, F.attacked, F.known):
         raise InputError(
             f"--shadows must be at least 6, --attacked={F.attacked} and --known={F.known}; got {F.shadows}"
@@ -60,7 +61,8 @@ def main() -> None:
         raise InputError(f"--shards must be at most {count}, the number of images; got {F.shards}")
     asked_for = requested()
     pool = read_pool(recipe, asked_for)
-    asked, folder = requests(pool, dataset.classes, asked_for), command.out_folder() / "parts"
+    asked = requests(pool, dataset.classes, asked_for)
+    folder = command.out_folder() / "parts"
     with tj.show_progress("the optimum of half weights"):
         base = pool.first(np.full(len(pool), 0.5))
     key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), pool.data.targets, F.at_once)
@@ -128,14 +130,16 @@ def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict
 
 def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> tj.audit.Ranking:
     """The pairs of one of the first models and an image at `rows`, by scores "k n"; NaN is no pair."""
-    pairs, own = values[:, rows], member[: len(values), rows]
+    pairs = values[:, rows]
+    own = member[: len(values), rows]
     scored = np.isfinite(pairs)
     return tj.audit.Ranking(pairs[scored], own[scored], np.broadcast_to(rows, pairs.shape)[scored])
 
 
 def draw(attacks: dict, curves: dict, name: str) -> None:
     """Plots the curves of MAIN by request, on log axes, and its AUC by way."""
-    x, folder = np.geomspace(1e-3, MOST, 200), command.out_folder()
+    x = np.geomspace(1e-3, MOST, 200)
+    folder = command.out_folder()
     axes = {"x": x, "ylabel": "true positives", "log": "xy", "dashed": ["chance"]}
     panels = []
     for request, ways in curves.items():

@@ -24,7 +24,8 @@ from experiments.report.findings import (
 
 def table1(results: Results, tests: Tests) -> Finding:
     table = results["table1"]
-    columns, checks = [*next(iter(table.values()))], []
+    columns = [*next(iter(table.values()))]
+    checks = []
     for name, row in table.items():
         for column in (c for c in columns if c.startswith("TAFT-")):
             nlft = f"NLFT-{column.removeprefix('TAFT-')}"
@@ -38,7 +39,9 @@ def table1(results: Results, tests: Tests) -> Finding:
 
 def composition(against: tuple[str, ...]) -> Read:
     def read(results: Results, tests: Tests) -> Finding:
-        rows, checks, composed = [], [], by_set(results, "compose")
+        rows = []
+        checks = []
+        composed = by_set(results, "compose")
         every = [*next(iter(composed.values()))["methods"]]
         names = every if len(against) > 1 else ["taft", *against]
         for name, result in composed.items():
@@ -57,9 +60,12 @@ def composition(against: tuple[str, ...]) -> Read:
 
 
 def forgetting(results: Results, tests: Tests) -> Finding:
-    rows, checks, losses = [], [], []
+    rows = []
+    checks = []
+    losses = []
     for name, result in by_set(results, "forget").items():
-        curve, total = result["curve"], result["inference_passes"]["sisa"]
+        curve = result["curve"]
+        total = result["inference_passes"]["sisa"]
         half = min(range(len(curve["removed"])), key=lambda i: abs(curve["removed"][i] - total / 2))
         lost = 100 * (curve["taft"][0] - curve["taft"][half])
         rows.append([name, total, curve["removed"][half], percent(curve["taft"][0]), percent(curve["taft"][half])])
@@ -71,7 +77,8 @@ def forgetting(results: Results, tests: Tests) -> Finding:
 
 
 def sisa(results: Results, tests: Tests) -> Finding:
-    rows, checks = [], []
+    rows = []
+    checks = []
     for name, result in by_set(results, "forget").items():
         curve = result["curve"]
         for other in ("sisa_mean", "sisa_vote"):
@@ -85,9 +92,11 @@ def sisa(results: Results, tests: Tests) -> Finding:
 
 
 def retraining(results: Results, tests: Tests) -> Finding:
-    rows, checks = [], []
+    rows = []
+    checks = []
     for name, result in by_set(results, "forget").items():
-        r, total = result["retraining"], result["inference_passes"]["sisa"]
+        r = result["retraining"]
+        total = result["inference_passes"]["sisa"]
         lost = 100 * (r["before"] - r["shards"])
         rows.append([name, total, percent(r["before"]), percent(r["shards"]), f"{r['speedup']:.0f}x"])
         checks.append(bound(f"{name}, points lost", lost, 6.2))
@@ -98,7 +107,8 @@ def retraining(results: Results, tests: Tests) -> Finding:
 
 
 def paragon(results: Results, tests: Tests) -> Finding:
-    rows, checks = [], []
+    rows = []
+    checks = []
     for name, result in by_set(results, "forget").items():
         r = result["retraining"]
         rows.append([name, percent(r["shards"]), percent(r["paragon"])])
@@ -107,7 +117,9 @@ def paragon(results: Results, tests: Tests) -> Finding:
 
 
 def private(results: Results, tests: Tests) -> Finding:
-    rows, checks, subsets = [], [], []
+    rows = []
+    checks = []
+    subsets = []
     for name, by_epsilon in results["table3"].items():
         for epsilon, row in by_epsilon.items() if name != "with_search" else ():
             subsets = [*row]
@@ -122,7 +134,8 @@ def ablation(which: str, best: str) -> Read:
     """One setting against the others, on each data set and on average."""
 
     def read(results: Results, tests: Tests) -> Finding:
-        table, checks = results["ablations"][which], []
+        table = results["ablations"][which]
+        checks = []
         columns = [*next(iter(table.values()))]
         rows: Rows = [[name, *(percent(row[c]) for c in columns)] for name, row in table.items()]
         for other in (c for c in columns if c != best):
@@ -138,7 +151,8 @@ def ablation(which: str, best: str) -> Read:
 def class_token(results: Results, tests: Tests) -> Finding:
     """A new class token against the pre-trained one: on the data set of --other."""
     near, far = (results.get(job, {"cls": {}})["cls"] for job in ("ablations", "far"))
-    rows, checks = [], [Check(f"{name}: not of --other", None) for name in near if name not in far]
+    rows = []
+    checks = [Check(f"{name}: not of --other", None) for name in near if name not in far]
     for name, row in {**near, **far}.items():
         rows.append([name, percent(row["CLS=F"]), percent(row["CLS=T"])])
         if name in far:
@@ -148,7 +162,9 @@ def class_token(results: Results, tests: Tests) -> Finding:
 
 def radius(results: Results, tests: Tests) -> Finding:
     """Cross entropy and RSL at the paper's radii; others stand in the table alone."""
-    table, rows, checks = results["ablations"]["radius"], [], []
+    table = results["ablations"]["radius"]
+    rows = []
+    checks = []
     for name, row in table.items():
         radii = list(dict.fromkeys(column.partition("R=")[2] for column in row))
         for r in radii:
@@ -165,7 +181,8 @@ def chosen(names: Callable[[list[str]], list[str]], fields: Mapping[str, Any]) -
     """The chosen settings of columns of our Table 1; for tangents, compared with the paper's usual choice."""
 
     def read(results: Results, tests: Tests) -> Finding | None:
-        table, checks = results["table1"], []
+        table = results["table1"]
+        checks = []
         columns = names([*next(iter(table.values()))])
         if not columns:
             return None
@@ -180,7 +197,9 @@ def chosen(names: Callable[[list[str]], list[str]], fields: Mapping[str, Any]) -
 
 
 def chosen_shards(results: Results, tests: Tests) -> Finding:
-    rows, checks, names = [], [], []
+    rows = []
+    checks = []
+    names = []
     for name, result in by_set(results, "compose").items():
         names = [*result["methods"]]
         rows.append([name, *(settings(result["methods"][n]) for n in names)])
@@ -193,7 +212,9 @@ def anchors(job: str, order: Callable[[list[str]], list[tuple[str, str]]]) -> Ca
     """Tangents of several pre-trained models; `order` gives pairs, the claimed better one first."""
 
     def read(results: Results, tests: Tests) -> Finding:
-        rows, checks, names = [], [], []
+        rows = []
+        checks = []
+        names = []
         for name, by_anchor in results[job].items():
             names = [*by_anchor]
             titles = [title for title, cell in by_anchor[names[0]].items() if isinstance(cell, dict)]
@@ -224,9 +245,11 @@ def times(results: Results, tests: Tests) -> Finding:
 
 
 def movement(results: Results, tests: Tests) -> Finding:
-    rows, checks = [], []
+    rows = []
+    checks = []
     for name, result in by_set(results, "influence").items():
-        counts, moved = result["components"], result["movement"]
+        counts = result["components"]
+        moved = result["movement"]
         places = sorted({0, len(counts) // 4, len(counts) // 2, len(counts) - 1})
         rows += [[name, counts[i], f"{moved[i]:.4g}"] for i in places]
         falls = all(moved[a] > moved[b] for a, b in pairwise(places))

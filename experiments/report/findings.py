@@ -74,7 +74,9 @@ def better(what: str, a: Any, b: Any, n: int, strictly: bool = True) -> Check:
 
 def better_on_average(what: str, pairs: Sequence[tuple[Any, Any, int]], strictly: bool = True) -> Check:
     """As `better`, of the means over data sets: pairs of (a, b, number of test images)."""
-    spreads, errors, count = 0.0, 0.0, len(pairs)
+    spreads = 0.0
+    errors = 0.0
+    count = len(pairs)
     for a, b, n in pairs:
         (p1, s1), (p2, s2) = value(a), value(b)
         spreads += s1**2 + s2**2
@@ -89,7 +91,8 @@ def better_on_average(what: str, pairs: Sequence[tuple[Any, Any, int]], strictly
 
 def usual(what: str, cell: Mapping[str, Any], field: str, expected: object) -> Check:
     """The choice of a search against the paper's usual value; not run where the search did not hold both."""
-    got, tried = cell["chosen"].get(field), cell.get("tried", {}).get(field, [])
+    got = cell["chosen"].get(field)
+    tried = cell.get("tried", {}).get(field, [])
     text = f"{what}, {field}: {got}, usual in the paper {expected}"
     if expected in tried and len(tried) > 1:
         return Check(text, got == expected)

@@ -57,8 +57,10 @@ class Page:
 
     def figure(self, split: str, i: int, note: str) -> str:
         """A thumbnail with its label, the model's prediction, and a note."""
-        source, names = self.images[split], self.findings.classes
-        label, guess = names[int(source.labels[i])], names[int(self.predicted[split][i])]
+        source = self.images[split]
+        names = self.findings.classes
+        label = names[int(source.labels[i])]
+        guess = names[int(self.predicted[split][i])]
         lines = [f"<b>{html.escape(label)}</b>", *[f"seen as {html.escape(guess)}"] * (guess != label)]
         name = html.escape(source.names[i], quote=True)
         image = f'<img alt="{name}" src="{thumbnail(source.read(i), source.names[i])}">'
@@ -71,7 +73,8 @@ class Page:
 
     def pair(self, z: int) -> str:
         """A test image with the training images that raised and lowered its margin most."""
-        effect, parts = self.findings.effect[:, z], []
+        effect = self.findings.effect[:, z]
+        parts = []
         for title, order in (("helped most", np.argsort(effect)), ("hurt most", np.argsort(-effect))):
             figures = "".join(self.figure("train", int(i), f"margin {-effect[i]:+.2f}") for i in order[:4])
             parts.append(f'<div><b>{title}</b><div class="gallery">{figures}</div></div>')
@@ -82,11 +85,13 @@ class Page:
 def write(path: Path, page: Page, numbers: Mapping[str, Any]) -> None:
     """Writes the page: label errors, harmful and helpful images, and test images with those that helped and hurt."""
     findings = page.findings
-    harmful, doubtful = np.argsort(findings.loss), np.argsort(findings.margins)
+    harmful = np.argsort(findings.loss)
+    doubtful = np.argsort(findings.margins)
     listed = [(name, value) for name, value in numbers.items() if isinstance(value, (int, float))]
     table = "".join(f"<tr><td>{name.replace('_', ' ')}</td><td>{value:.4g}</td></tr>" for name, value in listed)
     errors = [i for i in doubtful if findings.margins[i] < 0]
-    harm, help = [i for i in harmful if findings.loss[i] < 0], [i for i in harmful[::-1] if findings.loss[i] > 0]
+    harm = [i for i in harmful if findings.loss[i] < 0]
+    help = [i for i in harmful[::-1] if findings.loss[i] > 0]
     body = [
         "<h1>The influence of each image</h1>",
         f"<p>{ABOUT}</p><table>{table}</table>",

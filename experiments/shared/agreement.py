@@ -25,7 +25,8 @@ def values(
         return Step(f, (predict, dw, x, y))
 
     def clipped(f: Callable[..., tj.privacy.ClippedSum]) -> Step:
-        present, options = jnp.ones(len(y)), {"loss": objective.loss, "clip_norm": 0.1}
+        present = jnp.ones(len(y))
+        options = {"loss": objective.loss, "clip_norm": 0.1}
         return at(lambda predict, dw, x, y: f(predict, dw, x, y, present, **options).value)
 
     def times(predict: tj.Predictor, dw: Tree, part: Any) -> Tree:

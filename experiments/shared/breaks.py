@@ -9,7 +9,8 @@ BREAKS = ("nothing", "no_noise", "half_noise", "no_clipping", "noise_over_batch"
 
 def break_mechanism(mechanism: tj.privacy.Mechanism, broken: str, examples: int) -> tj.privacy.Mechanism:
     """The broken mechanism that trains instead of the claimed one."""
-    sigma, clip = mechanism.noise_multiplier, mechanism.clip_norm
+    sigma = mechanism.noise_multiplier
+    clip = mechanism.clip_norm
     changes = {
         "nothing": {},
         "no_noise": {"noise_multiplier": 1e-6 * sigma},

@@ -42,7 +42,8 @@ def names() -> np.ndarray:
 
 def deform(ink: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Random rotation, shear, scale, shift and elastic warp, as a 32 x 32 bitmap."""
-    angle, shear = rng.normal(0, 0.15), rng.normal(0, 0.2)
+    angle = rng.normal(0, 0.15)
+    shear = rng.normal(0, 0.2)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     affine = turn @ np.array([[1, 0], [shear, 1]]) / np.diag(rng.uniform(0.75, 1.1, 2)).sum(0)
     centre = (SIDE - 1) / 2

@@ -50,7 +50,8 @@ def dual_lda(
     )
     values, vectors = np.linalg.eigh(sum(s * part for s, part in zip(scales, within, strict=True)))
     values = np.maximum(values, 0)
-    at_mean, at_rows = asked @ of_mean, asked @ around @ vectors
+    at_mean = asked @ of_mean
+    at_rows = asked @ around @ vectors
     mean_rows = vectors.T @ around @ known @ of_mean
     means = np.einsum("nc,nm,mc->c", of_mean, known, of_mean, optimize=True)
     scores = []
@@ -76,7 +77,8 @@ def dual_ridge(
     known, asked = (gram[np.ix_(rows, ~held)] for rows in (~held, held))
     values, vectors = np.linalg.eigh(around @ known @ around)
     values = np.maximum(values, 0)
-    at_rows, right = (asked - known.mean(0)) @ around @ vectors, vectors.T @ around @ hot
+    at_rows = (asked - known.mean(0)) @ around @ vectors
+    right = vectors.T @ around @ hot
     penalties = [shrinkage * values.sum() / size for shrinkage in shrinkages]
     return [hot.mean(0) + (at_rows / (values + penalty)) @ right for penalty in penalties]
 

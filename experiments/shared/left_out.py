@@ -115,7 +115,8 @@ class Leaving:
         steps = stacked([trees.along(each.dw, -1.0, base.dw) for each in solved])
         changes = self.test_changes(steps)
         logits = tj.outputs(self.predict, base.dw, self.test.inputs).astype(np.float64)
-        before, after = self.measure(logits), [self.measure(logits + change) for change in changes]
+        before = self.measure(logits)
+        after = [self.measure(logits + change) for change in changes]
         images = self.train.take(rows)
         own_changes = np.einsum("kkc->kc", tj.solver.make_changes(self.predict, images)(steps))
         own = tj.outputs(self.predict, base.dw, images.inputs) + own_changes
@@ -132,8 +133,10 @@ class Leaving:
 
         It is relative to the largest change of such outputs; None for no images.
         """
-        own, rows = left_out.arrays["own"], left_out.rows
-        changed, errors = own - tj.outputs(self.predict, left_out.base.dw, self.train.inputs[rows]), []
+        own = left_out.arrays["own"]
+        rows = left_out.rows
+        changed = own - tj.outputs(self.predict, left_out.base.dw, self.train.inputs[rows])
+        errors = []
         with tj.show_progress("solved again, cold"), progress_bar(min(count, len(rows)), "image") as bar:
             for i, outputs in zip(rows[:count], own, strict=False):
                 [v], problem = Without(len(self.train), [i]), (self.predict, self.train, self.objective)

@@ -17,7 +17,8 @@ WIDTHS = {"logistic": (), "mlp": (128, 64)}
 def network(name: str, side: int, classes: int, seed: int) -> tj.Pretrained:
     """A network of WIDTHS on the grey pixels of square images; its kernels N(0, 2/inputs), logistic's at zero."""
     sizes = (side * side, *WIDTHS[name], classes)
-    rng, hidden = np.random.default_rng(seed), len(WIDTHS[name])
+    rng = np.random.default_rng(seed)
+    hidden = len(WIDTHS[name])
     names = [*(f"layer_{i}" for i in range(hidden)), "head"]
 
     def layer(d: int, f: int) -> Tree:

@@ -41,7 +41,8 @@ def inputs_of(predict: tj.Predictor, batch: int, dtype: Any = jnp.float32) -> tu
 def plain_and_tangent(pretrained: tj.Pretrained, batch: int, blocks: list[int], dtype: Any) -> Operations:
     """Forward passes from images and training steps from features, plain, tangent and non-linear."""
     model: Any = pretrained.model
-    config, w = model.config, pretrained.w
+    config = model.config
+    w = pretrained.w
     shape = (batch, *model.input_shape(0))
     images = jax.random.normal(jax.random.key(1), shape, dtype)
 
@@ -59,7 +60,8 @@ def plain_and_tangent(pretrained: tj.Pretrained, batch: int, blocks: list[int], 
         "plain forward": lambda: compiled("plain forward", plain, w, images),
     }
     for n in [n for n in blocks if n <= config.depth]:
-        taft, nlft = tj.tangent(pretrained, n, dtype=dtype), tj.nonlinear(pretrained, n, dtype=dtype)
+        taft = tj.tangent(pretrained, n, dtype=dtype)
+        nlft = tj.nonlinear(pretrained, n, dtype=dtype)
         autodiff = tj.tangent(pretrained, n, dtype=dtype, linearization="autodiff")
         zeros, (x, labels) = taft.zeros(), inputs_of(taft, batch, dtype)
         makes[f"TAFT-{n} forward"] = partial(compiled, f"TAFT-{n} forward", dual, w, zeros, images)
@@ -79,7 +81,8 @@ def full_block(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
         return f_lin(dw, x).total.astype(jnp.float32)
 
     x = jax.random.normal(jax.random.key(2), (batch, config.tokens, config.width), dtype)
-    zeros, labels = tj.tangent(pretrained, 1).zeros(), jnp.arange(batch) % config.classes
+    zeros = tj.tangent(pretrained, 1).zeros()
+    labels = jnp.arange(batch) % config.classes
     return step("TAFT-1 step, full block by jvp", Partial(predict, pretrained.w), zeros, x, labels)
 
 
@@ -109,7 +112,8 @@ def private_step_of(
     mechanism: tj.privacy.Mechanism = MECHANISM,
 ) -> Operation:  # fmt: skip
     """Compiles one private step on the clipped sum `summed`(predict, dw, x, y); None: the library's own."""
-    objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.privacy.momentum(1e-6)
+    objective = tj.make_objective("ce", penalty=0.0)
+    optimizer = tj.privacy.momentum(1e-6)
     data = tj.Batches(x, y, batch_size=len(y))
     private = steps.private_step(predict, data, mechanism, objective, optimizer, start=dw, summed=summed)
     return compile_step(name, private)
@@ -117,7 +121,8 @@ def private_step_of(
 
 def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> Operation:
     """Compiles one step of the same optimiser on the gradient of all examples."""
-    objective, optimizer = tj.make_objective("ce", penalty=0.0), tj.privacy.momentum(1e-6)
+    objective = tj.make_objective("ce", penalty=0.0)
+    optimizer = tj.privacy.momentum(1e-6)
 
     def run(state: tuple[Tree, Any], predict: Any, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
         gradient = jax.grad(lambda dw: objective(predict, dw, x, y))(state[0])
@@ -130,7 +135,8 @@ def ordinary_step(name: str, predict: Any, dw: Tree, x: jax.Array, y: jax.Array)
 def private_steps(pretrained: tj.Pretrained, batch: int) -> Operations:
     """Steps of the last block: ordinary; private by norms in closed form, by vmapped gradients, with discrete noise."""
     predict = tj.tangent(pretrained, output="tangent")
-    given, present = (predict, predict.zeros(), *inputs_of(predict, batch)), jnp.ones(batch)
+    given = (predict, predict.zeros(), *inputs_of(predict, batch))
+    present = jnp.ones(batch)
     options: Any = {"loss": tj.losses.CrossEntropy(), "clip_norm": MECHANISM.clip_norm}
 
     def vmapped(p: tj.Predictor, dw: Tree, x: Any, y: Any) -> tj.privacy.ClippedSum:
@@ -171,7 +177,9 @@ def trunk(pretrained: tj.Pretrained, batch: int, dtype: Any) -> Operation:
 
 def trunk_flops(config: tj.models.ViTConfig) -> float:
     """FLOPs of the trunk's products for one image, counted by hand, as XLA does not count custom calls."""
-    n, d, f = config.tokens, config.width, config.mlp_width
+    n = config.tokens
+    d = config.width
+    f = config.mlp_width
     block = 2 * n * (4 * d * d + 2 * d * f) + 4 * n * n * d
     return 2.0 * (n - 1) * 3 * config.patch_size**2 * d + (config.depth - 1) * block
 
@@ -180,7 +188,8 @@ def peaks(dtype: Any, small: bool = False) -> dict[str, float]:
     """FLOP/s of a large matrix product and bytes/s (read and written) of a large copy, the best of five."""
     n, count = (3072, 1 << 26) if jax.devices()[0].platform == "cpu" else (8192, 1 << 29)
     n, count = (256, 1 << 16) if small else (n, count)
-    a, long = jax.random.normal(jax.random.key(0), (n, n), dtype), jnp.ones(count, jnp.float32)
+    a = jax.random.normal(jax.random.key(0), (n, n), dtype)
+    long = jnp.ones(count, jnp.float32)
 
     def best(f: Callable, *args: Any) -> float:
         jax.block_until_ready(f(*args))

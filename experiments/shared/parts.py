@@ -20,7 +20,8 @@ def saved(folder: Path, key: str, title: str, compute: Callable[..., Arrays], *a
     path = folder / f"{key[:24]}.npz"
     if not is_saved(folder, key):
         with tj.show_progress(title):
-            arrays, file = compute(*arguments), io.BytesIO()
+            arrays = compute(*arguments)
+            file = io.BytesIO()
         np.savez(file, **arrays)  # pyright: ignore
         write_whole(path, file.getvalue())
     check_stop()

@@ -85,11 +85,13 @@ def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
     joined = tj.Features(Parts([part.inputs for part in read]), targets, examples)
     # a duplicate would stay when its twin is removed
     first = np.sort(np.unique([identifier for identifier, _ in examples], return_index=True)[1])
-    n, rng = len(first), np.random.default_rng([F.seed, 11])
+    n = len(first)
+    rng = np.random.default_rng([F.seed, 11])
     most = n // 10
     if canaries > most:
         raise InputError(f"--removed must be at most {most}, a tenth of {n} images; got {canaries}")
-    data, rows = joined.take(first), np.sort(rng.choice(n, canaries, replace=False))
+    data = joined.take(first)
+    rows = np.sort(rng.choice(n, canaries, replace=False))
     labels = data.targets.copy()
     labels[rows] = (labels[rows] + rng.integers(1, len(dataset.classes), canaries)) % len(dataset.classes)
     data = dataclasses.replace(data, inputs=np.asarray(data.inputs), targets=labels)

@@ -227,7 +227,8 @@ def prints_of(content: bytes, where: object, pixels: bool = False) -> tuple[Prin
     try:
         with ZipFile(io.BytesIO(content)) as archive:
             manifest = records.parse_json("data", archive.read("manifest.json"), f"manifest.json in {where}")
-            classes, items = manifest["classes"], [(name, split, label) for name, split, label in manifest["items"]]
+            classes = manifest["classes"]
+            items = [(name, split, label) for name, split, label in manifest["items"]]
             contents = [archive.read(name) for name, *_ in items]
     except (BadZipFile, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{where} must be a zip of images with their manifest; got {error}") from error

@@ -46,7 +46,8 @@ class Removals:
 
     def run(self) -> Signals:
         """All signals; parts that an earlier run finished are read."""
-        attacked, rest = np.arange(self.attacked), np.arange(self.attacked, len(self.member))
+        attacked = np.arange(self.attacked)
+        rest = np.arange(self.attacked, len(self.member))
         signals = self.parts("one model", self.whole, attacked) | self.part("shards", self.sharded, attacked)
         if len(rest):
             more = self.parts("shadows", self.shadows, rest) | self.part("shards of shadows", self.sharded, rest)
@@ -73,7 +74,8 @@ class Removals:
 
     def whole(self, models: np.ndarray) -> Signals:
         """Signals of models before a removal, and after each request by subtraction and exactly."""
-        pool, member = self.pool, self.member[models]
+        pool = self.pool
+        member = self.member[models]
         before = [*pool.solve(at_zero(self.base), member)]  # so that no other image leaves a trace
         signals = {"nothing": pool.signals(before)}
         for name, rows in self.requests.items():
@@ -102,9 +104,12 @@ class Removals:
         A shard holds the same images of the pool in every model, so one call solves that shard for all models, to
         sqrt(shards) times the certificate, as errors of different images average out in the mean.
         """
-        pool, sums, size = self.pool, Sums(), -(-len(self.pool) // self.shards)
+        pool = self.pool
+        sums = Sums()
+        size = -(-len(self.pool) // self.shards)
         requests = self.requests if models[0] < self.attacked else {}
-        start, certificate = at_zero(self.base), self.shards**0.5 * pool.certificate
+        start = at_zero(self.base)
+        certificate = self.shards**0.5 * pool.certificate
         for rows in tj.shards.uniform(len(pool), self.shards, seed=0):
             rows = np.resize(rows, size)  # one shape for all: repeated rows have no weight
             again = np.arange(size) >= len(np.unique(rows))
@@ -134,10 +139,12 @@ class Removals:
         This is the view of an attacker who knows all other images, and solves for their optimum to a tenth of the
         finest certificate. The removal continues from one certificate to the next.
         """
-        pool, member = self.pool, self.member[:attacked]
+        pool = self.pool
+        member = self.member[:attacked]
         left = without(member, self.requests[request])
         never = pool.signals(pool.solve(self.unseen(request), left, min(certificates) / 10))
-        models, gaps = [*pool.solve(at_zero(self.base), member)], {}
+        models = [*pool.solve(at_zero(self.base), member)]
+        gaps = {}
         for certificate in sorted(certificates, reverse=True):
             models = [*pool.solve(models, left, certificate)]
             gaps[f"{certificate:g}"] = pool.signals(models) - never

@@ -94,7 +94,8 @@ def resnet_logits(w: Tree, dw: Tree, x: Array) -> Array:
 
 def with_statistics(w: Tree, images: np.ndarray) -> Tree:
     """The weights with the mean statistics of some batches (precise batch norm: Wu and Johnson 2021)."""
-    batch, most = min(128, len(images)), 40
+    batch = min(128, len(images))
+    most = 40
     observe = jax.jit(lambda w, x: RESNET.in_training(w, PREPROCESSING.normalize(x))[1])
     starts = range(0, len(images) - batch + 1, batch)[:most]
     seen = [observe(w, images[start : start + batch]) for start in starts]
@@ -134,7 +135,8 @@ def masked_error(errors: Array, labels: Array) -> Array:
 def reconstructed(w: Tree, dw: Tree, x: Array, key: Array) -> Array:
     """The mean squared error of each image's masked patches, "b 1"; the key draws the masks."""
     w, x = trees.add(w, dw), PREPROCESSING.normalize(x)
-    encoder, depth = w["encoder"], VIT.config.depth
+    encoder = w["encoder"]
+    depth = VIT.config.depth
     every = VIT.replace(pool="avg", depth=depth + 1)  # its blocks before the last run on all tokens
     order = jnp.argsort(jax.random.uniform(key, (len(x), 16)), -1)
     unmasked = order[:, : round(16 * (1 - MASKED))]

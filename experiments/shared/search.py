@@ -44,7 +44,8 @@ def measure(
     seeds = [dataclasses.replace(best, seed=seed) for seed in numbers("seed", int)]
     final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
-    mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+    mean = float(np.mean(accuracies))
+    spread = float(np.std(accuracies))
     chosen = {field: getattr(best, field) for field in FIELDS}
     tried = {field: sorted({getattr(recipe, field) for recipe in recipes}) for field in FIELDS}
     cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}

@@ -117,11 +117,14 @@ def make_pass(predict: tj.Predictor, data: tj.Batches, objective: tj.Objective, 
 
     Args:   signals: the number of random cotangents per example for the factors; 0 for those of all outputs.
     """
-    zero, chunk = predict.zeros(), first_chunk(data)
+    zero = predict.zeros()
+    chunk = first_chunk(data)
     if chunk.order is None:
-        jacobian, targets = Fresh(predict, chunk.inputs[0], None), chunk.targets[0]
+        jacobian = Fresh(predict, chunk.inputs[0], None)
+        targets = chunk.targets[0]
     else:
-        jacobian, targets = Fresh(predict, chunk.inputs, chunk.order[0]), chunk.targets[chunk.order[0]]
+        jacobian = Fresh(predict, chunk.inputs, chunk.order[0])
+        targets = chunk.targets[chunk.order[0]]
     fresh = passes.Part(jacobian, targets, chunk.present[0])
     kept = fresh._replace(jacobian=keep(jacobian, zero))
     outputs = jnp.zeros_like(kept.jacobian.outputs)

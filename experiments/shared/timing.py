@@ -91,7 +91,8 @@ def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: f
 
     deadline: by `time.monotonic`, after which no operation starts; each: the most seconds to time one.
     """
-    ready, rows = [], {}
+    ready = []
+    rows = {}
     for name, make in makes.items():
         check_stop()
         if time.monotonic() > deadline:

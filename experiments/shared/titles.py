@@ -79,7 +79,8 @@ def protected(dataset: str, table: Mapping[str, Mapping[str, Mapping[str, float]
 
 def moved(dataset: str, change: Sequence[float], relative: Sequence[float]) -> str:
     """The most that one component changes the accuracy, and how far the last to come moves the mean."""
-    most, count = 100 * max(map(abs, change)), len(change)
+    most = 100 * max(map(abs, change))
+    count = len(change)
     last = f"the last of {count} moves the mean by {100 * relative[-1]:.1f} %"
     return f"{dataset}: no component changes accuracy by more than {most:.1f} points; {last}"
 
@@ -95,7 +96,8 @@ def warmed(dataset: str, counts: Mapping[str, Mapping[str, Any]]) -> str:
 def likeliest(dataset: str, table: Mapping[str, Mapping[str, float]]) -> str:
     """The probabilities with the lowest negative log-likelihood, against plain softmax."""
     best = min(table, key=lambda name: table[name]["nll"])
-    own, plain = table[best]["nll"], table["softmax"]["nll"]
+    own = table[best]["nll"]
+    plain = table["softmax"]["nll"]
     return f"{dataset}: {best} has the lowest mean -log p, {own:.3f}; softmax has {plain:.3f}"
 
 
@@ -129,7 +131,8 @@ def taken_out(dataset: str, added: float, left: float) -> str:
 
 def featured(mean: Mapping[str, float]) -> str:
     """The features with the highest mean accuracy, and those with the least."""
-    best, worst = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
+    best = max(mean, key=mean.__getitem__)
+    worst = min(mean, key=mean.__getitem__)
     return f"Exact composition: {best} is best with {mean[best]:.3f}; {worst} has {mean[worst]:.3f}"
 
 

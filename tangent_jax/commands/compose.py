@@ -261,12 +261,14 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     Validation images choose if there are some besides test. Otherwise components train on four fifths of the training
     images, and the rest choose.
     """
-    penalties, on = numbers("merge_penalty", float), validation(method)
+    penalties = numbers("merge_penalty", float)
+    on = validation(method)
     if len(penalties) == 1:
         return penalties[0]
     if on is None:
         title, method = title_of(method, count), method.held_out()
-        store, on = method.store(method.divide(count), title, factors=True), method.test
+        store = method.store(method.divide(count), title, factors=True)
+        on = method.test
     tried = {}
     components = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):

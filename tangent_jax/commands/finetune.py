@@ -40,7 +40,8 @@ def main() -> None:
     print(f"{dataset.name}: {counts}", read, trained, sep="\n", file=sys.stderr)
     train = setup.features(predict, images, "train inputs")
     test = setup.features(predict, dataset.test, "test inputs")
-    out, measure = command.out_folder(), tj.metrics.Measure(predict, test)
+    out = command.out_folder()
+    measure = tj.metrics.Measure(predict, test)
     with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
         fitted = recipe.fit(predict, train, on_step=measure, checkpoints=tj.Checkpoints(out / "checkpoints"))
     write(out, fitted, predict, train, recipe, dataset.classes)

@@ -99,8 +99,9 @@ def train_audited(
         return tj.fit_private(predict, train, objective, **settings), None
     canaries = tj.audit.make_canaries(train, classes, F.canaries)
     audited = tj.audit.fit_audited(predict, train, canaries, objective, **settings)
-    audit = audits.summary(audited.info.audit, settings["mechanism"], CONFIDENCE)
-    audits.draw(command.out_folder() / "audit.png", audited.info.audit, settings["mechanism"], audit)
+    scores: Any = audited.info.audit
+    audit = audits.summary(scores, settings["mechanism"], CONFIDENCE)
+    audits.draw(command.out_folder() / "audit.png", scores, settings["mechanism"], audit)
     if not audit["kept"]:
         print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
     return audited, audit
@@ -170,21 +171,24 @@ def train_weights(
     origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
 ) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
     """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
-    trained, recipe = setup.whitened(predict, train) if F.whiten else predict, origin.recipe
+    trained = setup.whitened(predict, train) if F.whiten else predict
+    recipe = origin.recipe
     assert recipe is not None
-    out, every = command.out_folder(), max(1, mechanism.steps // 10)
+    out = command.out_folder()
+    every = max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
     settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
     settings |= {"folder": out, "on_step": measure, "log": current_log()}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
     dw = tj.privacy.unwhiten(trained, fitted.dw)
-    known = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
+    public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     folders = (str(out.absolute()),)
-    more = {"privacy": fitted.info.spent, "run": fitted.run, "public": known, "whitening": whitening_of(predict)}
+    more = {"privacy": fitted.info.spent, "run": fitted.run, "public": public_images}
+    more |= {"whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, folders, **more)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
-    anchors.save(predict, dw, origin.examples + known, dataset, "private", fitted.info.spent)
+    anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 
 
@@ -192,9 +196,9 @@ def release(
     predict: tj.Predictor, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
 ) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
     """Releases noisy statistics of the features before the head; returns (the run, their map, the head, its audit)."""
-    known = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
+    public_features = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
     built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
-    map_ = tj.privacy.on_sphere(built, known, train, whiten=F.whiten)
+    map_ = tj.privacy.on_sphere(built, public_features, train, whiten=F.whiten)
     step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism, progress=shown)
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
         more: Any = {**settings, "folder": command.out_folder(), "log": current_log()}
@@ -230,7 +234,8 @@ def main() -> None:
     train = part_of(train, *own_part()) if F.part else train
     test = setup.features(predict, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
-    subset, how = predict.subset, f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
+    subset = predict.subset
+    how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     what = "statistics" if F.method == "exact" else f"{subset.name}: {subset.size:,} numbers"
     print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
@@ -239,8 +244,10 @@ def main() -> None:
         fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
     else:
         fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public, dataset)
-    spent, measured = fitted.info.spent, [row for row in fitted.history if "test_accuracy" in row]
-    epsilon, title = spent.compute_epsilon(), f"{F.method.upper()}, {subset.name}, on {dataset.name}"
+    spent = fitted.info.spent
+    measured = [row for row in fitted.history if "test_accuracy" in row]
+    epsilon = spent.compute_epsilon()
+    title = f"{F.method.upper()}, {subset.name}, on {dataset.name}"
     if measured:
         draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(fitted)

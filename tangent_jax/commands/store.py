@@ -140,7 +140,8 @@ def compose(store: tj.Store) -> dict[str, Any]:
             "--dataset needs components of one head; these have heads of their own. Export them with --head and "
             "--dataset"
         )
-    dw, cost = store.compose(how=F.merge, penalty=F.merge_penalty), store.spent([*store])
+    dw = store.compose(how=F.merge, penalty=F.merge_penalty)
+    cost = store.spent([*store])
     if store.has_own_heads:
         print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
     if cost is not None:
@@ -152,7 +153,8 @@ def compose(store: tj.Store) -> dict[str, Any]:
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
-    plan, how = planned(store), "exact" if F.exact else "retrain" if F.retrain else "drop"
+    plan = planned(store)
+    how = "exact" if F.exact else "retrain" if F.retrain else "drop"
     described = describe(store, plan, how)
     if not F.dry_run:
         store.settle()  # left by a killed removal
@@ -197,7 +199,8 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     if not F.to:
         raise InputError("--to=FOLDER must be given; got none")
     check_not_empty(store)
-    names, at_url = [*store], urls.is_url(F.to)
+    names = [*store]
+    at_url = urls.is_url(F.to)
     to = F.to if at_url else str(path_of("to").absolute())
     if F.head not in (*names, "union") and (F.head is not None or store.has_own_heads):
         raise InputError(f"--head must be one of the components, or union; got {F.head or 'none'}")
@@ -210,7 +213,8 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     store.release(to, dw)
     if [*store] != names:
         raise InputError(f"the store {store.root} was changed while it was exported. Try again")
-    cost, fingerprint = store.spent(names), trees.fingerprint(dw)
+    cost = store.spent(names)
+    fingerprint = trees.fingerprint(dw)
     spent = None if cost is None else dataclasses.asdict(cost)
     removed = {"examples": len(store.state.forgotten), "receipts": store.state.receipts}
     sources = {

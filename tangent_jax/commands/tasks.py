@@ -174,7 +174,8 @@ def scaled_sum(bodies: Mapping[str, tj.Component], coefficient: float) -> Tree:
 
 def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str, float]]:
     """(tasks, test accuracies of each way by task, each way's setting as held-out images chose it)."""
-    held, chosen = Tasks(method, on_test=False), {}
+    held = Tasks(method, on_test=False)
+    chosen = {}
     for way, settings in candidates(held).items():
         scores = {}
         for setting, make in settings.items() if len(settings) > 1 else ():
@@ -244,7 +245,8 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
 def draw(ratios: Mapping[str, list[float]]) -> None:
     """Draws the share of the single models' accuracy that each way keeps: average over tasks, and spread."""
     groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
-    label, level = "accuracy over the single model's, mean and spread of tasks", (1.0, "equal")
+    label = "accuracy over the single model's, mean and spread of tasks"
+    level = (1.0, "equal")
     plots.dots(command.out_folder() / "tasks.png", groups, titles.shared_body(ratios), label, level)
 
 

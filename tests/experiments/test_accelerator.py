@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from run_binary import ROOT, refused
+from run_binary import ROOT
 
 from experiments.shared import timing
 
@@ -80,17 +80,3 @@ def test_what_fails_or_has_no_time_is_a_line_and_the_rest_is_measured():
     assert rows["large"]["failed"] == "out of memory"
     assert rows["new"]["failed"] == "NotImplementedError: no such kernel"
     assert timing.measured(makes, time.monotonic() - 1, 0.01)[0] == {"name": "first", "failed": "no time left"}
-
-
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--size=XL", "flags: expected --size of Ti, S, B, L; got XL"),
-        ("--batch_size=0", "flags: expected --batch_size of 1 or more; got 0"),
-        ("--only=tunk", "flags: expected --only of agreement, peak, steps, private, solver, models, trunk; got tunk"),
-    ],
-)
-def test_wrong_flags_are_one_line(tmp_path, flag, message):
-    err = refused("bench accelerator", flag, f"--out={tmp_path}/out")
-    assert err.strip().splitlines()[-1].startswith(message)
-    assert not (tmp_path / "out").exists()

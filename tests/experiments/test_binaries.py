@@ -69,38 +69,6 @@ def test_finetune_runs_every_method_and_subset_on_a_folder(tmp_path, tiny, flags
 
 
 @pytest.mark.slow
-def test_quickstart_shows_a_removal_that_is_exact(tmp_path, tiny):
-    line, _ = run(
-        "quickstart", tiny, "--epochs=4", "--shards=3", f"--cache_dir={tmp_path}/cache", f"--out={tmp_path}/out"
-    )
-    result = json.loads(line)
-    assert result["removal_is_exact"]
-    assert set(result["accuracy"]) == {"FC", "NLFT-1", "TAFT-1", "one shard", "3 added", "2 left"}
-    assert (tmp_path / "out/quickstart.png").exists()
-
-
-@pytest.mark.long
-def test_table1_chooses_on_validation_and_does_not_repeat_itself(tmp_path, tiny):
-    photographs(tmp_path / "photos")
-    flags = [
-        tiny,
-        f"--dataset=folder:{tmp_path}/photos",
-        *("--blocks=1", "--seed=0,1", "--epochs=3", "--search_epochs=2", "--nosearch_anchor"),
-        f"--cache_dir={tmp_path}/cache",
-        f"--out={tmp_path}/out",
-    ]
-    first, _ = run("paper table1", *flags)
-    runs = (tmp_path / "out/runs.jsonl").read_text()
-    assert len(runs.splitlines()) == 3 * (2 + 2)
-    assert run("paper table1", *flags)[0] == first
-    assert (tmp_path / "out/runs.jsonl").read_text() == runs
-    cell = json.loads(first)["photos"]["TAFT-1"]
-    assert cell["mean"] == pytest.approx(np.mean(cell["accuracies"]))
-    assert (tmp_path / "out/table1.md").read_text().startswith("| data set | FC | NLFT-1 | TAFT-1 |")
-    assert (tmp_path / "out/table1.png").exists()
-
-
-@pytest.mark.slow
 def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     photographs(tmp_path / "pets")
     photographs(tmp_path / "cars", classes=("van", "bus", "cab"))
@@ -132,7 +100,7 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     assert own["tasks"]["pets"]["lda"] >= 0.75
     assert own["normalised"] == {}
     _, error = run("tasks", *flags[:1], "--dataset=digits", f"--out={tmp_path}/one", code=1)
-    assert error.strip().endswith("tasks: expected two data sets or more in --dataset; got 1.")
+    assert error.strip().endswith("tasks: --dataset must be two data sets or more; got 1")
 
 
 @pytest.mark.long
@@ -146,8 +114,7 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
     store, to = tmp_path / "stores/photos-taft-class-3-factors-seed0-named", f"--to={tmp_path}/export"
     assert [Store(store).provenance(name).classes for name in Store(store)] == [(name,) for name in names]
     _, error = run("store", "export", f"--store={store}", to, tiny, code=1)
-    expected = "expected --head for components with heads of their own; got none. Pass one of the components, or union."
-    assert error.strip().endswith(expected)
+    assert error.strip().endswith("--head must be one of the components, or union; got none")
     run("store", "export", f"--store={store}", to, tiny, "--head=union", "--merge=inputs", "--merge_penalty=1e-3")
     pretrained, dw = load_export(tmp_path / "export")
     predict = tangent(pretrained, output="tangent")
@@ -156,7 +123,7 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
     assert "Accuracy\n\nNot measured" in (tmp_path / "export/README.md").read_text()
     own = f"--dataset=folder:{photos}"
     _, error = run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1", own, code=1)
-    assert "store: expected --dataset with the classes bee; got those of photos." in error
+    assert "store: --dataset must have the classes bee; got those of photos" in error
     again = ["--head=union", "--merge=inputs", "--merge_penalty=1e-3", own, f"--cache_dir={tmp_path}/cache"]
     run("store", "export", f"--store={store}", f"--to={tmp_path}/measured", tiny, *again)
     said = json.loads((tmp_path / "measured/provenance.json").read_text())
@@ -164,26 +131,6 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
     assert f"photos, test images: {row['taft_inputs']:.4g}" in (tmp_path / "measured/README.md").read_text()
     run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1")
     assert load_export(tmp_path / "own")[0].model.classes == 1
-
-
-@pytest.mark.long
-def test_bench_writes_every_row_and_its_ratios(tmp_path):
-    line, _ = run("bench step", "--size=Ti", "--batch_size=1", "--blocks=1", "--repeats=2", f"--out={tmp_path}")
-    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
-    assert {row["operation"] for row in rows} >= {"plain forward", "TAFT-1 forward", "TAFT-1 step", "NLFT-1 step"}
-    by_name = {row["operation"]: row for row in rows}
-    # the class query: compiled FLOPs of a step on the last block, against jax.jvp of the full block
-    assert by_name["TAFT-1 step, full block by jvp"]["gflop"] > 20 * by_name["TAFT-1 step"]["gflop"]
-    assert all(row["seconds"] > 0 and row["memory_mib"] > 0 for row in rows)
-    assert json.loads(line)["ratios"]["full_block_step_over_class_query_step"] > 1
-    assert (tmp_path / "roofline.png").exists()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("model", "builtin"), [("vit", "builtin"), ("resnet", "builtin-resnet")])
-def test_pretrain_writes_a_model_that_loads(tmp_path, model, builtin):
-    run("pretrain", f"--network={model}", "--images=64", "--epochs=1", f"--out={tmp_path}")
-    assert load(tmp_path / f"{model}_builtin.safetensors").model == load(builtin).model
 
 
 def damaged(root, harm):
@@ -212,16 +159,16 @@ def damaged(root, harm):
     return [*flags, f"--cache_dir={root}/cache", f"--out={root}/out"]
 
 
-CLEAR = {
-    "text": "train/cat/1.png must be a picture (JPEG, PNG, BMP, WebP, GIF, PPM, TIFF, AVIF or HEIC); it is of no known",
-    "class only in test": "open_dataset: expected a training image of every class of photos; got none of eel.",
-    "one class": "open_dataset: expected at least two classes in photos; got 1.",
-    "nan": "load: expected norm/bias finite; got NaN or infinity",
-    "truncated": "load: expected a whole safetensors file; got",
-    "wrong model": "load: expected B/16 with width 768; got width 96",
-    "missing weights": "load: expected weights: builtin, builtin-resnet, random:L/16",
-    "too many blocks": "make_subset: expected blocks in 0..6, a whole number; got 9.",
-    "stray word": "finetune: expected flags only; got word.",
+CLEAR = {  # the harm: words of the sentence that names it
+    "text": ("train/cat/1.png", "picture"),
+    "class only in test": ("training image", "eel"),
+    "one class": ("two classes", "photos"),
+    "nan": ("norm/bias", "finite"),
+    "truncated": ("w.safetensors", "whole safetensors file"),
+    "wrong model": ("B/16", "96"),
+    "missing weights": ("nowhere.safetensors",),
+    "too many blocks": ("blocks", "0..6", "9"),
+    "stray word": ("flags", "word"),
 }
 
 
@@ -230,7 +177,8 @@ CLEAR = {
 def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, harm):
     stderr = refused("finetune", *damaged(tmp_path, harm))
     complaint = stderr.strip().splitlines()[-1]
-    assert complaint.startswith(CLEAR[harm]), stderr
+    assert complaint.startswith("finetune: "), stderr
+    assert all(word in complaint for word in CLEAR[harm]), stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -239,14 +187,6 @@ def test_unreadable_images_are_skipped_and_counted_where_asked(tmp_path, tiny):
     line, stderr = run("finetune", tiny, *damaged(tmp_path, "text"), "--skip_unreadable", "--epochs=2")
     assert json.loads(line)["skipped"] == 1
     assert "train inputs: skipped 1 unreadable of 4 images" in stderr
-
-
-@pytest.mark.slow
-def test_an_unknown_flag_is_refused():
-    _, stderr = run("finetune", "--blokcs=1", code=1)  # as a user sees it, in a process of its own
-    assert "Unknown command line flag 'blokcs'. Did you mean: blocks" in stderr
-    assert "Traceback" not in stderr
-    assert refused("finetune", "--blokcs=1") == stderr
 
 
 @pytest.mark.long
@@ -273,7 +213,7 @@ def added(root):
 
 
 @pytest.mark.long
-def test_compose_forget_and_influence_share_what_they_train(sharded):
+def test_compose_repeated_trains_nothing(sharded):
     root, flags = sharded
     line, _ = run("compose", *flags, "--shards=3", "--method=taft,soup", f"--out={root}/compose")
     trained = added(root)
@@ -288,20 +228,6 @@ def test_compose_forget_and_influence_share_what_they_train(sharded):
     again, _ = run("compose", *flags, "--shards=3", "--method=taft,soup", f"--out={root}/compose")
     assert json.loads(again) == result
     assert added(root) == trained  # all of them came from the stores
-    line, _ = run("removal forget", *flags, "--shards=3", "--repeats=3", "--shadows=2", f"--out={root}/forget")
-    result = json.loads(line)
-    assert {name: added(root)[name] for name in trained} == trained
-    assert result["curve"]["removed"] == [0, 1, 2]
-    assert result["inference_passes"] == {"taft": 1, "sisa": 3}
-    assert result["removal"] == {"removed": 1, "bitwise": True, "receipt_verified": True}
-    assert result["membership"].keys() == {"confidence", "likelihood ratio"}
-    assert result["retraining"]["speedup"] > 1
-    line, _ = run("influence effects", *flags, "--shards=3", "--repeats=3", f"--out={root}/influence")
-    result = json.loads(line)
-    assert len(result["without"]) == 3
-    assert result["movement"][0] > result["movement"][-1] > 0
-    for name in ("forget/forget.png", "forget/membership.png", "influence/influence.png"):
-        assert Image.open(root / name).size[0] > 500
 
 
 @pytest.mark.slow
@@ -347,43 +273,3 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))
     line, err = run("store", "verify", where, code=1)
     assert f"{stored.name}: altered" in err
-
-
-@pytest.mark.long
-def test_bench_export_measures_the_program_of_a_store(sharded, tmp_path):
-    _, flags = sharded
-    stores = [flags[0], flags[1], flags[3], f"--store={tmp_path}", f"--out={tmp_path}/out"]
-    run("compose", *stores, "--shards=2", "--method=taft")
-    sizes = ["--format=stablehlo", "--batch_size=1,2", "--repeats=1", f"--out={tmp_path}/bench"]
-    result = json.loads(run("bench export", f"--store={tmp_path}/digits-taft-uniform-2-seed0", *sizes)[0])
-    assert result["stablehlo"]["error"] < 1e-5
-    assert {*result["ours"]["ms"]} == {*result["stablehlo"]["ms"]} == {"1", "2"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["list", "--store=/nowhere"], "store: expected a store; got /nowhere"),
-        (["forget"], "store: expected one command of add, merge, list"),
-        ([], "got none"),
-        (["add", "--source=/nowhere", "--store={tmp}"], "store add: expected dw.safetensors in /nowhere"),
-    ],
-)
-def test_wrong_uses_of_the_store_are_one_clear_line(tmp_path, arguments, message):
-    err = refused("store", *(a.format(tmp=tmp_path) for a in arguments))
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.long
-def test_a_large_jobs_phases_follow_from_what_is_measured(tmp_path):
-    flags = ["--quick", "--repeats=1", f"--out={tmp_path}"]
-    result = json.loads(run("bench scale", *flags)[0])
-    measured, table = result["measured"], {row["phase"]: row for row in result["phases"]}
-    assert min(measured.values()) > 0
-    assert abs(table["decode, 96 processes"]["seconds"] * measured["images_a_core"] * 96 / 1e6 - 1) < 1e-6
-    waiting = table["the same, one thread that waits"]
-    assert waiting["seconds"] == pytest.approx(waiting["bytes"] / min(measured["write_one_thread"], 5e9))
-    assert [component["images"] for component in result["components"]] == [1000, 2000]
-    assert table["trunk"]["dollars"] == pytest.approx(table["trunk"]["seconds"] / 150)
-    assert "TAFT-1, 30 epochs streamed" in (tmp_path / "scale.md").read_text()

@@ -120,13 +120,13 @@ def test_digits_keep_their_pixels_and_a_row_of_another_digit_is_refused(tmp_path
     stored = [np.asarray(Image.open(io.BytesIO(image.content))) for image in recipes.handwriting(tmp_path, chosen)]
     np.testing.assert_array_equal(stored, PIXELS[::-1])
     put_digits(tmp_path, label=5)
-    with pytest.raises(InputError, match="data: expected the digit 4 in row 60000 of MNIST; got another"):
+    with pytest.raises(InputError, match="row 60000 of MNIST must be the digit 4; it is another"):
         [*recipes.handwriting(tmp_path, chosen)]
 
 
 def test_a_file_that_the_archive_lacks_is_named(tmp_path):
     put_textures(tmp_path)
-    with pytest.raises(InputError, match=r"data: expected the file banded_0007\.jpg of the archive; got none at"):
+    with pytest.raises(InputError, match=r"the archive must have the file banded_0007\.jpg; there is none at"):
         [*recipes.textures(tmp_path, {"banded": {"test": "7"}})]
 
 
@@ -150,7 +150,7 @@ def test_a_zip_shares_bytes_or_pixels_or_names_and_other_images_are_refused(tmp_
     assert recipes.agreement(recipe_of(content), exchanged, tmp_path)[0] == "names"
     assert recipes.agreement(recipe_of(content, pixels=""), encoded_otherwise, tmp_path)[0] == "names"
     for other in (images[::-1][:1], [images[0]._replace(split="train"), images[1]]):
-        with pytest.raises(InputError, match="expected the classes, splits and images of the tables; got others in"):
+        with pytest.raises(InputError, match="must have the classes, splits and images of the tables; it has"):
             recipes.agreement(recipe_of(content), recipes.as_zip(other), tmp_path)
     with pytest.raises(InputError, match="a zip of images with their manifest"):
         recipes.agreement(recipe_of(content), content[:40], tmp_path)
@@ -168,4 +168,4 @@ def test_the_zips_at_hand_are_those_of_the_fingerprints(shared):
 
 def test_the_command_says_what_to_unpack(tmp_path):
     _, said = run("data", "mnist10", f"--to={tmp_path}/none.zip", code=1)
-    assert said.strip().splitlines()[-1].startswith("data: expected --source=FOLDER, or a zip to check; got no ")
+    assert said.strip().splitlines()[-1].startswith("data: --source=FOLDER must be given, or --to a zip to check")

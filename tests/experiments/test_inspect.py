@@ -317,14 +317,14 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--store=/nowhere"], "inspect: expected a store; got /nowhere, which is none."),
-        (["--examples=/nowhere"], "inspect: expected a file or a folder in --examples; got /nowhere"),
-        (["--examples={tmp}"], "inspect: expected images in {tmp}; got none"),
+        (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is none"),
+        (["--examples=/nowhere"], "--examples must be a file or a folder; /nowhere does not exist"),
+        (["--examples={tmp}"], "--examples must be a folder with images; {tmp} has none"),
         (["--examples={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
-        (["--examples={tmp}/ids", "--owner=ann"], "inspect: expected --examples or --owner; got both"),
-        (["--rehearse"], "inspect: expected --examples or --owner with --rehearse; got neither"),
-        (["--owner=nobody"], "plan_removal: expected an owner of"),
-        (["--dataset=folder:{photos}"], "inspect: expected the classes of a component in folder:"),
+        (["--examples={tmp}/ids", "--owner=ann"], "--examples or --owner must be given; got both"),
+        (["--rehearse"], "--rehearse needs --examples or --owner; got neither"),
+        (["--owner=nobody"], "owner"),
+        (["--dataset=folder:{photos}"], "--dataset must have the classes of a component; folder:"),
     ],
 )
 def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, normal, tree_normal
 from photos import photographs
-from run_binary import refused, run
+from run_binary import run
 
 from experiments.shared import networks
 from tangent_jax.composition.merge import MERGES
@@ -112,63 +112,12 @@ def test_influence_by_example_is_exact_and_its_page_needs_nothing_else(places, t
     assert (tmp_path / "penalties.png").stat().st_size > 1000
 
 
-@pytest.mark.long
-def test_attribution_is_scored_against_models_without_half_of_the_images(places, tmp_path):
-    settings = ("--models=4", "--resolved=3", "--penalty=0.1", "--epochs=2", "--blocks=0", f"--out={tmp_path}")
-    result = result_of("influence attribution", *places, *settings)
-    assert result["loo_max_error"] < 1e-4
-    assert {*result["scores"]} == {"exact", "Newton", "first order", "EK-FAC", "gradient product"}
-    assert {*result["scores"]["exact"]} == {"optimum", "adam", "non-linear"}
-    assert result["scores"]["exact"]["optimum"] == pytest.approx(1)
-    assert result["scores"]["Newton"]["optimum"] > 0.3
-    assert (tmp_path / "attribution.png").stat().st_size > 1000
-    assert len([*(tmp_path / "parts").iterdir()]) == 3  # what a run that is stopped goes on from
-
-
 @pytest.mark.parametrize("name", networks.WIDTHS)
 def test_the_networks_of_the_protocol_have_their_tangent(x64, name):
     given = networks.network(name, 6, 3, 0)
     x, dw = normal(1, (2, 6, 6, 3)), tree_normal(2, trees.cast(given.w, jnp.float64))
     w = trees.cast(given.w, jnp.float64)
     assert_rel_close(given.model.dual(trees.pair(w, dw), x), linearize(given.model.apply, w)(dw, x))
-
-
-@pytest.mark.long
-def test_influence_by_the_solver_is_that_of_the_kernel_and_a_stopped_run_goes_on(places, tmp_path):
-    settings = ("--by=both", "--blocks=0", "--penalty=0.1", f"--out={tmp_path}")
-    result = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--resolved=2")
-    assert (result["images"], result["penalty"]) == (48, 0.1)
-    assert result["certificate"] <= 1e-3
-    assert max(result["kernel_own"], result["kernel_margin"], result["loo_max_error"]) <= 1e-3
-    assert (tmp_path / "report.html").read_text().count("data:image/jpeg;base64,") > 20
-    lines = json.loads((tmp_path / "result.json").read_text())["examples"]
-    first, second = sorted(tmp_path.glob("parts/*.npz"))
-    written = first.stat().st_mtime_ns
-    second.unlink()
-    again = result_of("influence effects", *places, *settings, "--by=solver", "--certificate=1e-3", "--resolved=0")
-    assert first.stat().st_mtime_ns == written
-    assert second.exists()
-    for name in ("margin", "test_loss_change"):
-        np.testing.assert_allclose(
-            json.loads((tmp_path / "result.json").read_text())["examples"][name], lines[name], atol=1e-3
-        )
-    assert again["loo_max_error"] is None
-    few = result_of("influence effects", *places, *settings, "--certificate=1e-3", "--images=3", "--resolved=0")
-    assert (few["images"], few["certificate"] <= 1e-3) == (3, True)
-    assert len({*tmp_path.glob("parts/*.npz")}) == 3
-
-
-@pytest.mark.long
-def test_removal_by_a_warm_start_ends_where_a_cold_one_does(places, tmp_path):
-    settings = ("--blocks=0", "--removed=1,0.25", "--certificate=0.01", "--shadows=2", "--epochs=1")
-    result = result_of("removal remove", *places, *settings, f"--out={tmp_path}")
-    assert {*result["removed"]} == {"1", "12"}
-    for row in result["removed"].values():
-        assert row["gap"] <= row["bound"]
-        assert row["certificate"] <= 0.01
-    assert result["removed"]["1"]["passes"] <= result["removed"]["1"]["passes_cold"]
-    assert {*result["membership"]["12"]["advantage"]} == {"confidence", "likelihood ratio"}
-    assert result["speedup"] > 0
 
 
 @pytest.mark.long
@@ -179,50 +128,3 @@ def test_merges_stand_beside_the_mean(places, tmp_path):
     assert {"taft", "taft_single", *(f"taft_{how}" for how in MERGES if how != "mean")} == {*row}
     half = result_of("compose", *places, *settings, *folders, "--left=0.4")["shards"]["3"]
     assert half["taft"] == pytest.approx(half["taft_curvature"], abs=0.05)  # of one component
-
-
-def test_probabilities_are_measured_on_both_sets(places, photos, tmp_path):
-    other = photographs(tmp_path / "other", count=3, classes=("a", "b"))
-    settings = ("--blocks=0", "--penalty=0.1", "--models=2", f"--other=folder:{other}")
-    result = result_of("uncertainty", *places, *settings, f"--out={tmp_path / 'out'}")
-    names = {"softmax", "temperature", "ensemble of 2", "Laplace, probit", "Laplace, sampled"}
-    assert {*result["methods"]} == names
-    for row in result["methods"].values():
-        assert 0 <= row["ece"] <= 1
-        assert 0 <= row["auroc"] <= 1
-        assert row["nll"] >= 0
-        assert 0 <= row["brier"] <= 2
-
-
-@pytest.mark.long
-def test_the_table_splits_the_gap(places, tmp_path):
-    data = places[0].replace("--dataset", "--dataset")
-    settings = ("--blocks=1", "--lr=1e-3", "--nosearch_anchor", "--seed=0", "--epochs=1", "--solver=adam,optimum")
-    result = result_of("paper table1", data, places[1], *settings, "--penalty=0.1", "--passes=5", f"--out={tmp_path}")
-    cells = result["set"]
-    gap = result["gaps"]["set"]["1"]
-    assert gap["optimisation"] == cells["TAFT-1"]["mean"] - cells["OPTIMUM-1"]["mean"]
-    assert gap["linearisation"] == cells["OPTIMUM-1"]["mean"] - cells["NLFT-1"]["mean"]
-
-
-WRONG = [
-    (("finetune", "--method=nlft", "--solver=optimum"), "Recipe: expected a tangent model or the head alone"),
-    (("compose", "--method=taft", "--merge=sum"), f"--merge of {', '.join(MERGES)}"),
-    (("influence effects", "--by=kernel", "--penalty=x"), "--penalty as numbers"),
-    (
-        ("influence effects", "--by=kernel", "--by=solver", "--loss=ce"),
-        "square loss with --by=solver; got ce",
-    ),
-    (("store", "remove", "--name=a", "--exact"), "--examples with --retrain or --exact"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_wrong_commands_end_with_one_line(arguments, message, tmp_path):
-    if arguments[0] == "store":
-        Store(tmp_path / "store")
-        arguments = (*arguments, f"--store={tmp_path / 'store'}")
-    elif arguments[0] != "finetune":
-        arguments = (*arguments, f"--store={tmp_path}", "--blocks=0")
-    err = refused(*arguments, *([] if arguments[0] == "store" else [f"--out={tmp_path / 'out'}"]))
-    assert message in err.splitlines()[-1]

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 from helpers import assert_rel_close, normal, predictor
-from photos import photographs
 from run_binary import refused, run
 
 import tangent_jax as tj
@@ -60,47 +59,6 @@ def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():
     assert choose_by_folds("lda", [rows @ rows.T], 5, targets, folds_of(targets)).accuracy > 0.5
 
 
-@pytest.fixture(scope="module")
-def flags(tmp_path_factory, tiny):
-    root = tmp_path_factory.mktemp("rivals")
-    photographs(root / "photos", 15)
-    return [tiny, f"--dataset=folder:{root}/photos", f"--cache_dir={root}/cache", "--batch_size=6"]
-
-
-@pytest.mark.slow
-def test_bench_rivals_searches_measures_and_repeats_nothing(tmp_path, flags):
-    own = [*flags, "--epochs=8", "--search_epochs=1", "--search_images=10", "--lr=1e-5,1e-2", "--local_epochs=1,4"]
-    own += ["--shards=2", "--rounds=2", "--blocks=1", "--seed=0,1", f"--out={tmp_path}"]
-    line, stderr = run("bench rivals", *own)
-    row = json.loads(line)["rivals"]["photos"]
-    assert [*row] == ["nlft 1", "fedavg 1, 2 contributors"]
-    averaged = row["fedavg 1, 2 contributors"]
-    assert (averaged["searched"], averaged["chosen"]["learning_rate"]) == (4, 0.01)
-    assert averaged["tried"]["epochs"] == [1, 4]
-    assert all(len(cell["accuracies"]) == 2 and cell["mean"] > 0.8 for cell in row.values())
-    assert "epoch 8: loss" in stderr
-    assert (tmp_path / "rivals.png").exists()
-    again, stderr = run("bench rivals", *own)
-    assert again == line
-    assert "loss" not in stderr
-
-
-@pytest.mark.slow
-def test_bench_session_chooses_a_share_by_images_in_no_anchor(tmp_path, flags):
-    own = [*flags, "--epochs=10", "--lr=1e-2", "--shares=0,0.3", "--width=16", f"--out={tmp_path}"]
-    line, _ = run("bench session", *own)
-    row = json.loads(line)["session"]["photos"]
-    assert [*row] == ["0", "0.3", "chosen", "shares"]
-    assert "network" in row["0.3"]
-    assert "network" not in row["0"]  # nothing was fine-tuned
-    for method, (share,) in row["shares"].items():
-        assert row["chosen"][method] == row[f"{share:g}"][method]
-        assert row["chosen"][method]["held_out"][0] == max(row[key][method]["held_out"][0] for key in ("0", "0.3"))
-    assert row["0"]["exact"]["held_out"][0] * 21 == pytest.approx(round(row["0"]["exact"]["held_out"][0] * 21))
-    assert run("bench session", *own)[0] == line
-    assert "--shares from 0" in refused("bench session", *flags, "--shares=1", f"--out={tmp_path}")
-
-
 def test_bench_contributors_draws_finished_results(tmp_path):
     def folder(name, result):
         (tmp_path / name).mkdir()
@@ -127,4 +85,4 @@ def test_bench_contributors_draws_finished_results(tmp_path):
     }
     assert (tmp_path / "out/contributors.png").exists()
     refusal = refused("bench contributors", f"--finished=soup={tmp_path}", f"--out={tmp_path}/out")
-    assert refusal.startswith("--finished must be JOB=FOLDER with JOB of compose, rivals, session")
+    assert refusal.startswith("contributors: --finished must be JOB=FOLDER with JOB of compose, rivals, session")

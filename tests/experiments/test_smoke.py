@@ -106,6 +106,15 @@ CASES = {
     ),
     "uncertainty": (("--blocks=0", "--penalty=0.1", "--models=2"), {"accuracy", "methods"}, ["uncertainty.png"]),
 }
+CHECKS = {
+    "bench step": lambda result: result["ratios"]["full_block_step_over_class_query_step"] > 1,
+    "influence attribution": lambda result: result["loo_max_error"] < 1e-4,
+    "influence effects --by=both": lambda result: max(result["kernel_own"], result["kernel_margin"]) <= 1e-3,
+    "quickstart": lambda result: result["removal_is_exact"],
+    "removal forget": lambda result: result["removal"]["bitwise"] and result["removal"]["receipt_verified"],
+    "removal remove": lambda result: all(row["gap"] <= row["bound"] for row in result["removed"].values()),
+}
+"""What must hold of a result, whatever the data."""
 OTHERS = {"bench accelerator", "bench contributors", "data"}
 """Experiments with tests of their own: test_accelerator.py, test_rivals.py, test_data.py."""
 QUICK = {"quickstart", "uncertainty", "removal remove", "influence effects"}
@@ -129,7 +138,7 @@ def places(binary, root, folder):
     weights = [f"{root}/vit.safetensors", *[f"{root}/resnet.safetensors"] * (binary == "paper anchors")]
     values = {"dataset": f"folder:{root}/photos", "weights": ",".join(weights), "cache_dir": root / "cache"}
     values |= {"store": folder / "stores", "out": folder / "out"}
-    if binary in ("bench plan", "bench scale"):  # random weights, and a large network
+    if binary == "bench plan":  # of its own random weights
         del values["weights"]
     _, known = defined(binary)
     return [f"--{name}={value}" for name, value in values.items() if name in known]
@@ -151,6 +160,7 @@ def test_experiment_writes_its_result(case, root, tmp_path):
     line, _ = run(binary, *flags)
     result = json.loads(line)
     assert keys <= result.keys()
+    assert CHECKS.get(case, bool)(result)
     stored = json.loads((tmp_path / "out/result.json").read_text())
     assert {name: stored[name] for name in result} == result
     for name in files:

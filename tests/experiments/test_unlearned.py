@@ -1,13 +1,9 @@
 """Each way of removal leaves the model that its name says, and the attacks tell members of those that keep them."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
-from photos import photographs
-from PIL import Image
-from run_binary import run
 
 from experiments.shared.pool import Pool
 from experiments.shared.removals import Removals, without
@@ -91,26 +87,6 @@ def test_shards_are_dropped_or_trained_again_where_they_held_a_removed_image(rem
 def test_a_model_all_of_whose_shards_are_dropped_has_no_signals(removals):
     every = dataclasses.replace(removals, requests={"all": np.arange(N)})
     assert np.isnan(every.sharded(np.arange(3))["dropped/all"]).all()
-
-
-@pytest.mark.long
-def test_the_binary_sees_what_was_not_removed_and_reads_its_parts_again(tmp_path):
-    photographs(tmp_path / "photos", count=30, classes=("ape", "bee"))
-    few = ("--shadows=6", "--attacked=5", "--known=2", "--removed=10", "--shards=2", "--certificates=1")
-    flags = (f"--dataset=folder:{tmp_path / 'photos'}", "--blocks=0", f"--cache_dir={tmp_path / 'cache'}", *few)
-    line, _ = run("removal unlearned", *flags, f"--out={tmp_path / 'out'}")
-    ways = json.loads(line)["ways"]
-    assert {*ways} == {"nothing", "subtracted", "exact", "never", "composed", "dropped", "retrained"}
-    assert {*ways["exact"]} == {"random", "vulnerable", "canaries", "class", "owner", "stay"}
-    assert ways["nothing"]["canaries"]["auc"] > 0.7 > ways["exact"]["canaries"]["auc"]
-    assert {*ways["nothing"]["stay"]} == {"auc", "tpr_0.1%", "tpr_1%"}
-    result = json.loads((tmp_path / "out/result.json").read_text())
-    assert {*result["certified"]["random"]} == {"1"}
-    for name in ("roc_images", "roc_sets", "auc_one_model", "auc_shards"):
-        assert Image.open(tmp_path / f"out/{name}.png").size[0] > 500
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/parts").iterdir()}
-    assert run("removal unlearned", *flags, f"--out={tmp_path / 'out'}")[0] == line
-    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out/parts").iterdir()}
 
 
 def test_parts_that_are_finished_are_read_again(removals, signals):

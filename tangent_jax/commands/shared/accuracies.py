@@ -50,7 +50,8 @@ class Accuracies:
         count = len(self.store) - len(gone) + len(new)
         if not count:
             return [None] * len(self.tasks)
-        minus, more = map(tj.models.body, old.values()), (tj.models.body(own.dw) for own in new.values())
+        minus = map(tj.models.body, old.values())
+        more = (tj.models.body(own.dw) for own in new.values())
         bodies = mean(self.bodies, minus, more, count)
         return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
 
@@ -62,12 +63,14 @@ class Accuracies:
     def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: New) -> float | None:
         """The accuracy of a task with this body."""
         task = self.tasks[i]
-        own_old, own_new = [n for n in old if n in task.members], [n for n in new if n in task.members]
+        own_old = [n for n in old if n in task.members]
+        own_new = [n for n in new if n in task.members]
         same = all(new[name].provenance.head == self.store.provenance(name).head for name in own_new)
         count = len(task.members) - len(own_old) + len(own_new)
         if not count or not same:
             return None
-        minus, more = (head(old[name]) for name in own_old), (head(new[name].dw) for name in own_new)
+        minus = (head(old[name]) for name in own_old)
+        more = (head(new[name].dw) for name in own_new)
         return tj.evaluate(task.predict, {**bodies, **mean(self.heads[i], minus, more, count)}, task.test)
 
 
@@ -101,7 +104,8 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
     members = defaultdict(list)
     for name, origin in origins.items():
         members[origin.head, origin.classes].append(name)
-    tasks, features = [], {}
+    tasks = []
+    features = {}
     for spec in specs:
         dataset = setup.open_dataset(spec)
         fitting = [names for names in members.values() if fits(origins[names[0]], dataset, spec, specs)]
@@ -122,7 +126,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
 
 def fits(origin: tj.store.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
     """True if a data set is the component's own, or, if its own is not in `specs`, has its classes."""
-    known = {*origin.classes} <= {*dataset.classes} if origin.classes else False
-    known = known or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
+    has_classes = {*origin.classes} <= {*dataset.classes} if origin.classes else False
+    has_classes = has_classes or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
     own = origin.recipe.dataset if origin.recipe else None
-    return known and (own == spec or own not in specs)
+    return has_classes and (own == spec or own not in specs)

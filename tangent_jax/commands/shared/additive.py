@@ -108,16 +108,20 @@ class Additive(Method):
         """
         if self.settings not in setup.CHOICES:
             return setup.settings_of(self.settings), 0
-        trained, title, splits = self, "full", self.dataset.splits
+        trained = self
+        title = "full"
+        splits = self.dataset.splits
         if self.settings == "leave_one_out":
-            data, part = self.train, "train"
+            data = self.train
+            part = "train"
         elif not self.is_held_out and {"validation", "test"} <= {*splits}:
             data = self.map_once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
             part = "validation"
         else:
             title = "settings" + "-twice" * self.is_held_out
             trained = self.held_out()
-            data, part = trained.test, "held out"
+            data = trained.test
+            part = "held out"
         total = trained.of_all(title)
         rows = self.rows_of(data, part)
         with tj.show_progress(f"{self.title}: settings"):
@@ -149,7 +153,8 @@ def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
     method = make_method("taft", "-".join(features.parts), setup.recipe_of(features))
     own: dict[str, Any] = {"title": title, "how": how, "settings": F.settings, "depths": depths, "once": once}
     made = Additive(**vars(method), **own)
-    train, test = made.map_once(made.train, "train"), made.map_once(made.test, "test")
+    train = made.map_once(made.train, "train")
+    test = made.map_once(made.test, "test")
     return dataclasses.replace(made, train=train, test=test)
 
 
@@ -159,7 +164,8 @@ def try_depths() -> dict[int, float]:
     Each of up to SAMPLE training images is scored by the head of all others of the sample, at the likeliest settings.
     Classes with one image in the sample do not take part.
     """
-    dataset, pretrained = setup.open_dataset(F.dataset), setup.pretrained(F.weights)
+    dataset = setup.open_dataset(F.dataset)
+    pretrained = setup.pretrained(F.weights)
     depths = tuple(depth for depth in DEPTHS if depth <= pretrained.model.stages - 2)
     map_ = FeatureSettings(("h", "ntk"), max(depths), F.directions, F.width, F.seed).of(pretrained)
     order = np.random.default_rng([F.seed, 11]).permutation(len(dataset.train))

@@ -9,7 +9,8 @@ from tangent_jax.commands.shared import plots, titles
 
 def summary(audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, confidence: float) -> dict[str, Any]:
     """The bounds as JSON has them; `kept`: True if neither exceeds the claimed epsilon."""
-    bound, count = tj.audit.one_run_bound(audit.scores, audit.coins, claimed, confidence), len(audit.coins)
+    bound = tj.audit.one_run_bound(audit.scores, audit.coins, claimed, confidence)
+    count = len(audit.coins)
     proved = max(bound.epsilon, bound.gaussian_epsilon or 0.0)
     return {
         "canaries": count,
@@ -25,7 +26,8 @@ def summary(audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, confidence: fl
 
 def draw(path: Path, audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, bounds: dict[str, Any]) -> None:
     """Plots mean and standard deviation of the scores of canaries in and out, beside those of the claimed mechanism."""
-    mu, groups = claimed.steps**0.5 / float(claimed.noise_multiplier), {}
+    mu = claimed.steps**0.5 / float(claimed.noise_multiplier)
+    groups = {}
     for side, scores, at in (
         ("in the run", audit.scores[audit.coins], mu / 2),
         ("left out", audit.scores[~audit.coins], -mu / 2),

@@ -70,7 +70,7 @@ def out_at_url() -> Iterator[None]:
         raise InputError(
             f"--out must be a folder that the workers share; got {F.out}. Copy the folder when they have finished"
         )
-    with mirrors.open_mirror("flags, --out", F.out) as mirror:
+    with mirrors.open_mirror("--out", F.out) as mirror:
         print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
         F["out"].value = str(mirror.root)
         MIRRORS.append(mirror)
@@ -188,7 +188,8 @@ def parsed(argv: list[str]) -> list[str]:
     try:
         return parse(argv)
     except flags.Error as error:
-        name, text = Path(argv[0]).stem, " ".join(str(error).replace(" ?", "?").split())
+        name = Path(argv[0]).stem
+        text = " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
     except SystemExit:  # absl has printed the help
         sys.exit(codes.DONE)

@@ -101,9 +101,10 @@ def check_effects() -> None:
                 continue
             given = F[other].value if isinstance(F[other].value, list) else [F[other].value]
             if {*values}.isdisjoint(given):
-                spelled, got = (",".join(map(str, entries)) for entries in (values, given))
+                spelled = ",".join(map(str, values))
+                given_text = ",".join(map(str, given))
                 wanted = f"--{other} of {spelled}" if len(values) > 1 else f"--{other}={spelled}"
-                raise InputError(f"--{name} has an effect only with {wanted}; got --{other}={got}")
+                raise InputError(f"--{name} has an effect only with {wanted}; got --{other}={given_text}")
 
 
 def define(*names: str, table: Mapping[str, partial] = TABLE, **defaults: Any) -> None:

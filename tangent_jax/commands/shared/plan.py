@@ -68,13 +68,17 @@ def plan_of(
     features = features_of(recipe, predict, examples)
     batches = features.batches(recipe.key, batch_size=recipe.batch_size)
     if mechanism is not None:
-        kind, phase = "private", private_phase(recipe, predict, batches, mechanism, mesh)
+        kind = "private"
+        phase = private_phase(recipe, predict, batches, mechanism, mesh)
     elif recipe.solver == "optimum":
-        kind, phase = "optimum", optimum_phase(recipe, predict, features, mesh)
+        kind = "optimum"
+        phase = optimum_phase(recipe, predict, features, mesh)
     else:
-        kind, phase = "fit", fit_phase(recipe, predict, batches, mesh)
+        kind = "fit"
+        phase = fit_phase(recipe, predict, batches, mesh)
     lower = figures_of(features_phase(predict, mesh))["training_peak_bytes"] if predict.subset.stage else 0
-    training, room = figures_of(phase), room_of(mesh)
+    training = figures_of(phase)
+    room = room_of(mesh)
     if mesh.devices.flat[0].platform == "cpu":
         training["training_peak_bytes"] += batches.inputs.nbytes
     peak = max(lower, training["training_peak_bytes"])
@@ -148,7 +152,8 @@ def private_phase(
     recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism, mesh: Mesh
 ) -> Phase:
     """The clipped sum of a chunk of micro-batches, and the step on the noisy mean."""
-    objective, optimizer = recipe.objective(), as_data(tj.privacy.momentum(recipe.learning_rate))
+    objective = recipe.objective()
+    optimizer = as_data(tj.privacy.momentum(recipe.learning_rate))
     state = jax.eval_shape(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))))
     chunk = first_chunk(batches, mesh)
     clip = on_mesh((predict, state.dw, chunk, chunk.present.shape[0], objective, mechanism), mesh)
@@ -170,7 +175,8 @@ def step_with_norms(state: State, *arguments: Any) -> tuple[State, Array]:
 
 def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
     """The gradient, product and factors of a batch of a pass, and the memory kept between passes."""
-    objective, zero = recipe.objective(), jax.eval_shape(lambda: zeros_of(predict))
+    objective = recipe.objective()
+    zero = jax.eval_shape(lambda: zeros_of(predict))
     batches = as_batches(features)
     batches = as_batches(features, passes.pass_batch(predict, zero, batches.inputs))
     part = first_part(predict, first_chunk(batches, mesh))
@@ -178,7 +184,7 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Feature
     held = size_of(kept) * batches.steps
     keeps = held <= passes.room()
     outputs = jax.ShapeDtypeStruct(kept.outputs.shape, kept.outputs.dtype)
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    scalar: Any = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     seen = part._replace(jacobian=kept) if keeps else part
     gradient = on_mesh((passes.Summed(zero, scalar), seen, zero, objective), mesh)
@@ -198,11 +204,14 @@ def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Feature
 
 def figures_of(phase: Phase) -> dict[str, Any]:
     """Compiles the programs of a phase; returns FLOPs and bytes of the first, and the peak, for one device."""
-    costs, besides, began = [], [], time.perf_counter()
+    costs = []
+    besides = []
+    began = time.perf_counter()
     for title, lower in phase.programs.items():
         print(f"compiling the {title}", file=sys.stderr)
         compiled = lower().compile()
-        memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+        memory = compiled.memory_analysis()
+        cost = compiled.cost_analysis()
         besides.append(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
         costs.append([phase.often * cost.get(name, 0.0) for name in ("flops", "bytes accessed")])
     return {
@@ -244,7 +253,8 @@ def first_part(predict: tj.Predictor, chunk: Chunk) -> passes.Part:
     if chunk.order is None:
         inputs, targets, present = map(first_of, (chunk.inputs, chunk.targets, chunk.present))
         return passes.Part(Fresh(predict, inputs, None), targets, present)
-    rows, every = first_of(chunk.order), chunk.targets
+    rows = first_of(chunk.order)
+    every = chunk.targets
     targets = jax.ShapeDtypeStruct(rows.shape + every.shape[1:], every.dtype, sharding=rows.sharding)
     return passes.Part(Fresh(predict, chunk.inputs, rows), targets, first_of(chunk.present))
 

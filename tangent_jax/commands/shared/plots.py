@@ -71,8 +71,8 @@ def short(name: str) -> str:
 
 def shown(name: str) -> str:
     """A name in pictures: "taft" is TAFT (tangent)."""
-    known = EXPLAINED.get(word(name)) if re.fullmatch(r"[a-zA-Z]+(-\d+)?", name) else None
-    return f"{short(name)} ({known})" if known else short(name)
+    explanation = EXPLAINED.get(word(name)) if re.fullmatch(r"[a-zA-Z]+(-\d+)?", name) else None
+    return f"{short(name)} ({explanation})" if explanation else short(name)
 
 
 def number(value: float, spread: float = 0.0) -> str:
@@ -138,14 +138,16 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str, beside: 
     """
     columns = len(panels) if beside else 1 + (len(panels) > 3)
     rows = -(-len(panels) // columns)
-    width, height = WIDTH * max(1.0, 0.85 * columns * beside), 0.8 + (3.2 if rows == 1 else 2.4) * rows
+    width = WIDTH * max(1.0, 0.85 * columns * beside)
+    height = 0.8 + (3.2 if rows == 1 else 2.4) * rows
     figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     drawn = [*zip(panels, grid.flat, strict=False)]
     ends = [draw_panel(axes, panel) for panel, axes in drawn]
     for i, (panel, axes) in enumerate(drawn):
-        below, before = panels[i + columns : i + columns + 1], panels[i - i % columns]
+        below = panels[i + columns : i + columns + 1]
+        before = panels[i - i % columns]
         axes.set_xlabel("" if any(other["xlabel"] == panel["xlabel"] for other in below) else panel["xlabel"])
         axes.set_ylabel("" if before is not panel and before["ylabel"] == panel["ylabel"] else panel["ylabel"])
     figure.draw_without_rendering()  # lays the panels out
@@ -163,18 +165,19 @@ def colour_lines(panel: Mapping[str, Any]) -> dict[str, str]:
 
 def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Draws a panel, and returns the last point of each of its lines."""
-    ends, colour = {}, colour_lines(panel)
+    ends = {}
+    colour = colour_lines(panel)
     for i, (name, line) in enumerate(panel["lines"].items()):
         x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
-        y, known = np.asarray(y, float), np.isfinite(y)
+        y, finite = np.asarray(y, float), np.isfinite(y)
         is_dashed = name in panel.get("dashed", ())
         style: Any = (
-            {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if known.sum() < 60 else ""}
+            {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if finite.sum() < 60 else ""}
         )
-        bars = None if spread is None else np.asarray(spread)[known]
-        axes.errorbar(x[known], y[known], bars, color=colour[name], **style)
-        if known.any():
-            last = np.flatnonzero(known)[-1]
+        bars = None if spread is None else np.asarray(spread)[finite]
+        axes.errorbar(x[finite], y[finite], bars, color=colour[name], **style)
+        if finite.any():
+            last = np.flatnonzero(finite)[-1]
             ends[name] = float(x[last]), float(y[last])
     axes.set_title(panel.get("title", ""))
     if "y" not in panel.get("log", ""):
@@ -205,9 +208,9 @@ def history(path: Path, rows: Sequence[Mapping[str, float]], title: str, count: 
     names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
     # a run resumed with other test images lacks the accuracy of earlier epochs
     accuracies = {name.split("_")[0]: [row.get(name, float("nan")) for row in rows] for name in names}
-    known = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
-    column = next(name for name in known if name in rows[0])
-    losses: dict[str, Any] = {"lines": {known[column]: [row[column] for row in rows]}, "ylabel": known[column]}
+    columns = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
+    column = next(name for name in columns if name in rows[0])
+    losses: dict[str, Any] = {"lines": {columns[column]: [row[column] for row in rows]}, "ylabel": columns[column]}
     if "certificate" in rows[0]:
         bounds = [row.get("certificate", float("nan")) for row in rows]
         estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]

@@ -47,7 +47,8 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     """Describes plan, cost and copies of examples on stderr; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
-        gone, left = len(holding.rows), holding.left
+        gone = len(holding.rows)
+        left = holding.left
         seconds = holding.seconds.get(how, 0.0)
         way = how if left else "drop"
         described.append({"component": name, "how": way, "asked": gone, "left": left, "seconds": round(seconds, 1)})

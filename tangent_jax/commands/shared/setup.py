@@ -118,7 +118,8 @@ def removed_images() -> set[str]:
     """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
     if "store" not in F or not F.store or urls.is_url(F.store):
         return set()
-    root, hashes = path_of("store"), set[str]()
+    root = path_of("store")
+    hashes = set[str]()
     for marker in sorted(path for depth in ("", "*/") for path in root.glob(f"{depth}store.json")):
         try:
             hashes |= tj.Store(marker.parent).state.forgotten

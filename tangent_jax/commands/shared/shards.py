@@ -81,8 +81,9 @@ class Method:
 
     def divide(self, count: int) -> dict[str, np.ndarray]:
         """The rows of each shard by its name; empty shards are left out, with a line on stderr."""
-        if self.division.is_by_owner:
-            divided = tj.shards.by_owner([name for _, name in self.train.examples], self.division.owners)
+        owners = self.division.owners if self.division.is_by_owner else None
+        if owners is not None:
+            divided = tj.shards.by_owner([name for _, name in self.train.examples], owners)
         else:
             parts = self.present(*self.division.divide(count, self.listed))
             divided = {f"shard {s:0{len(str(count - 1))}}": rows for s, rows in enumerate(parts)}
@@ -141,7 +142,8 @@ class Method:
         self, rows: dict[str, np.ndarray], title: str | None, features: tj.Features | None = None
     ) -> list[tj.Fitted]:
         """Trains one model for each entry of `rows`, without a store."""
-        data, classes = features or self.train, self.dataset.classes
+        data = features or self.train
+        classes = self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
         if self.recipe.head != "named":
@@ -203,7 +205,8 @@ def division_of_flags() -> Division:
 def list_readable(images: Examples, train: tj.Features) -> tj.Features:
     """The training images without inputs: all but the unreadable; removed ones are among them."""
     pairs = [*zip(images.identifiers(), images.names, strict=True)]
-    in_train, not_removed = {*train.examples}, {*setup.left(images).names}
+    in_train = {*train.examples}
+    not_removed = {*setup.left(images).names}
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
     listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs))
     return listed.take(np.array(rows))

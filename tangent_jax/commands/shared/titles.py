@@ -8,11 +8,11 @@ from tangent_jax.commands.shared.plots import short
 def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs") -> str:
     """The accuracy of a model after its last epoch, pass or step."""
     last = rows[-1]
-    known = [
+    accuracies = [
         f"{images} accuracy {last[key]:.3f} " for images in ("test", "train") if (key := f"{images}_accuracy") in last
     ]
     count, unit = last.get("epoch", last.get("step", last.get("passes"))), "passes" if "passes" in last else unit
-    return f"{name}: {''.join(known[:1])}after {count} {unit}"
+    return f"{name}: {''.join(accuracies[:1])}after {count} {unit}"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
@@ -38,7 +38,8 @@ def proved(what: str, bound: float, gaussian: float | None, claimed: float) -> s
 def shared_body(ratios: Mapping[str, Sequence[float]]) -> str:
     """The way of merging tasks that has most of the single models' accuracy on average, and the one with least."""
     means = {way: sum(values) / len(values) for way, values in ratios.items()}
-    best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    best = max(means, key=means.__getitem__)
+    worst = min(means, key=means.__getitem__)
     count = len(next(iter(ratios.values())))
     text = (
         f"{count} tasks on one body: {best.replace('_', ' ')} has {percent(means[best])} of the single models' accuracy"

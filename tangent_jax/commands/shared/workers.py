@@ -43,7 +43,8 @@ def train_own(worker: tuple[int, int], work: Sequence[Work]) -> None:
             f"N of --worker must be at most {sum(counts)}, the number of groups of shards; got {workers}. Start fewer "
             "workers, or lower --at_once"
         )
-    first, trained = 0, 0
+    first = 0
+    trained = 0
     for part, count in zip(work, counts, strict=True):
         own = {group for group in range(count) if (first + group) % workers == index}
         if own:
