@@ -48,11 +48,11 @@ def make_zip(name: str, folder: Path) -> bytes:
 
 
 def main(name: str) -> None:
-    recipe, path = RECIPES[name], expand_path("data", F.to or f"{name}.zip")
+    recipe, path = RECIPES[name], expand_path(F.to or f"{name}.zip")
     require(not (F.source and path.exists()), "data", "--to of a zip that does not exist yet", path, "Choose another")
     do = f"Unpack {recipe.archive}"
     require(F.source or path.is_file(), "data", "--source=FOLDER, or a zip to check", f"no {path}", do)
-    content = make_zip(name, expand_path("data", F.source)) if F.source else path.read_bytes()
+    content = make_zip(name, expand_path(F.source)) if F.source else path.read_bytes()
     same, counts = agreement(recipe, content, path)
     if F.source:
         write_whole(path, content)

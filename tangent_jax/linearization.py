@@ -34,7 +34,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     """
 
     def f_lin(dw: Tree, *x: Array) -> Dual:
-        trees.check_part("linearize", w, dw)
+        trees.check_part(w, dw)
         do = "It trains nothing: look at the paths by which you filter w"
         require(trees.leaves(dw), "linearize", "dw with a leaf", "none", do)
         return Dual(*jax.jvp(partial(of_part, "linearize", f, w, x), (trees.restrict(w, dw),), (dw,)))
@@ -51,7 +51,7 @@ def jacobian(
     Returns:    (f(w, *x), J, J^T); J keeps the primal's intermediate values (`jax.linearize`).
     Guarantees: <J dw, u> = <dw, J^T u>; J^T u equals `jax.vjp`'s.
     """
-    trees.check_part("jacobian", w, part)
+    trees.check_part(w, part)
     y, forward = jax.linearize(partial(of_part, "jacobian", f, w, x), trees.restrict(w, part))
     transpose = jax.linear_transpose(forward, part)
     return y, forward, lambda u: transpose(u)[0]

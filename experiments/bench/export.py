@@ -33,7 +33,7 @@ define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repea
 def main() -> None:
     formats, sizes = listed("format", ["stablehlo", "onnx"]), numbers("batch_size", int)
     require(min(sizes) > 0, "bench export", "--batch_size above 0", min(sizes))
-    store = tj.Store(expand_path("bench export", F.store))
+    store = tj.Store(expand_path(F.store))
     require(len(store), "bench export", "at least one component", f"none in {store.root}")
     name = next(iter(store))
     predict, dw = tj.store.predictor_of(store.provenance(name), name, F.weights), store.compose()

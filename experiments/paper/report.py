@@ -139,7 +139,7 @@ def given(*names: str) -> tuple[str, ...]:
 def finished() -> dict[str, Path]:
     """The folders of --finished, by job."""
     entries = (entry.partition("=") for entry in F.finished)
-    folders = {name: expand_path("flags, --finished", folder or ".") for name, _, folder in entries}
+    folders = {name: expand_path(folder or ".") for name, _, folder in entries}
     for name, folder in folders.items():
         done = (folder / "result.json").exists()
         require(done, "flags", "--finished=JOB=FOLDER with a result.json in FOLDER", f"{name}={folder}")

@@ -32,7 +32,7 @@ define("store", "trust", "examples", "owner", "owners", "rehearse")
 
 
 def main() -> None:
-    began, path = time.perf_counter(), expand_path("inspect", F.store)
+    began, path = time.perf_counter(), expand_path(F.store)
     do = "Pass --store=DIR; compose and store add make stores"
     require(tj.store.is_store(path), "inspect", "a store", f"{path}, which is none", do)
     request = asked()
@@ -66,7 +66,7 @@ def asked() -> requests.Request | None:
     require(F.examples or F.owner or not F.rehearse, "inspect", "--examples or --owner with --rehearse", "neither")
     if F.owner is not None:
         return requests.Request(owner=Owner(F.owner))
-    return None if F.examples is None else requests.read_request(expand_path("inspect", F.examples))
+    return None if F.examples is None else requests.read_request(expand_path(F.examples))
 
 
 def measured(seen: Inspection) -> Accuracies | None:

@@ -55,13 +55,13 @@ def main(command: str, url: str = "") -> None:
         of = ", ".join(other for other in READ if name in READ[other])
         expected, got = f"--{name} only with {of}", f"it with {command}"
         require(not F[name].present, f"store {command}", expected, got, "Leave it out")
-    path = expand_path("store", F.store)
+    path = expand_path(F.store)
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
     known = command in ("add", "merge", "pull") or tj.store.is_store(path) or inside
     require(known, "store", "a store", f"{path}, which is none", "Pass --store=DIR, or add a component first")
     if command == "merge":
         require(F.source, "store merge", "--source=DIR", "none")
-        other = expand_path("store merge", F.source)
+        other = expand_path(F.source)
         require(tj.store.is_store(other), "store merge", "a store in --source", f"{other}, which is none")
     if command == "add":
         with component_file():  # before a store is made
@@ -81,7 +81,7 @@ def main(command: str, url: str = "") -> None:
 
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store lacks."""
-    return {"added": store.add_all(tj.Store(expand_path("store merge", F.source))), "components": len(store)}
+    return {"added": store.add_all(tj.Store(expand_path(F.source))), "components": len(store)}
 
 
 def status(stores: list[tj.Store]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
     if F.receipt:
-        wrong += store.verify_receipt(expand_path("store verify", F.receipt))
+        wrong += store.verify_receipt(expand_path(F.receipt))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -191,7 +191,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     require(F.to, "store export", "--to=FOLDER", "none")
     require(len(store), "store export", "at least one component", f"none in {store.root}")
     names, at_url = [*store], urls.is_url(F.to)
-    to = F.to if at_url else str(expand_path("store export", F.to).absolute())
+    to = F.to if at_url else str(expand_path(F.to).absolute())
     do = "Pass one of the components, or union"
     fits = F.head in (*names, "union") or (F.head is None and not store.has_own_heads)
     require(fits, "store export", "--head for components with heads of their own", F.head or "none", do)

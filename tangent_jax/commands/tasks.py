@@ -85,7 +85,7 @@ class Tasks:
         do = "Rename one"
         require(len(self.tasks) == len(F.dataset), "tasks", "data sets of different names", F.dataset, do)
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
-        self.store = tj.Store(expand_path("flags, --store", F.store) / title)
+        self.store = tj.Store(expand_path(F.store) / title)
         with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
             settle(self.store, task, with_factors)

@@ -40,7 +40,7 @@ def locate(path: Place, *markers: str) -> Place:
 
 def lines(path: Place) -> list[str]:
     """The lines of a list, without empty lines and comments."""
-    return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
+    return [line for line in read_lines(path) if not line.startswith("#")]
 
 
 def read_mat(path: Place) -> dict[str, Any]:

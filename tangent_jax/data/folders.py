@@ -114,7 +114,7 @@ def open_source(where: str) -> Source:
     manifest = None
     if "manifest.json" in names:
         content = read_member(archive, member_of["manifest.json"])
-        manifest = parse_json("open_dataset", content, f"manifest.json in {path}")
+        manifest = parse_json(content, f"manifest.json in {path}")
     return Source(path, names, folders, make, manifest)
 
 
@@ -156,7 +156,7 @@ def is_below(path: Place, outer: Place) -> bool:
 def walk(root: Place) -> tuple[list[str], list[str]]:
     """(files, folders) below a folder, by sorted relative names; follows links, but not in circles."""
     if isinstance(root, UrlPath):
-        below = [(str(path.relative_to(root)), path.is_file()) for path in root.below() if path != root]
+        below = [(str(path.relative_to(root)), path.is_file()) for path in root.rglob("*")]
         return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file]
     names, folders, seen = [], [], set()
     for where, inner, own in os.walk(root, followlinks=True):
@@ -179,7 +179,7 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
 def folder_manifest(path: Place) -> dict | None:
     """A folder's manifest.json if it has our form, else None: many programs write a file of this name."""
     try:
-        manifest = parse_json("open_dataset", (path / "manifest.json").read_bytes(), path)
+        manifest = parse_json((path / "manifest.json").read_bytes(), path)
     except InputError:
         return None
     return manifest if {"classes", "items"} <= {*manifest} else None
@@ -358,7 +358,7 @@ def read_nth(archive: Archive, members: tuple[str, ...], i: int) -> bytes:
 def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> Dataset:
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
-    manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)
+    manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, where)
     items, classes = manifest.items, manifest.classes
     for name, _, label in items:
         require(name in present, "open_dataset", f"every image of {where}", f"none named {name}")

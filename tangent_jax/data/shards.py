@@ -98,9 +98,9 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     >>> tj.shards.read_owners(table)["1.png"]
     'bob'
     """
-    with passing_copy("read_owners", table) as path:
+    with passing_copy(table) as path:
         require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
-        lines = csv.reader(read_text("read_owners", path).splitlines())
+        lines = csv.reader(read_text(path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
     whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
     require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")

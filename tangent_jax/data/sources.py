@@ -201,7 +201,7 @@ def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoIma
 
 def existing_path(where: str) -> Place:
     """The path of an existing file or folder; InputError for any other."""
-    path = as_place("open_dataset", where)
+    path = as_place(where)
     require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
     return path
 

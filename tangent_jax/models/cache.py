@@ -179,7 +179,7 @@ class CachedRows:
             read = len(journal.entries)
             with contextlib.suppress(InputError):
                 journal.load()
-            new += [convert(Line, entry, "features", path) for entry in journal.entries[read:]]
+            new += [convert(Line, entry, path) for entry in journal.entries[read:]]
         return new
 
     def write(self, chunk: int, values: np.ndarray, skipped: list[int]) -> None:
@@ -195,7 +195,7 @@ class CachedRows:
 
     def journal(self, path: Path) -> Journal:
         """The journal of a process, as read so far."""
-        return self.journals.setdefault(path, Journal("features", path))
+        return self.journals.setdefault(path, Journal(path))
 
     def journal_files(self) -> list[Path]:
         """The journals of all processes."""
@@ -210,7 +210,7 @@ class CachedRows:
         """The content of `finish`, if no file changed since; else None."""
         try:
             content, written = self.complete.read_bytes(), self.complete.stat().st_mtime_ns
-            complete = convert(Complete, parse_json("missing", content, self.complete), "missing", self.complete)
+            complete = convert(Complete, parse_json(content, self.complete), self.complete)
             stamps = self.stamps()
         except (InputError, OSError):
             return None

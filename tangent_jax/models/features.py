@@ -145,7 +145,7 @@ class Cache:
         require(given, "Cache", "a folder at least", "none")
         if self.url is not None:
             return [scratch_of(self.url) / CACHE]
-        folders = [expand_path("Cache", folder).absolute() for folder in given]
+        folders = [expand_path(folder).absolute() for folder in given]
         files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
         require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
         return folders

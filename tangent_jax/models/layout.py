@@ -36,7 +36,7 @@ def read_layout(folder: Path, count: int) -> Layout:
     path = folder / "layout.json"
     if not path.exists():
         return Layout(max(1, count), (".",))
-    layout = convert(Layout, parse_json("read_layout", path.read_bytes(), path), "read_layout", path)
+    layout = convert(Layout, parse_json(path.read_bytes(), path), path)
     require(layout.rows_per_file >= 1 and layout.folders, "read_layout", f"rows and folders in {path}", "none")
     return layout
 

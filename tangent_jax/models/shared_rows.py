@@ -18,7 +18,7 @@ def fetch_rows(url: str | None, folder: Path) -> None:
     """Fetches a URL's rows into a folder without rows; after a kill, the others count as missing."""
     if url is None or holds_rows(folder):
         return
-    remote = Remote("Cache", f"{url}/{folder.name}")
+    remote = Remote(f"{url}/{folder.name}")
     objects = remote.fetch(folder / "objects")
     for name, whole in sorted(remote.files.items(), key=lambda pair: (pair[0] == JOURNAL, pair)):
         if Path(name).name == name and name not in ("lock", "complete"):
@@ -31,7 +31,7 @@ def share_rows(url: str | None, folder: Path) -> None:
     """Copies the rows of a folder to a URL, unless it has them; without a URL it does nothing."""
     if url is None:
         return
-    remote = Remote("Cache", f"{url}/{folder.name}")
+    remote = Remote(f"{url}/{folder.name}")
     if remote.files.get(JOURNAL) == file_fingerprint(folder / JOURNAL):
         return
     names = [path.name for path in folder.iterdir() if path.is_file() and path.name not in ("lock", "complete")]

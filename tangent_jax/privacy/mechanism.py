@@ -195,7 +195,7 @@ class Spent:
     @classmethod
     def from_json(cls, fields: dict[str, Any], function: str = "Spent", where: object = "an account") -> "Spent":
         """The account of JSON fields; InputError naming a wrong field."""
-        return convert(cls, fields, function, where)
+        return convert(cls, fields, where)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
     >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 3  # and marker, journal, HEAD
     True
     """
-    remote = Remote("store push", url)
+    remote = Remote(url)
     with store.using():
         lines = journal_of(store.root)
         check_same(remote, store.identity)
@@ -59,8 +59,8 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     >>> [*tj.Store(folder)]
     ['ann', 'bob']
     """
-    root = expand_path("store pull", root).absolute()
-    remote = Remote("store pull", url)
+    root = expand_path(root).absolute()
+    remote = Remote(url)
     expected, do = f"a store at {url}", "Copy one there: tangent-jax store push URL"
     require({*MARKS} <= {*remote.files}, "store pull", expected, "none", do)
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
@@ -102,7 +102,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():
                 place(objects / whole, path)
-        reader = Journal("store pull", objects / remote.files["journal.jsonl"])
+        reader = Journal(objects / remote.files["journal.jsonl"])
         reader.load()
         for entry in reader.entries[len(lines) :]:
             store.journal.append(entry)

@@ -48,7 +48,7 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
         kernels = {path: (flat[f"input/{path}"], flat[f"signal/{path}"]) for path in layouts}
         blocks = {path.removeprefix("block/"): leaf for path, leaf in flat.items() if path.startswith("block/")}
         count, anchor = flat["weight"].reshape(()), metadata["anchor"]
-        biases = tuple(sorted(convert(dict[str, str], json.loads(metadata["biases"]), "Store.factors", where).items()))
+        biases = tuple(sorted(convert(dict[str, str], json.loads(metadata["biases"]), where).items()))
         sums = {path: flat[f"sum/{path}"] for path, _ in biases}
     except (KeyError, ValueError, TypeError) as error:
         raise refusal("Store.factors", "factors of a component", f"another file in {where}") from error

@@ -105,7 +105,7 @@ def kind_of(origins: Iterable[Provenance]) -> TangentWeights:
     'TangentWeights'
     """
     first = next(iter(origins), None)
-    first = None if first is None else instance("the Provenance of each component", first, Provenance)
+    first = None if first is None else instance("the provenance of a component", first, Provenance)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
 
 

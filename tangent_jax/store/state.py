@@ -67,8 +67,8 @@ def removal_text(store: str, forgotten: Iterable[str]) -> str:
 
 def read_export(names: Any, *said: Any) -> Exported:
     """The export of a journal line; its path is printable text."""
-    names = convert(Hashes, names, "Store", "names of an export in the journal")
-    path, result, seal = convert(tuple[str, str, str], said, "Store", "an export in the journal")
+    names = convert(Hashes, names, "names of an export in the journal")
+    path, result, seal = convert(tuple[str, str, str], said, "an export in the journal")
     return Exported(names, visible(path), result, seal)
 
 
@@ -152,7 +152,7 @@ class State:
             self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
             account = None if part["privacy"] is None else Spent.from_json(part["privacy"], "Store", "the journal")
             hashes, public = (
-                convert(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
+                convert(Hashes, part.get(f, ()), f"{f} of the journal") for f in ("examples", "public")
             )
             self.released.append((account, frozenset(hashes)))
             self.public |= {*public}

@@ -89,7 +89,7 @@ def compose(components: Mapping[str, Tree], coefficients: Mapping[str, float] | 
     [2.0, 4.0]
     """
     if coefficients is not None:
-        instance("coefficients, a dict by name", coefficients, Mapping)
+        instance("coefficients", coefficients, Mapping)
     names = sorted(components if coefficients is None else coefficients)
     expect(names, "a component", "none")
     missing = [name for name in names if name not in components]

@@ -180,7 +180,7 @@ def log_steps(
     >>> len(next(folder.glob("metrics/*/steps.csv")).read_text().splitlines())
     6
     """
-    known, root = ", ".join(WRITERS), expand_path("log_steps", folder)
+    known, root = ", ".join(WRITERS), expand_path(folder)
     for name in writers:
         require(name in WRITERS, "log_steps", f"writers of {known}", name)
         if name in MODULES:

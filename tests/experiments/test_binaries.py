@@ -220,7 +220,7 @@ CLEAR = {
     "truncated": "load: expected a whole safetensors file; got",
     "wrong model": "load: expected B/16 with width 768; got width 96",
     "missing weights": "load: expected weights: builtin, builtin-resnet, random:L/16",
-    "too many blocks": "make_subset: expected blocks in 0..6, a whole number; got 9.",
+    "too many blocks": "blocks must be a whole number in 0..6; got 9.",
     "stray word": "finetune: expected flags only; got word.",
 }
 

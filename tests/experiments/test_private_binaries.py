@@ -246,9 +246,9 @@ def test_bench_private_measures_its_ratios(tmp_path):
 @pytest.mark.parametrize(
     ("binary", "flags", "message"),
     [
-        ("private", ["--epsilon=0"], "expected epsilon > 0, finite; got 0.0"),
+        ("private", ["--epsilon=0"], "epsilon must be a finite number > 0; got 0.0"),
         ("private", ["--delta=0.01"], "expected --delta below 1 / images"),
-        ("private", ["--clip_norm=0"], "expected clip_norm > 0, finite; got 0.0"),
+        ("private", ["--clip_norm=0"], "clip_norm must be a finite number > 0; got 0.0"),
         ("private", ["--canaries=100", "--noise_seed=1"], "expected no --noise_seed beside --canaries; got 1. The"),
         ("private", ["--canaries=900"], "expected --canaries of at most 898 canaries, one for each image; got 900"),
         ("privacy audit", ["--repeats=3"], "expected 4 --repeats or more, without --canaries; got 3"),

@@ -15,7 +15,7 @@ ENTRIES = [{"n": 0, "text": "é\n"}, {"n": 1}, {"n": 2, "more": [1.5, None, {"pr
 
 
 def opened(folder, counted=False):
-    return Journal("Test", folder / "journal.jsonl", counted)
+    return Journal(folder / "journal.jsonl", counted)
 
 
 def loaded(folder, counted=False):

@@ -52,13 +52,13 @@ BAD = [
 def test_a_record_has_the_types_of_its_fields():
     pairs = (("a", "b"), ("c", "d"))
     whole = Outer(("x", "y"), 2.0, None, {"h": 3}, ("z", 1), (Inner(2),), pairs, [None])
-    assert convert(Outer, GOOD, "f", "F") == whole
+    assert convert(Outer, GOOD, "F") == whole
     assert json.loads(json.dumps(plain(whole))) == GOOD | {"kind": None}
-    assert type(convert(float, 3, "f", "F")) is float
+    assert type(convert(float, 3, "F")) is float
 
 
 @pytest.mark.parametrize(("value", "match"), BAD)
 def test_a_field_of_another_type_is_named_in_one_line(value, match):
     with pytest.raises(InputError, match=match) as error:
-        convert(Outer, value, "f", "F")
+        convert(Outer, value, "F")
     assert "\n" not in str(error.value)

@@ -259,7 +259,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
         ({"names": "world"}, "names of a Vision Transformer; got the extra tensor block_0/attention"),
         ({"wrappers": [{"lore": {}}]}, "load: expected wrappers of frozen_head, lora in the metadata of .*; got lore"),
         ({"wrappers": [{"lora": {"rank": 1}}]}, "load: expected the field blocks in lora of the metadata"),
-        ({"wrappers": [{"lora": {"rank": 1, "blocks": 9}}]}, r"LoRA: expected blocks in 1\.\.2, a whole number; got 9"),
+        ({"wrappers": [{"lora": {"rank": 1, "blocks": 9}}]}, r"blocks must be a whole number in 1\.\.2; got 9"),
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "LoRA: expected a model without LoRA"),
         (
             {"wrappers": [{"lora": {"rank": 1, "blocks": 1}}]},
@@ -270,7 +270,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
 def test_a_description_that_is_wrong_is_one_clear_line(tmp_path, changes, match):
     path = tmp_path / "m.safetensors"
     save(path, pretrained())
-    tensors, metadata = read_tensors("test", path)
+    tensors, metadata = read_tensors(path)
     described = {**json.loads(metadata[METADATA]), **changes}
     content = encode({name: np.array(value) for name, value in tensors.items()}, {METADATA: json.dumps(described)})
     path.write_bytes(content)

@@ -373,7 +373,7 @@ def test_weights_in_several_files_come_from_a_url(tmp_path, monkeypatch):
     monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
     (tmp_path / "local").mkdir()
     for path in sharded(tmp_path / "local").iterdir():
-        urls.write("test", f"memory://sharded/{path.name}", path.read_bytes())
+        urls.write(f"memory://sharded/{path.name}", path.read_bytes())
     assert_rel_close(load("memory://sharded").w, model()[1])
 
 

@@ -92,7 +92,7 @@ def read_request(path: Path) -> Request:
     if images:
         files = {content_identifier(image.read_bytes()): image for image in images}
         return Request(tuple(files), files)
-    asked = read_lines("inspect", path)
+    asked = read_lines(path)
     require(asked, "inspect", f"identifiers or names of images in {path}, one a line", "none")
     return Request(tuple(dict.fromkeys(asked)))
 

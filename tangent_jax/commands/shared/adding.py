@@ -16,7 +16,7 @@ from tangent_jax.remote import urls
 def component_file() -> Iterator[Path]:
     """Yields the file of the component in --source, or a copy of it of a URL; InputError where there is none."""
     names = ("dw.safetensors", "factors.safetensors")
-    with urls.passing_copy("store add", F.source or "out/finetune", names) as folder:
+    with urls.passing_copy(F.source or "out/finetune", names) as folder:
         path = folder / "dw.safetensors"
         require(path.exists(), "store add", f"dw.safetensors in {folder}", "no such file", "Run finetune with --out")
         yield path

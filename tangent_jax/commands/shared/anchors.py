@@ -70,7 +70,7 @@ def check_flags(recipe: tj.Recipe) -> None:
     if not F.save_anchor.endswith(".safetensors"):
         raise InputError(f"--save_anchor must be a file that ends in .safetensors; got {F.save_anchor}")
     if not urls.is_url(F.save_anchor):
-        folder = expand_path("flags, --save_anchor", F.save_anchor).absolute().parent
+        folder = expand_path(F.save_anchor).absolute().parent
         if not folder.is_dir():
             raise InputError(f"--save_anchor must be a file in a folder that exists; {folder} does not")
 

@@ -43,7 +43,7 @@ PEER = re.compile(
 
 def out_folder() -> Path:
     """The folder of --out, created if it does not exist."""
-    out = expand_path("flags, --out", flags.FLAGS.out)
+    out = expand_path(flags.FLAGS.out)
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
@@ -66,7 +66,7 @@ def out_at_url() -> Iterator[None]:
         return
     farmed = "worker" in F and (F.worker or F.farm)
     require(not farmed, "flags", "--out in a folder that the workers share", F.out, "Copy it when they have finished")
-    with mirrors.open_mirror("flags, --out", F.out) as mirror:
+    with mirrors.open_mirror(F.out) as mirror:
         print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
         F["out"].value = str(mirror.root)
         MIRRORS.append(mirror)
@@ -123,7 +123,7 @@ def run(
                 signal.signal(number, stop)
             with out_at_url():
                 if "out" in flags.FLAGS:
-                    check_out(expand_path("flags, --out", flags.FLAGS.out).absolute())
+                    check_out(expand_path(flags.FLAGS.out).absolute())
                 with jobs.asked_for():
                     main(*given)
             check_stop()
@@ -153,7 +153,7 @@ def check_given(name: str, given: list[str], commands: Collection[str], of_url: 
     good = good and (not takes_url or urls.is_url(given[1]))
     require(good, name, expected, " ".join(given) or "none")
     if "store" in flags.FLAGS and flags.FLAGS.store:
-        expand_path("flags, --store", flags.FLAGS.store)
+        expand_path(flags.FLAGS.store)
 
 
 def in_one_line(error: Exception, is_job: bool) -> str | None:

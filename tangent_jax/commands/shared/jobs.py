@@ -29,7 +29,7 @@ def keep_programs(folder: str) -> None:
 
     Raises: OSError if the folder cannot be written; JAX would only warn, at each program.
     """
-    path = expand_path("flags, --compilation_cache", folder).absolute()
+    path = expand_path(folder).absolute()
     path.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path).close()
     jax.config.update("jax_compilation_cache_dir", str(path))

@@ -31,9 +31,9 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 def read_asked(flag: str, file: str) -> list[str]:
     """The identifiers or names in the file of a flag."""
-    with urls.passing_copy(f"flags, --{flag}", file) as path:
+    with urls.passing_copy(file) as path:
         require(path.exists(), f"flags, --{flag}", "a file of identifiers or names", f"{path}, which does not exist")
-        asked = read_lines(f"flags, --{flag}", path)
+        asked = read_lines(path)
     require(asked, f"flags, --{flag}", f"identifiers or names in {path}, one a line", "none")
     return asked
 

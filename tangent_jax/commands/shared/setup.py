@@ -121,7 +121,7 @@ def removed_images() -> set[str]:
     """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
     if "store" not in F or not F.store or urls.is_url(F.store):
         return set()
-    root, hashes = expand_path("flags, --store", F.store), set[str]()
+    root, hashes = expand_path(F.store), set[str]()
     for marker in sorted(path for depth in ("", "*/") for path in root.glob(f"{depth}store.json")):
         try:
             hashes |= tj.Store(marker.parent).state.forgotten

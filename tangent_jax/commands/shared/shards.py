@@ -116,7 +116,7 @@ class Method:
         words = [self.dataset.name, self.name, F.sharding, *[title] * bool(title), f"seed{F.seed}"]
         words += ["held_out"] * self.is_held_out + ["named"] * (self.recipe.head == "named")
         words += ["without_anchor_images"] * ("leave_out_anchor_images" in F and F.leave_out_anchor_images)
-        return expand_path("flags, --store", F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        return expand_path(F.store) / re.sub(r"[^\w.-]+", "_", "-".join(words))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
