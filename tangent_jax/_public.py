@@ -1,20 +1,20 @@
-"""The public names of tangent_jax, imported at their first use: about forty, and eight namespaces."""
+"""The public names of tangent_jax, imported at their first use: about forty, and ten namespaces."""
 
-from tangent_jax import audit, exports, losses, metrics, models, privacy, solver, store
+from tangent_jax import audit, exports, features, losses, metrics, models, pretrained, privacy, solver, store
 from tangent_jax._version import __version__
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import shards
 from tangent_jax.data.arrays import examples
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.folder import export
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.progress import show_progress
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.functions import model_of
-from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.protocol import Model
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.optimum import solve
@@ -25,6 +25,7 @@ from tangent_jax.store.store import Store
 from tangent_jax.store.sums import compose
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import evaluate, outputs
+from tangent_jax.train.features import Features
 from tangent_jax.train.fit import fit
 from tangent_jax.train.fit_many import fit_many
 from tangent_jax.train.log import log_steps
@@ -52,6 +53,8 @@ __all__ = [
     "examples",
     "export",
     "exports",
+    "extract",
+    "features",
     "fit",
     "fit_many",
     "fit_private",
@@ -69,6 +72,7 @@ __all__ = [
     "nonlinear",
     "open_dataset",
     "outputs",
+    "pretrained",
     "privacy",
     "project",
     "save",

@@ -21,8 +21,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.serving import flat, serve
+from tangent_jax.features.filling import run_size, run_trunk
 from tangent_jax.linear.jacobian import Fresh, keep
-from tangent_jax.models.filling import run_size, run_trunk
 from tangent_jax.models.predict import Predictor
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism

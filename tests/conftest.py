@@ -34,10 +34,10 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from tangent_jax.models.anchor import Pretrained  # noqa: E402
-from tangent_jax.models.load import save  # noqa: E402
 from tangent_jax.models.protocol import initial_weights  # noqa: E402
 from tangent_jax.models.vit.config import ViTConfig  # noqa: E402
 from tangent_jax.models.vit.model import VisionTransformer  # noqa: E402
+from tangent_jax.pretrained.load import save  # noqa: E402
 
 MAPS = Path("/proc/self/maps")
 

@@ -71,7 +71,7 @@ class Demo:
 
     def features(self, count, seed):
         """Their `tj.Features`, in memory: removals erase what lies in a folder."""
-        features = self.predict.features(self.examples(count, seed), tj.Cache(self.folder()))
+        features = tj.extract(self.predict, self.examples(count, seed), tj.Cache(self.folder()))
         return dataclasses.replace(features, inputs=np.array(features.inputs), folder=None)
 
     @cached_property

@@ -22,10 +22,11 @@ from recovered import recovered_noise
 
 import tangent_jax as tj
 from tangent_jax.audit.audit import run_openly
+from tangent_jax.core import placement
 from tangent_jax.data.sources import Examples
-from tangent_jax.io import job, placement
+from tangent_jax.features.extract import features
+from tangent_jax.io import hosts, job
 from tangent_jax.io.progress import request_stop
-from tangent_jax.models.features import features
 from tangent_jax.privacy import units
 from tangent_jax.train import checkpoints as train_checkpoints
 from tangent_jax.train.batches import Batches
@@ -113,7 +114,7 @@ def slowly(folder):
     mechanism, log = tj.make_mechanism(3.0, 1e-5, 60), (folder / "steps").open("a")
 
     def write(row, dw):
-        if placement.is_writer():
+        if hosts.is_writer():
             print(row["step"], file=log, flush=True)
         time.sleep(0.02)
 
@@ -148,7 +149,7 @@ def stopped(folder):
 
         with suppress(KeyboardInterrupt):
             tj.fit(linear, batches(size=26), on_step=on_step, **run)
-        (saved,) = placement.from_writer(partial(checkpoints, folder / name))
+        (saved,) = hosts.from_writer(partial(checkpoints, folder / name))
         yield f"{name}: epochs saved", np.array(len(json.loads(saved)["history"]))
         yield f"{name}: went on", host(tj.fit(linear, batches(size=26), **run).dw) - host(whole.dw)
 
@@ -232,7 +233,7 @@ def main():
         began = time.perf_counter()
         results.update(parts[name]())
         print(f"{name} {time.perf_counter() - began:.1f} s", file=sys.stderr)
-    name = "results" if placement.is_writer() else f"results-{jax.process_index()}"
+    name = "results" if hosts.is_writer() else f"results-{jax.process_index()}"
     np.savez(folder / f"{name}.npz", **results)
 
 

@@ -80,11 +80,11 @@ COLLECTION, CONTRIBUTOR, FIXED_POINT = (
 )
 FOLD = "examples/engines/fold.py"
 TENSORS, IN_TENSORS, LONG = "tangent_jax/io/tensors.py", "tests/io/test_tensors.py", "tests/store/test_long.py"
-FILLING, FILLED = "tangent_jax/models/filling.py", "tests/models/test_filling.py"
+FILLING, FILLED = "tangent_jax/features/filling.py", "tests/models/test_filling.py"
 DISCRETE, CHACHA = "tangent_jax/privacy/discrete.py", "tangent_jax/privacy/chacha.py"
 NOISE_ON_GRID = "tests/privacy/test_discrete.py"
 ACCOUNT, ACCOUNTING = "tangent_jax/privacy/accounting.py", "tests/privacy/test_accounting.py"
-CACHE, FEATURES = "tangent_jax/models/cache.py", "tests/models/test_features.py"
+CACHE, FEATURES = "tangent_jax/features/cache.py", "tests/models/test_features.py"
 JOURNAL, JOURNALS = "tangent_jax/io/journal.py", "tests/io/test_journal.py"
 WORKERS_FILE = "tangent_jax/data/workers.py"
 IDENTIFIERS, TARS, HUGGING, COLUMNS = (
@@ -92,7 +92,7 @@ IDENTIFIERS, TARS, HUGGING, COLUMNS = (
 )
 INDEX, LAYOUTS = "tests/data/test_identifiers.py", "tests/data/test_layouts.py"
 KINDS, STATISTICS = "tangent_jax/store/kinds.py", "tangent_jax/solver/statistics.py"
-NTK, MAPPED = "tangent_jax/models/ntk.py", "tangent_jax/models/mapped.py"
+NTK, MAPPED = "tangent_jax/models/ntk.py", "tangent_jax/solver/mapped.py"
 OF_KINDS, SOLVED_SUMS = "tests/store/test_kinds.py", "tests/solver/test_statistics.py"
 LISTED = "tests/data/test_tars.py"
 REMOVE, ERASURE = "tangent_jax/store/removal.py", "tangent_jax/store/erasure.py"
@@ -168,7 +168,7 @@ MUTATIONS = [
     M(SESSION, "decode_session", "text == seal_fields(fields)", "True", f"{OF_SESSIONS}::{ALTERED}"),
     M(SESSION, "decode_session", 'fields.pop("body", None) == body', 'fields.pop("body", None)',
       f"{OF_SESSIONS}::{ALTERED}"),
-    M("tangent_jax/models/load.py", "encode_model", "np.asarray(leaf, np.float32)", "leaf",
+    M("tangent_jax/pretrained/load.py", "encode_model", "np.asarray(leaf, np.float32)", "leaf",
       f"{OF_SESSIONS}::test_weights_in_half_precision_keep_their_session"),
     M("tangent_jax/models/anchor.py", "Pretrained.with_body", "self.w.items()", "w.items()",
       f"{OF_SESSIONS}::test_an_anchor_s_file_has_w_plus_dw_the_head_and_the_model_of_its_source"),
@@ -236,7 +236,7 @@ MUTATIONS = [
     M(UNITS, "as_units", "expect(count <= size,", "expect(True,", f"{OWNERS}::test_wrong_owners_are_one_clear_line"),
     M(UNITS, "as_units", "[batches.rows]", "[: len(batches.rows)]",
       f"{OWNERS}::test_features_know_whose_they_are_and_make_room_for_the_largest_owner"),
-    M("tangent_jax/models/features.py", "Features.take", "tuple(self.owners[i] for i in rows)", "self.owners[: len(rows)]",
+    M("tangent_jax/features/extract.py", "Features.take", "tuple(self.owners[i] for i in rows)", "self.owners[: len(rows)]",
       f"{OWNERS}::test_features_know_whose_they_are_and_make_room_for_the_largest_owner"),
     M("tangent_jax/privacy/norms.py", "squared_norms",
       "(units, -1, leaf.s.shape[-1]).sum(1)",
@@ -462,9 +462,9 @@ MUTATIONS = [
       "history.measure is not None and history.measure == checkpoint.measure",
       "True",
       f"{IDENTITY}::test_what_is_measured_decides_no_step_and_is_kept_only_where_it_says_its_name"),
-    M("tangent_jax/models/features.py", "trunk_key", ", traced, read", ", read",
+    M("tangent_jax/features/extract.py", "trunk_key", ", traced, read", ", read",
       "tests/models/test_features.py::test_a_model_whose_code_or_any_field_changed_gets_new_rows"),
-    M("tangent_jax/models/features.py", "trunk_key", "str(stored_dtype), traced, read)", "str(stored_dtype), traced)",
+    M("tangent_jax/features/extract.py", "trunk_key", "str(stored_dtype), traced, read)", "str(stored_dtype), traced)",
       "tests/models/test_features.py::test_the_key_follows_what_decides_the_rows"),
     # Losses, and examples that see each other
     M("tangent_jax/train/objective.py", "alone", "jax.vmap(of_one)", "function",
@@ -483,7 +483,7 @@ MUTATIONS = [
       f"{IDENTITY}::test_a_program_over_two_axes_is_the_same_in_another_process"),
     M("tangent_jax/train/batches.py", "Batches.pad", "(0, padding), constant_values=filler)", "(0, padding))",
       "tests/train/test_fit.py::test_what_is_not_asked_for_is_no_padding_either"),
-    M("tangent_jax/models/features.py", "features.source", 'settings, traced=here.partition("-")[0]', "settings",
+    M("tangent_jax/features/extract.py", "features.source", 'settings, traced=here.partition("-")[0]', "settings",
       "tests/models/test_features.py::test_code_that_changes_in_one_process_gets_new_rows"),
     M("tangent_jax/privacy/norms.py", "clipped_sum_closed_form", "Objective(loss).losses", "loss",
       f"{CLIPPING}::test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity"),
@@ -593,7 +593,7 @@ MUTATIONS = [
       "tests/test_commands.py::test_a_signal_while_a_command_is_imported_is_one_line"),
     M("tangent_jax/__init__.py", "", "if TYPE_CHECKING", "from tangent_jax import _public\n\nif TYPE_CHECKING",
       "tests/test_commands.py::test_help_has_a_line_for_each_command_and_imports_no_jax"),
-    M("tangent_jax/models/features.py", "Features.hold_out", "self.take(np.flatnonzero(~held))", "self",
+    M("tangent_jax/features/extract.py", "Features.hold_out", "self.take(np.flatnonzero(~held))", "self",
       "tests/models/test_features.py::test_what_is_held_out_of_train_is_not_in_it"),
     M(IDENTIFIERS, "file_state", "st_mtime_ns} {state.st_ctime_ns}", "st_mtime_ns}",
       f"{INDEX}::test_a_file_that_is_replaced_and_looks_as_before_is_read_again"),
@@ -610,7 +610,7 @@ MUTATIONS = [
       f"{INDEX}::test_only_so_many_bytes_are_held"),
     M("tangent_jax/data/sources.py", "Examples.take", '"_identifiers" in vars(self)', "False",
       f"{INDEX}::test_an_image_is_read_once_to_be_identified_and_decoded"),
-    M("tangent_jax/models/features.py", "read_inputs", "read_identified()", "read",
+    M("tangent_jax/features/extract.py", "read_inputs", "read_identified()", "read",
       "tests/models/test_features.py::test_an_image_that_was_altered_since_it_was_identified_gives_no_row"),
     M(TARS, "read_headers", "content.read(BLOCK) != bytes(BLOCK)", "False",
       f"{LISTED}::test_tars_that_are_not_whole_are_refused"),
@@ -667,11 +667,11 @@ MUTATIONS = [
       f"{RULES}::test_closed_form_equals_jvp_in_f64"),
     M("tangent_jax/rules/class_query.py", "turned_scores", 'scale(q, dq, key["bias"])', "",
       f"{RULES}::test_closed_form_equals_jvp_in_f64"),
-    M("tangent_jax/models/vit/weights.py", "check_stated",
+    M("tangent_jax/pretrained/vit/weights.py", "check_stated",
       'expect(good, f"{said} in config.json"',
       'expect(True, f"{said} in config.json"',
       f"{MODERN}::test_a_config_that_contradicts_the_tensors_is_refused_by_its_field"),
-    M("tangent_jax/models/vit/weights.py", "FAMILY", 'sizes=("positions", "width"', 'sizes=("width"',
+    M("tangent_jax/pretrained/vit/weights.py", "FAMILY", 'sizes=("positions", "width"', 'sizes=("width"',
       f"{MODERN}::test_a_rotary_model_s_weights_are_not_a_plain_model_s"),
     M("tangent_jax/models/vit/model.py", "VisionTransformer.settings",
       "name not in LATER or value != defaults[name]",
@@ -700,9 +700,9 @@ MUTATIONS = [
     M("tangent_jax/rules/activations.py", "softmax", "jnp.sum(a * ds, -1, keepdims=True)", "0",
       "tests/rules/test_rules.py"),
     M("tangent_jax/rules/norms.py", "standardize", "jnp.mean(dx, -1, keepdims=True)", "0", "tests/rules/test_rules.py"),
-    M("tangent_jax/models/load.py", "encode_model", "settings, of_images,", "settings, Preprocessing(),",
+    M("tangent_jax/pretrained/load.py", "encode_model", "settings, of_images,", "settings, Preprocessing(),",
       f"{FAMILY}::test_what_export_writes_reads_back_without_being_told_the_model"),
-    M("tangent_jax/models/load.py", "encode_model", "again == model", "True",
+    M("tangent_jax/pretrained/load.py", "encode_model", "again == model", "True",
       f"{FAMILY}::test_what_would_not_read_back_is_not_written"),
     M("tangent_jax/models/parametrize.py", "unwrap", "*inner, {name: own}", "",
       f"{FAMILY}::test_what_save_writes_reads_back"),
@@ -757,7 +757,7 @@ MUTATIONS = [
       f"{REMOVAL}::test_what_was_composed_or_exported_stays_spent_when_it_is_removed"),
     M("tangent_jax/store/apart.py", "fill", "rows=placement.from_writer(lambda: shards.rows_left(store))", "rows=shards.rows",
       f"{REMOVAL}::test_composing_after_a_removal_does_not_bring_removed_images_back"),
-    M("tangent_jax/models/cache.py", "write_at", "file.write(content)", "pass",
+    M("tangent_jax/features/cache.py", "write_at", "file.write(content)", "pass",
       f"{REMOVAL}::test_no_file_holds_a_removed_images_rows_and_the_others_stay"),
     M(CACHE, "CachedRows.journal_files", 'sorted(self.folder.glob("journal*.jsonl"))', "[self.own_journal]",
       f"{FEATURES}::test_each_process_has_a_journal_and_reads_those_of_all"),
@@ -1142,7 +1142,7 @@ MUTATIONS = [
       f"{PAPER}::test_other_images_or_weights_under_the_same_names_run_a_command_again"),
     M("experiments/paper/report.py", "result_of", '.get("identity") == own', '.get("identity")',
       f"{PAPER}::test_the_report_runs_a_command_once_and_says_what_was_not_run"),
-    M("tangent_jax/models/cache.py", "CachedRows.is_sized", '"""True if the', '"""Whether the',
+    M("tangent_jax/features/cache.py", "CachedRows.is_sized", '"""True if the', '"""Whether the',
       f"{WORDS}::test_no_docstring_begins_with_a_question_word"),
     M("tangent_jax/train/log.py", "Csv.__init__", '(row["step"]) <= done', '(row["step"]) <= done + 1',
       f"{LOG}::test_a_run_that_is_stopped_twice_goes_on_in_the_same_rows"),
@@ -1362,9 +1362,9 @@ MUTATIONS = [
       "if isinstance(inputs, Arrays):\n        if stage == 0:\n            return inputs.check(x)\n    elif x.dtype",
       "if x.dtype",
       f"{FUNCTIONS}::test_uint8_ids_are_no_images"),
-    M("tangent_jax/models/features.py", "read_inputs.checked", 'dtype.kind == "f"', "True",
+    M("tangent_jax/features/extract.py", "read_inputs.checked", 'dtype.kind == "f"', "True",
       f"{FUNCTIONS}::test_uint8_ids_are_no_images"),
-    M("tangent_jax/models/features.py", "Features.held_out", "if is_class else rank", "",
+    M("tangent_jax/features/extract.py", "Features.held_out", "if is_class else rank", "",
       f"{FUNCTIONS}::test_it_is_solved_without_factors_to_the_optimum_of_the_kernel"),
     M("tangent_jax/models/predict.py", "Predictor.closed_form",
       "require(dual is not None, function,",
@@ -1698,7 +1698,7 @@ MUTATIONS = [
       f"{FOREIGN}::test_no_link_in_a_store_is_followed_or_written_through"),
     M("tangent_jax/store/disk.py", "Disk.__init__", "self.reload()", "self.settle()",
       f"{FOREIGN}::test_reading_a_store_writes_nothing"),
-    M("tangent_jax/models/layout.py", "check_together",
+    M("tangent_jax/features/layout.py", "check_together",
       "alike = len(of) == 1 or [*map(resolve, said)] == [*map(resolve, of)]",
       "alike = True",
       f"{FOREIGN}::test_a_foreign_cache_leads_to_no_other_folder"),
@@ -1726,9 +1726,9 @@ MUTATIONS = [
       f"{AUDIT}::test_scores_that_are_no_finite_numbers_prove_nothing"),
     M("tangent_jax/store/merge.py", "Merger.__init__", 'if how == "fisher" else dict(total.biases)', "",
       f"{MERGE}::test_heads_that_are_optima_merge_to_the_optimum_of_all_data"),
-    M("tangent_jax/models/vit/stated.py", "of_timm", "bool(args) or key_of(file.shapes) == own.key", "True",
+    M("tangent_jax/pretrained/vit/stated.py", "of_timm", "bool(args) or key_of(file.shapes) == own.key", "True",
       "tests/models/test_weights.py::test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes"),
-    M("tangent_jax/models/architectures.py", "check_understood",
+    M("tangent_jax/pretrained/architectures.py", "check_understood",
       "if not is_off and not is_without_effect(name):",
       "if False:",
       "tests/models/test_weights.py::test_what_config_json_says_of_the_network_is_built_or_refused"),
@@ -1888,7 +1888,7 @@ MUTATIONS = [
     M(SBATCH, "", '"${command[@]}" &', '"${command[@]}"', STOPPED_JOBS),
     M("tangent_jax/privacy/train.py", "show_steps", "len(run.history) < spent.steps_paid", "False", LOST_STEPS),
     M("tangent_jax/commands/private.py", "warn", "fitted.steps < spent.steps_paid", "False", LOST_STEPS),
-    M("tangent_jax/models/features.py", "features", "share_rows(cache.url, folder) if placement.is_writer()",
+    M("tangent_jax/features/extract.py", "features", "share_rows(cache.url, folder) if placement.is_writer()",
       "share_rows(cache.url, folder) if is_keeper", URL_JOB),
     M("tangent_jax/commands/shared/command.py", "in_one_line", "PEER.search(str(error)) if is_job else None", "None", IN_ONE_LINE),
     # Owners of statistics
@@ -1921,7 +1921,7 @@ MUTATIONS = [
       f"{URLS}::test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere[memory]"),
     M("tangent_jax/remote/url_paths.py", "UrlPath.check_size", "got == size", "True",
       f"{URL_DATA}::test_what_changes_after_it_was_listed_is_told"),
-    M("tangent_jax/models/shared_rows.py", "fetch_rows", "url is None or holds_rows(folder)", "True",
+    M("tangent_jax/features/shared_rows.py", "fetch_rows", "url is None or holds_rows(folder)", "True",
       f"{URL_MODELS}::test_features_are_computed_once_for_all_machines"),
     M("tangent_jax/exports/folder.py", "export_to_url", "path.name == SAID", "path.name != SAID",
       f"{URL_MODELS}::test_an_export_that_is_stopped_is_none_and_is_written_again"),

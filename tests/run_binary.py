@@ -25,7 +25,7 @@ from absl.testing import flagsaver
 
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import EFFECTS
-from tangent_jax.io import placement
+from tangent_jax.core import placement
 
 ROOT = Path(__file__).resolve().parents[1]
 REMEMBER = ("tangent_jax.commands", "tangent_jax.io.progress", "experiments")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tangent_jax.models.load import load
+from tangent_jax.pretrained.load import load
 
 FIXTURES = np.load(Path(__file__).with_name("models") / "fixtures.npz")
 MODERN = [name.removeprefix("modern ") for name in FIXTURES if name.startswith("modern ")]

@@ -69,7 +69,7 @@ def one_process(recipe, cache, count=COUNT):
     dataset = tj.open_dataset("digits")
     parts = tj.shards.uniform(len(dataset.train), PARTS, seed=0)[:count]
     predict = recipe.predictor(CLASSES)
-    features = predict.features(dataset.train.take(np.concatenate(parts)), tj.Cache(cache))
+    features = tj.extract(predict, dataset.train.take(np.concatenate(parts)), tj.Cache(cache))
     ends = np.cumsum([len(part) for part in parts])
     rows = {name: np.arange(end - len(part), end) for name, part, end in zip(NAMES, parts, ends, strict=True)}
     return predict, Shards(predict, features, recipe, rows, CLASSES)
@@ -220,7 +220,7 @@ def test_accuracy_is_by_the_names_of_classes(ten, cache, monkeypatch):
     _, _, _, nine = ten
     total, map_ = nine.store.statistics(), nine.predict
     dataset = tj.open_dataset("digits")
-    test = map_.features(dataset.test, tj.Cache(cache))
+    test = tj.extract(map_, dataset.test, tj.Cache(cache))
     want = tj.evaluate(map_, total.of_classes(CLASSES).solve(), test)
     assert want > 0.5
     for classes in (CLASSES, ("!", *CLASSES), CLASSES[::-1]):  # a class that the test set lacks, another order
@@ -652,7 +652,7 @@ def test_a_flower_run_has_the_bits_of_one_process_and_goes_on_after_a_removal(su
     assert [*said["left_out"]] == ["contributor 0", "contributor 1"]
     dataset = tj.open_dataset("digits")
     map_ = LDA.predictor(CLASSES)
-    features = map_.features(dataset.train, tj.Cache(cache))
+    features = tj.extract(map_, dataset.train, tj.Cache(cache))
     shards = dict(zip(said["names"], tj.shards.uniform(len(features), 4, seed=0), strict=True))
 
     def alone(*numbers):

@@ -35,8 +35,8 @@ from tangent_jax.io.files import fingerprint
 from tangent_jax.io.journal import Journal
 from tangent_jax.io.records import seal_fields
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.frozen_head import read_frozen_head
-from tangent_jax.models.load import FAMILIES, load
+from tangent_jax.pretrained.frozen_head import read_frozen_head
+from tangent_jax.pretrained.load import FAMILIES, load
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import encode_component, read_component, read_metadata

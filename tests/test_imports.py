@@ -14,7 +14,7 @@ from run_binary import output_of
 
 import tangent_jax
 from experiments.shared.names import deep_imports
-from tangent_jax.models.load import FAMILIES
+from tangent_jax.pretrained.load import FAMILIES
 
 ROOT = Path(tangent_jax.__file__).parent
 ORDER = [
@@ -159,7 +159,7 @@ def test_nothing_but_the_list_knows_a_family():
     named = {family.name for family in FAMILIES} | {family.model.__name__ for family in FAMILIES}
     own = tuple(f"tangent_jax.models.{family.name}" for family in FAMILIES)
     for name, path in MODULES.items():
-        if name.startswith(own) or name in ("tangent_jax.models.__init__", "tangent_jax.models.load"):
+        if name.startswith(own) or name in ("tangent_jax.models.__init__", "tangent_jax.pretrained.load"):
             continue
         assert not [target for target in imports(path) if target.startswith(own)], name
         texts = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)}

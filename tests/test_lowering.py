@@ -21,7 +21,7 @@ from jax import export
 import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.linear import cg
-from tangent_jax.models.load import FAMILIES
+from tangent_jax.pretrained.load import FAMILIES
 from tangent_jax.programs import private_step, solver_pass, train_steps, train_steps_many
 from tangent_jax.programs import trunk as program_of_trunk
 from tangent_jax.rules import attention, cudnn

@@ -60,7 +60,7 @@ class Parts:
         """The statistics of the training examples of one shard."""
         dataset, map_ = tj.open_dataset(self.dataset), self.map()
         rows = tj.shards.uniform(len(dataset.train), self.shards, seed=0)[self.names.index(name)]
-        return make_statistics(map_, map_.features(dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes)
+        return make_statistics(map_, tj.extract(map_, dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes)
 
     def zero(self) -> Accumulator:
         """No examples."""
@@ -87,7 +87,7 @@ class Parts:
         """The test accuracy of the head of the sum."""
         dataset, map_ = tj.open_dataset(self.dataset), self.map()
         head = total.of_classes(dataset.classes).solve()
-        return tj.evaluate(map_, head, map_.features(dataset.test, tj.Cache(self.cache)))
+        return tj.evaluate(map_, head, tj.extract(map_, dataset.test, tj.Cache(self.cache)))
 
 
 @dataclasses.dataclass(frozen=True)

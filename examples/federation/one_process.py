@@ -34,7 +34,7 @@ def main(out: str, cache: str) -> int:
     recipe, dataset = settings.recipe(), tj.open_dataset(settings.dataset)
     began = time.perf_counter()
     predict = recipe.predictor(dataset.classes)
-    train = predict.features(dataset.train, tj.Cache(cache))
+    train = tj.extract(predict, dataset.train, tj.Cache(cache))
     rows = dict(zip(names, tj.shards.uniform(len(train), len(names), seed=0), strict=True))
     shards = Shards(predict, train, recipe, rows, dataset.classes, at_once=1)
     with tempfile.TemporaryDirectory() as folder:

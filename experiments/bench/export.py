@@ -66,7 +66,7 @@ def images_of(origin: tj.store.Provenance, count: int, predict: tj.Predictor) ->
     with tj.show_progress("images"):
         examples = test.take(np.arange(min(count, len(test.labels))))
         anchor = tj.Pretrained(predict.model, predict.w, "")
-        inputs = tj.nonlinear(anchor, kind="everything").features(examples).inputs
+        inputs = tj.extract(tj.nonlinear(anchor, kind="everything"), examples).inputs
     return np.resize(np.asarray(inputs), (count, *inputs.shape[1:]))
 
 

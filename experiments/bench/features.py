@@ -27,8 +27,8 @@ from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, numbers
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
-from tangent_jax.models import FeatureMap, feature_map, rows_by_depth
-from tangent_jax.solver import BALANCES, SHRINKAGES, fitted_beta
+from tangent_jax.models import FeatureMap, feature_map
+from tangent_jax.solver import BALANCES, SHRINKAGES, fitted_beta, rows_by_depth
 
 define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], only=["h+ntk"], out="out/bench_features")
 define(feature_blocks=["1"], directions=["1"], width=["4096"], repeats=5, seconds=120.0)

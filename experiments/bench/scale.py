@@ -27,10 +27,11 @@ from PIL import Image
 import tangent_jax as tj
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F, define
+from tangent_jax.core import placement
 from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
-from tangent_jax.io import placement
+from tangent_jax.features import CachedRows
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.models import CachedRows, initial_weights
+from tangent_jax.models import initial_weights
 from tangent_jax.programs import train_steps, trunk
 
 define(out="out/bench_scale")

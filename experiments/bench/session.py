@@ -33,7 +33,8 @@ from tangent_jax.core.checks import require
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
-from tangent_jax.models import FeatureSettings, rows_of
+from tangent_jax.models import FeatureSettings
+from tangent_jax.solver import rows_of
 
 define(
     *MODEL, *CACHED, *TRAINING, "lr", "blocks", "feature_blocks", "directions", "width", seed=["0"], dataset=["digits"]

@@ -22,7 +22,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import command, plots, setup, titles
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, define, listed, numbers
 from tangent_jax.data import Dataset
-from tangent_jax.models import FeatureMap, map_once, rows_of
+from tangent_jax.models import FeatureMap
+from tangent_jax.solver import map_once, rows_of
 
 define(*MODEL, *CACHED, "delta", "public", "held_out", "clip_norm", "noise", dataset=["digits"], out="out/statistics")
 define(epsilon=["1", "3", "8"], seed=["0", "1", "2"], only=["h"], blocks=["1"], width=["256"])

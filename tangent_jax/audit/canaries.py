@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import expect, instance, require, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts, Rows
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import make_private, write_whole
 from tangent_jax.io.records import read_sealed, seal_fields
 from tangent_jax.train.batches import Batches, as_batches
@@ -98,7 +99,7 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
         require(len(content.coins) == count, "fit_audited", f"{count} coins in {path}", len(content.coins), do)
         return np.array([coin == "1" for coin in content.coins])
 
-    return placement.from_writer(read)
+    return hosts.from_writer(read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Released:
 
     def __call__(self, row: Row, dw: Tree) -> Mapping[str, float] | None:
         flat = placement.on_host(ravel_pytree(dw)[0])
-        placement.in_writer(lambda: write_whole(make_private(self.folder) / self.path(row).name, flat.tobytes(), True))
+        hosts.in_writer(lambda: write_whole(make_private(self.folder) / self.path(row).name, flat.tobytes(), True))
         return self.then(row, dw) if self.then else None
 
     @property
@@ -132,4 +133,4 @@ class Released:
             return np.frombuffer(path.read_bytes(), flat.dtype)
 
         for row in rows:
-            yield unravel(jnp.asarray(placement.from_writer(partial(read, self.path(row)))))
+            yield unravel(jnp.asarray(hosts.from_writer(partial(read, self.path(row)))))

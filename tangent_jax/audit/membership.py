@@ -16,8 +16,8 @@ from scipy.special import log_softmax
 from tangent_jax.audit.attacks import calibrate
 from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.notation import Tree
-from tangent_jax.models.features import Features
 from tangent_jax.train.evaluate import outputs
+from tangent_jax.train.features import Features
 from tangent_jax.train.metrics import auc
 from tangent_jax.train.targets import Predict, check_indices
 

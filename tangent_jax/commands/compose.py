@@ -44,8 +44,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import require
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
-from tangent_jax.models import MappedOnce
+from tangent_jax.io import hosts
+from tangent_jax.solver import MappedOnce
 
 PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(
@@ -129,7 +129,7 @@ def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, flo
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
     text = command.markdown(["shards", *columns], lines)
     (command.out_folder() / "compose.md").write_text(text)
-    print(text, file=None if placement.is_writer() else sys.stderr)
+    print(text, file=None if hosts.is_writer() else sys.stderr)
 
 
 def composed(

@@ -226,7 +226,7 @@ def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[
     dataset = tj.open_dataset(F.dataset)
     same = dataset.classes == classes
     require(same, "store", f"--dataset with the classes {', '.join(classes)[:60]}", f"those of {dataset.name}")
-    test = predict.features(left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
+    test = tj.extract(predict, left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
     accuracy = tj.evaluate(predict, dw, test)
     print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
     return {dataset.name: accuracy}

@@ -41,8 +41,7 @@ from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core.checks import require
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path
-from tangent_jax.models import map_once, rows_of
-from tangent_jax.solver import choose_settings, make_statistics
+from tangent_jax.solver import choose_settings, make_statistics, map_once, rows_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")

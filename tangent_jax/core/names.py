@@ -8,9 +8,12 @@ form (`data/owners.py`): letter case makes no difference to them.
 
 import posixpath
 import unicodedata
+from collections.abc import Sequence
 from urllib.parse import unquote
 
-from tangent_jax.core.checks import visible
+import numpy as np
+
+from tangent_jax.core.checks import InputError, visible
 
 
 def normal_name(name: str) -> str:
@@ -38,3 +41,12 @@ def other_spellings(name: str) -> tuple[str, ...]:
     written = (plain, plain.replace("\\", "/"), unquote(plain))
     forms = (normal_name(posixpath.normpath(text)) for text in written if text)
     return tuple(form for form in dict.fromkeys(forms) if form != normal_name(name) and "\\" not in form)
+
+
+def columns(classes: Sequence[str], chosen: Sequence[str]) -> np.ndarray:
+    """The place of each of the chosen classes among all classes; InputError for an unknown class."""
+    index = {name: i for i, name in enumerate(classes)}
+    missing = [name for name in chosen if name not in index]
+    if missing:
+        raise InputError(f"classes must be among the {len(classes)} given; got {len(missing)} others, {missing[:3]}")
+    return np.array([index[name] for name in chosen], np.int64)

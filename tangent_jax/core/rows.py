@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.io import placement
+from tangent_jax.core import placement
 
 
 class Rows:

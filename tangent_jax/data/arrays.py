@@ -11,7 +11,7 @@ from tangent_jax.data.sources import Examples
 
 
 def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
-    """Examples from the rows of `x`, "n ...", and their targets, as `Predictor.features` takes them.
+    """Examples from the rows of `x`, "n ...", and their targets, as `tj.extract` takes them.
 
     Args:       x: an array or memory map of whole numbers or floats; targets: class indices "n", or arrays "n ...";
                 names: of the rows, None for "row 0" and so on.

@@ -26,12 +26,12 @@ from tangent_jax.core.checks import InputError, expect
 from tangent_jax.exports.loading import loading
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.features import input_dtype
-from tangent_jax.models.load import EMBEDDED, load
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import input_dtype
 from tangent_jax.models.session import FirstSession
+from tangent_jax.pretrained.load import EMBEDDED, load
 from tangent_jax.privacy.mechanism import PrivacyCost
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import statement

@@ -38,12 +38,12 @@ from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, wri
 from tangent_jax.io.records import convert, parse_json
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.files import assemble
-from tangent_jax.models.load import METADATA, encode_model, read
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
+from tangent_jax.pretrained.files import assemble
+from tangent_jax.pretrained.load import METADATA, encode_model, read
 from tangent_jax.remote import urls
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import EXPORTED, partial_of

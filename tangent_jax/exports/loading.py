@@ -2,10 +2,10 @@
 
 from dataclasses import asdict
 
-from tangent_jax.models.features import input_dtype
-from tangent_jax.models.load import family_of
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import input_dtype
+from tangent_jax.pretrained.load import family_of
 
 LOADING = {
     "safetensors": """import numpy as np
@@ -20,7 +20,7 @@ import tangent_jax as tj
 pretrained, head = tj.exports.load_export(".")
 predict = tj.models.FeatureSettings({settings}).of(pretrained)
 images = tj.examples(np.zeros({shape}, np.{dtype}), np.zeros(1, int))
-outputs = tj.outputs(predict, head, predict.features(images))""",
+outputs = tj.outputs(predict, head, tj.extract(predict, images))""",
     "program": """import runpy
 
 import numpy as np

@@ -27,10 +27,10 @@ from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.records import parse_json, short
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.load import title_of
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.pretrained.load import title_of
 from tangent_jax.remote import urls
 
 PREFIX, CONFIG, TENSORS = "base_model.model.", "adapter_config.json", "adapter_model.safetensors"

@@ -33,12 +33,11 @@ from tangent_jax.core.checks import InputError, expect, refusal
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
+from tangent_jax.features.filling import run_trunk
 from tangent_jax.io.files import file_fingerprint, write_whole
 from tangent_jax.io.tensors import encode
-from tangent_jax.models.features import input_dtype
-from tangent_jax.models.filling import run_trunk
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.protocol import Model
+from tangent_jax.models.protocol import Model, input_dtype
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 ALIKE = 1e-4  # relative L2: rounding in f32 gives 1e-6, a wrongly converted node 1

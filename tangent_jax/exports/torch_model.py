@@ -10,9 +10,9 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import require
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import write_whole
-from tangent_jax.models.load import FAMILIES, encode_model, family_of, title_of
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.predict import Predictor
+from tangent_jax.pretrained.load import FAMILIES, encode_model, family_of, title_of
 
 MODULE = "tangent_torch.py"
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import jax
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.io import placement, progress
+from tangent_jax.io import progress
 
 START_SECONDS = 300  # seconds that the processes of a job wait for each other
 

@@ -1,10 +1,8 @@
 """Models, the trained subsets of their leaves, and predictors of their outputs."""
 
 from tangent_jax.core.preprocessing import Preprocessing
-from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
-from tangent_jax.models.heads import body, classes_in, of_classes, restrict, widen
-from tangent_jax.models.mapped import MappedOnce, map_once, rows_by_depth, rows_of
+from tangent_jax.models.frozen_head import FrozenHead
+from tangent_jax.models.heads import body, restrict, widen
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings, feature_map, score_rows
 from tangent_jax.models.predict import LINEARIZATIONS, OUTPUTS
 from tangent_jax.models.protocol import Arrays, initial_weights
@@ -21,12 +19,10 @@ __all__ = [
     "LINEARIZATIONS",
     "OUTPUTS",
     "Arrays",
-    "CachedRows",
     "FeatureMap",
     "FeatureSettings",
     "FirstSession",
     "FrozenHead",
-    "MappedOnce",
     "Paid",
     "Preprocessing",
     "ResNet",
@@ -37,16 +33,10 @@ __all__ = [
     "ViTConfig",
     "VisionTransformer",
     "body",
-    "classes_in",
     "feature_map",
     "initial_weights",
     "make_subset",
-    "map_once",
-    "of_classes",
-    "read_frozen_head",
     "restrict",
-    "rows_by_depth",
-    "rows_of",
     "score_rows",
     "vit_config",
     "widen",

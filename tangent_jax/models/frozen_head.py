@@ -9,7 +9,6 @@ share one anchor, because they train the same leaves.
 """
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,10 +22,8 @@ from jax import Array
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect, finite_number, refusal, require
 from tangent_jax.core.notation import Dual, Tree
-from tangent_jax.io.tensors import read_tensors
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
-from tangent_jax.remote.urls import local_copy
 from tangent_jax.rules import contract, unit_length
 
 EMBEDDINGS, HEAD, PROJECTION = "head/embeddings", "head/", "projection/"
@@ -88,35 +85,6 @@ def first_and_more(names: Sequence[str], others: Sequence[str]) -> str:
     there = {*others}
     lone = [name for name in names if name not in there]
     return ", ".join(map(repr, lone[:5])) + (f" and {len(lone) - 5} more" if len(lone) > 5 else "")
-
-
-def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
-    """The head in a safetensors file.
-
-        embeddings     "c d", floats, rows of any length
-        logit_scale    one number, exp(logit_scale) of CLIP; 100 if missing
-        metadata       "classes": the names of the rows, one per line
-
-    Raises: InputError naming the file, and what it lacks.
-
-    >>> from safetensors.numpy import save_file
-    >>> path = demo.folder() / "head.safetensors"
-    >>> save_file({"embeddings": np.eye(2, 6)}, path, {"classes": "owl" + chr(10) + "gull"})
-    >>> tj.models.read_frozen_head(path).classes
-    ('owl', 'gull')
-    """
-    path = local_copy(path)
-    tensors, metadata = read_tensors(path)
-    do = "Write it as docs/howto/merge.md shows"
-    known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
-    expected = f"tensors embeddings and logit_scale in {path}"
-    expect(known, expected, ", ".join([*tensors][:3]) or "none", do)
-    expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
-    expect(metadata.get("classes"), expected, "none", do)
-    scale = np.asarray(tensors.get("logit_scale", SCALE))
-    expect(scale.size == 1, f"one number logit_scale in {path}", f"shape {scale.shape}")
-    embeddings = np.array(tensors["embeddings"], np.float32)
-    return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import expect, instance, require
+from tangent_jax.core.checks import instance, require
+from tangent_jax.core.names import columns
 from tangent_jax.core.notation import Tree
-from tangent_jax.models.features import Features
 from tangent_jax.models.predict import Predictor
 
 
@@ -26,14 +26,6 @@ def body(tree: Tree) -> Tree:
     """
     instance("the leaves of a model", tree, Mapping)
     return {name: leaf for name, leaf in tree.items() if name != "head"}
-
-
-def columns(classes: Sequence[str], own: Sequence[str]) -> np.ndarray:
-    """The column of each of `own` among `classes`; InputError for an unknown class."""
-    index = {name: i for i, name in enumerate(classes)}
-    missing = [name for name in own if name not in index]
-    require(not missing, "columns", f"classes among the {len(classes)} given", f"{len(missing)} others, {missing[:3]}")
-    return np.array([index[name] for name in own], np.int64)
 
 
 def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:
@@ -56,40 +48,6 @@ def restrict(predict: Predictor, classes: Sequence[str], own: Sequence[str]) -> 
     smaller = dataclasses.replace(subset, size=sum(int(np.prod(shapes[path])) for path in subset.paths))
     w = {**predict.w, "head": head_of(predict.w, classes, own)}
     return dataclasses.replace(predict, w=w, model=model, subset=smaller)
-
-
-def relabel(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
-    """The same features, with class indices among `own` instead of `classes`."""
-    if tuple(classes) == tuple(own):
-        return features
-    index = np.full(len(classes), -1, features.targets.dtype)
-    index[columns(classes, own)] = np.arange(len(own))
-    targets = index[features.targets]
-    require((targets >= 0).all(), "relabel", f"images of these {len(own)} classes", "one of another")
-    return dataclasses.replace(features, targets=targets)
-
-
-def of_classes(features: Features, classes: Sequence[str], own: Sequence[str]) -> Features:
-    """The features of the images of `own` classes, with class indices among these.
-
-    >>> few = tj.models.of_classes(demo.train, ["a", "b", "c"], ["c", "a"])
-    >>> len(few), few.targets[:2].tolist()
-    (16, [1, 0])
-    """
-    rows = np.flatnonzero(np.isin(features.targets, columns(classes, own)))
-    return relabel(features.take(rows), classes, own)
-
-
-def classes_in(features: Features, classes: Sequence[str]) -> tuple[str, ...]:
-    """The classes with images in the features, in the order of `classes`.
-
-    >>> tj.models.classes_in(demo.train.take([0, 2]), ["a", "b", "c"])
-    ('a', 'c')
-    """
-    present = np.unique(features.targets)
-    most = int(present.max(initial=-1)) + 1
-    expect(len(classes) >= most, f"the names of {most} classes or more", len(classes))
-    return tuple(classes[int(label)] for label in present)
 
 
 def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[str]) -> Tree:

@@ -29,10 +29,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, expect, require, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
-from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Leaf, Probed
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.features import Cache, Features
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.session import FirstSession
@@ -265,10 +263,6 @@ class FeatureMap:
         digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
         return np.random.default_rng(np.frombuffer(digest, np.uint32))
 
-    def features(self, examples: Examples, cache: Cache | None = None) -> Features:
-        """The map's inputs for every example, computed once and then read from the cache."""
-        return self.predict.features(examples, cache)
-
 
 def at_length_1(z: Array) -> Array:
     """The rows "b k" divided by their L2 norm; a row of zeros stays."""
@@ -297,7 +291,7 @@ def feature_map(
     Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
 
     >>> map_ = tj.models.feature_map(demo.model, ("h", "ntk"), width=16)
-    >>> tj.models.rows_of(map_, demo.train).shape
+    >>> tj.solver.rows_of(map_, demo.train).shape
     (24, 22)
     """
     known = [part for part in PARTS if part in parts]
@@ -341,7 +335,7 @@ def score_rows(head: Tree, rows: Any) -> Any:
 
     Raises: InputError for another tree, and rows of other features.
 
-    >>> rows = tj.models.rows_of(demo.map, demo.test)
+    >>> rows = tj.solver.rows_of(demo.map, demo.test)
     >>> tj.models.score_rows(demo.statistics.solve(), rows).shape
     (12, 3)
     """

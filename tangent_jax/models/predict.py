@@ -16,11 +16,9 @@ from jax import Array
 from tangent_jax.core import trees
 from tangent_jax.core.checks import expect, one_of, require
 from tangent_jax.core.notation import Dual, Tree
-from tangent_jax.data.sources import Examples
 from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache, Features, features
 from tangent_jax.models.protocol import Model, is_floating, prepare
 from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Kind, Subset, make_subset
@@ -43,10 +41,10 @@ class Predictor:
 
     `method`: taft gives f_w(x) + J_w f(x) . dw, or J_w f(x) . dw alone if `output` is tangent; nlft gives f_{w +
     dw}(x). `linearization`: None for closed_form if the model has one, else autodiff. x, "b ...", is the input of the
-    subset's stage, from `features`; uint8 or normalised images for stage 0. Outputs are "b c", in f32 or wider; `dtype`
-    is the compute dtype; `session`: the first session of the anchor, as `Pretrained` has it. A pytree: w is data, so
-    one compiled program serves all anchors of a shape and session; under `jax.jit(predict)` w is a constant of the
-    program.
+    subset's stage, as `tj.extract` gives it; uint8 or normalised images for stage 0. Outputs are "b c", in f32 or
+    wider; `dtype` is the compute dtype; `session`: the first session of the anchor, as `Pretrained` has it. A
+    pytree: w is data, so one compiled program serves all anchors of a shape and session; under `jax.jit(predict)` w is
+    a constant of the program.
 
     >>> predict = tj.tangent(demo.model)
     >>> dw = predict.zeros()
@@ -123,10 +121,6 @@ class Predictor:
     def zeros(self) -> Tree:
         """dw = 0, the start of training."""
         return self.subset.zeros(self.w)
-
-    def features(self, examples: Examples, cache: Cache | None = None) -> Features:
-        """The predictor's inputs for every example, computed once and then read from the cache."""
-        return features(self.model, self.w, examples, self.subset.stage, cache, self.dtype)
 
 
 def tangent(pretrained: Pretrained, blocks: int = 1, kind: Kind = "blocks", **options: Any) -> Predictor:

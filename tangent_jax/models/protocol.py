@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
@@ -169,6 +170,12 @@ def stages_run(
     good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
     require(good, kind, f"the input of stage {start}, of shape {shape}", x.shape, do)
     return range(start, stop)
+
+
+def input_dtype(model: Model) -> np.dtype:
+    """The dtype of the inputs of stage 0; uint8 for images."""
+    inputs = model.preprocessing
+    return np.dtype(inputs.dtype if isinstance(inputs, Arrays) else np.uint8)
 
 
 def prepare(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None, stage: int) -> tuple[Tree, Array]:

@@ -1,25 +1,14 @@
-"""The first session of an anchor: the images on which a network was fine-tuned before it was linearised.
-
-A weights file of such an anchor holds it in its metadata, under SESSION. It is read as data: no path or URL in it is
-opened, and none of its texts is run.
-"""
+"""The first session of an anchor: the images on which a network was fine-tuned before it was linearised."""
 
 import dataclasses
 import math
 import re
-from typing import Any
 
-from tangent_jax.core.checks import InputError, expect, visible
-from tangent_jax.io.records import convert, parse_json, plain, seal_fields
+from tangent_jax.core.checks import expect, visible
 
-SESSION = "first_session"
-"""The metadata key of a FirstSession."""
 HASH = re.compile("[0-9a-f]{64}")
 FLAG = re.compile("[a-z][a-z0-9_]*")
 COMMANDS = ("finetune", "private")
-REMEDY = (
-    "Fetch or make the file again; or delete this key of its metadata, after which nobody knows whose images are in it"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,25 +86,3 @@ class FirstSession:
     def identifiers(self) -> frozenset[str]:
         """The content identifiers of its images."""
         return frozenset(identifier for identifier, _ in self.images)
-
-
-def encode_session(session: FirstSession, body: str) -> str:
-    """The text of a session in the metadata of its weights, whose fingerprint without the head is `body`."""
-    return seal_fields({**plain(session), "body": body})
-
-
-def decode_session(text: str, body: str, path: str) -> FirstSession:
-    """The session of `encode_session`.
-
-    Raises: InputError with a remedy for a text that was altered or cannot be read, and for other weights than its own.
-    """
-    where = f"{SESSION} in the metadata of {path}"
-    try:
-        fields: dict[str, Any] = parse_json(text, where)
-        fields.pop("sha256", None)
-        expect(text == seal_fields(fields), "its text as it was written", "one that was edited")
-        same = fields.pop("body", None) == body
-        expect(same, "the weights that it was written for", "others")
-        return convert(FirstSession, fields, where)
-    except InputError as error:
-        raise InputError(f"{where} must say whose images are in the anchor; it does not ({error}). {REMEDY}") from error

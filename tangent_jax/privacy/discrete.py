@@ -36,9 +36,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.privacy.chacha import chacha
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.mechanism import Mechanism

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.train import clip_all, default_objective, private_step

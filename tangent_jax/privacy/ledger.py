@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core.checks import InputError, require
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
 from tangent_jax.io.records import read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
@@ -49,7 +49,7 @@ class Ledger:
 
     def __init__(self, folder: Path, spent: Spent, saver: Saver, lock: Lock | None) -> None:
         self.path, self.spent, self.saver, self.lock = folder / "ledger.json", spent, saver, lock
-        self.spent: Spent = placement.from_writer(self.read)
+        self.spent: Spent = hosts.from_writer(self.read)
 
     def read(self) -> Spent:
         """The account on disk; InputError unless it is complete, this run's, and agrees with its checkpoint."""
@@ -77,7 +77,7 @@ class Ledger:
     def pay(self, steps: int) -> None:
         """Pays for `steps` in total; on disk, for every process, when this returns."""
         self.spent = self.spent.pay(steps)
-        placement.in_writer(self.write)
+        hosts.in_writer(self.write)
 
     def write(self) -> None:
         """Writes the present account."""
@@ -88,7 +88,7 @@ class Ledger:
 
     def save(self, state: Any, history: History) -> None:
         """Writes a checkpoint with the ledger's hash, then the ledger with the checkpoint's hash."""
-        self.saver.save(state, history, placement.from_writer(self.fingerprint))
+        self.saver.save(state, history, hosts.from_writer(self.fingerprint))
         self.pay(self.spent.steps_paid)
 
     def fingerprint(self) -> str:
@@ -134,5 +134,5 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
         def hold() -> None:
             locks.extend(filter(None, [held.enter_context(hold_lock(root / "ledger.lock", wait=False))]))
 
-        placement.in_writer(hold)
+        hosts.in_writer(hold)
         yield Ledger(root, spent, Saver(root, run, seconds), locks[0] if locks else None)

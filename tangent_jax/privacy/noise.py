@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.privacy.clipping import ClippedSum
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)

@@ -28,10 +28,11 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, expect, require
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, layout
-from tangent_jax.models.features import Features, input_dtype
 from tangent_jax.models.predict import Predictor
+from tangent_jax.models.protocol import input_dtype
 from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, times_root
 from tangent_jax.solver.problem import make_curvature
+from tangent_jax.train.features import Features
 from tangent_jax.train.objective import make_objective
 
 DAMPING = 0.1  # in units of the mean eigenvalue; 0.03 to 1 serve alike

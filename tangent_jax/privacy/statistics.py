@@ -33,13 +33,13 @@ from jax import Array
 from tangent_jax.core.checks import expect, require, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
-from tangent_jax.models.features import Features
-from tangent_jax.models.mapped import rows_of
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.public import check_images, inverse_root, moment_of_norm
 from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.mapped import rows_of
 from tangent_jax.solver.statistics import Settings, Statistics, checked_rows
+from tangent_jax.train.features import Features
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.run import Fitted
@@ -158,7 +158,7 @@ def on_sphere(
                 private.
 
     >>> unit = tj.privacy.on_sphere(demo.map, demo.test, demo.train)
-    >>> float(np.linalg.norm(tj.models.rows_of(unit, demo.train)[0]))
+    >>> float(np.linalg.norm(tj.solver.rows_of(unit, demo.train)[0]))
     1.000
     """
     expect(map_.root is None, "a map whose rows are not whitened", "one whose rows are")

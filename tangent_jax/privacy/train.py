@@ -22,11 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import expect, instance
 from tangent_jax.data.identifiers import content_identifier
-from tangent_jax.io import placement
 from tangent_jax.io.progress import tell
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners

@@ -5,6 +5,7 @@ from tangent_jax.solver.expansion import Expansion, expand
 from tangent_jax.solver.formed import make_changes
 from tangent_jax.solver.kernel import Kernel, KernelSolution, make_kernel
 from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.mapped import MappedOnce, map_once, rows_by_depth, rows_of
 from tangent_jax.solver.posterior import KernelPosterior, SolverPosterior, fitted_beta, make_posterior, probabilities
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.solver.rows import jacobian_rows
@@ -27,6 +28,7 @@ __all__ = [
     "Kernel",
     "KernelPosterior",
     "KernelSolution",
+    "MappedOnce",
     "Settings",
     "SolverPosterior",
     "Statistics",
@@ -40,7 +42,10 @@ __all__ = [
     "make_kernel",
     "make_posterior",
     "make_statistics",
+    "map_once",
     "probabilities",
+    "rows_by_depth",
+    "rows_of",
     "solve_many",
     "statistics_of_rows",
 ]

@@ -20,11 +20,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.trees import along
-from tangent_jax.io import placement
 from tangent_jax.io.progress import tell
 from tangent_jax.linear import cg
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.linear.jacobian import Fresh, Jacobian, Kept, Steps, keep
 from tangent_jax.solver.curvature import Curvature, batch_curvature
 from tangent_jax.train.objective import Objective

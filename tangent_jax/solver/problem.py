@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, of_shape
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.predict import Predictor

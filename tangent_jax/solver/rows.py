@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf

@@ -34,10 +34,10 @@ from tangent_jax.core.checks import InputError, expect, finite_number, instance,
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import check_stop, progress_bar
 from tangent_jax.models.anchor import check_classes
-from tangent_jax.models.features import Features
-from tangent_jax.models.mapped import rows_of
 from tangent_jax.models.ntk import SUMS, FeatureMap, score_rows
+from tangent_jax.solver.mapped import rows_of
 from tangent_jax.solver.posterior import fitted_beta
+from tangent_jax.train.features import Features
 from tangent_jax.train.targets import as_labels
 
 WAYS = ("lda", "ridge")
@@ -292,7 +292,7 @@ def statistics_of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, 
     Args:       map_: by `feature_map`; rows: its rows "n k"; targets: labels "n"; classes: the names they index.
     Raises:     InputError for targets that do not index the classes.
 
-    >>> rows = tj.models.rows_of(demo.map, demo.train)
+    >>> rows = tj.solver.rows_of(demo.map, demo.train)
     >>> tj.solver.statistics_of_rows(demo.map, rows, demo.train.targets, ["a", "b", "c"]).sums.shape
     (3, 6)
     """
@@ -424,7 +424,7 @@ def choose_settings(
                 `left_out`, of the images of `train`, each scored by the head of all others; ways: of `Settings.how`.
     Raises:     InputError for no way or no row, and for rows and targets of other shapes, or not finite.
 
-    >>> rows = tj.models.rows_of(demo.map, demo.test)
+    >>> rows = tj.solver.rows_of(demo.map, demo.test)
     >>> settings, tried = tj.solver.choose_settings(demo.statistics, rows, demo.test.targets, ways=("lda", "ridge"))
     >>> tried
     12

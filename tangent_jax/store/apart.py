@@ -14,10 +14,9 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import expect, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.progress import show_progress
-from tangent_jax.models.features import Features
-from tangent_jax.models.heads import classes_in, relabel, restrict
+from tangent_jax.models.heads import restrict
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.problem import make_curvature
@@ -26,6 +25,7 @@ from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.features import Features
 from tangent_jax.train.fit_many import fit_many, groups
 from tangent_jax.train.run import Fitted
 
@@ -138,9 +138,9 @@ def fill(
     expect(shards.classes or not by_name, f"classes by name for the head {recipe.head}, or statistics", "none")
     check_own(store)
     groups = shards.groups()
-    left = dataclasses.replace(shards, rows=placement.from_writer(lambda: shards.rows_left(store)))
+    left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
     filling = Filling(store, Claims(store), left, shards.provenance(owners or {}), factors)
-    placement.in_writer(filling.discard_stale)
+    hosts.in_writer(filling.discard_stale)
     for number, group in enumerate(groups):
         if (only is None or number in only) and filling.missing(group):
             with filling.hold(groups, number):
@@ -170,7 +170,7 @@ class Filling:
 
     def missing(self, group: Sequence[str]) -> list[str]:
         """The shards of a group that have no component in the store of process 0."""
-        return placement.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
+        return hosts.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
 
     @contextmanager
     def hold(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
@@ -181,7 +181,7 @@ class Filling:
             held.enter_context(self.claims.hold(number))
 
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
-            placement.in_writer(claim)
+            hosts.in_writer(claim)
             yield
 
     def train(self, group: Sequence[str]) -> None:
@@ -196,8 +196,8 @@ class Filling:
         """Copies process 0's components to the stores of a job's other processes; only process 0's store is kept."""
         if jax.process_count() == 1:
             return
-        for name in placement.from_writer(lambda: [*self.store]):
-            held = placement.from_writer(partial(self.component, name))
+        for name in hosts.from_writer(lambda: [*self.store]):
+            held = hosts.from_writer(partial(self.component, name))
             if name not in self.store:
                 self.store.put(name, *held)
 
@@ -215,14 +215,14 @@ class Filling:
         """Adds a shard's component."""
         origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=fitted.certificate)
         own = factors_of(*self.shards.own(name), self.shards.recipe, fitted.dw) if self.factors else None
-        placement.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
+        hosts.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
         predict, features = self.shards.own(name)
         here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
         if self.shards.recipe.is_by_class:
-            classes = classes_in(self.shards.features.take(self.shards.rows[name]), self.shards.classes)
+            classes = self.shards.features.take(self.shards.rows[name]).classes_in(self.shards.classes)
             here = of_own_classes(here, predict, classes)
         return here.trained_on(features, seconds)
 
@@ -246,9 +246,9 @@ def own_head(
     """(predictor, features) of a component; with a named head, restricted to the classes of its images."""
     if not recipe.is_by_class:
         return predict, features
-    own = classes_in(features, classes)
+    own = features.classes_in(classes)
     narrow: Any = dataclasses.replace(predict, outputs=len(own)) if recipe.features else None
-    return narrow or restrict(predict, classes, own), relabel(features, classes, own)
+    return narrow or restrict(predict, classes, own), features.relabel(classes, own)
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:

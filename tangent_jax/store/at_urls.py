@@ -22,7 +22,7 @@ from tangent_jax.store.provenance import Provenance
 
 REMOVE = "store remove"
 ROWS = re.compile("[0-9a-f]{24}-[0-9a-f]{24}")
-"""The name of a folder of cached rows (models/features.py)."""
+"""The name of a folder of cached rows (features/extract.py)."""
 RESULTS = ("dw.safetensors", "factors.safetensors")
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
+from tangent_jax.features.cache import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, inside
-from tangent_jax.models.cache import erase, rows_of
 from tangent_jax.remote.urls import is_url, with_urls
 from tangent_jax.store.at_urls import Trace, rows_at, run_at
 from tangent_jax.store.files import read_component

@@ -16,9 +16,10 @@ import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, expect, instance, of_shape
+from tangent_jax.core.names import columns
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
-from tangent_jax.models.heads import body, columns
+from tangent_jax.models.heads import body
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.solver.statistics import (
     Settings,

@@ -19,15 +19,15 @@ from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.features import Features
-from tangent_jax.models.load import is_made, load
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
+from tangent_jax.pretrained.load import is_made, load
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.remote import urls
 from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
+from tangent_jax.train.features import Features
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
 """Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""

@@ -15,15 +15,15 @@ from tangent_jax.core.checks import expect, finite_number, one_of, require
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Features
-from tangent_jax.models.frozen_head import read_frozen_head
-from tangent_jax.models.load import load
 from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
+from tangent_jax.pretrained.frozen_head import read_frozen_head
+from tangent_jax.pretrained.load import load
 from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.statistics import as_tree, checked_rows, moments
 from tangent_jax.train.evaluate import accuracy
+from tangent_jax.train.features import Features
 from tangent_jax.train.fit import fit
 from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import Objective, make_objective

@@ -17,9 +17,9 @@ from typing import Any
 from tangent_jax.core.checks import expect
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint, write_whole
-from tangent_jax.models.features import Cache
 from tangent_jax.store import erasure
 from tangent_jax.store.kinds import composition, kind_of
 from tangent_jax.store.plans import RemovalPlan, contents

@@ -11,15 +11,16 @@ from tangent_jax.core.checks import expect, require
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.sources import Dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.progress import show_progress
-from tangent_jax.models.features import Cache, Features
-from tangent_jax.models.heads import classes_in, head_of, relabel
+from tangent_jax.models.heads import head_of
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.apart import factors_of, of_own_classes, own_head
 from tangent_jax.store.provenance import Provenance, anchor_of, check_same, make_provenance
 from tangent_jax.store.receipts import Optimum, statement
 from tangent_jax.store.store import Store
+from tangent_jax.train.features import Features
 from tangent_jax.train.objective import distance_bound
 
 
@@ -76,7 +77,7 @@ def retrain(
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
     start = jax.tree.map(np.array, store[name]) if warm else None
     if recipe.is_by_class:
-        classes = classes_in(left, origin.classes)
+        classes = left.classes_in(origin.classes)
         if start is not None and "head" in start:
             start = {**start, "head": head_of(start, origin.classes, classes)}
         predict, left = own_head(predict, left, recipe, origin.classes)
@@ -110,10 +111,10 @@ def read_remaining(
     require(there == len(remaining), "remove", expected, f"{there} of them")
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # only these: features of removed images are not computed
-        left = predict.features(train.take(np.array(rows)), cache)
+        left = extract(predict, train.take(np.array(rows)), cache)
     classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
     require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
-    return relabel(left, dataset.classes, origin.classes) if origin.classes else left
+    return left.relabel(dataset.classes, origin.classes) if origin.classes else left
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:

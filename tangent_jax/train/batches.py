@@ -1,6 +1,6 @@
 """Batches of examples in an order that a key decides; resident on the devices if they fit, else streamed.
 
-Each batch is divided over the devices (io/placement.py). Resident inputs are complete on every device, and the rows
+Each batch is divided over the devices (core/placement.py). Resident inputs are complete on every device, and the rows
 of a batch are divided. For streamed inputs every device receives its own rows only.
 """
 
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, as_array, expect, require, whole_number
 from tangent_jax.core.rows import Rows
 from tangent_jax.data.owners import Owner
-from tangent_jax.io import placement
 from tangent_jax.train.targets import as_targets
 
 STEPS = 64  # the most steps of one chunk of resident inputs; a run can stop between chunks
@@ -237,7 +237,7 @@ def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Bat
     """
     if isinstance(data, Batches):
         return data
-    do = "Pass what predict.features gives, or Batches(inputs, targets)"
+    do = "Pass what tj.extract gives, or Batches(inputs, targets)"
     expect(hasattr(data, "batches"), "Features or Batches", type(data).__name__, do)
     return data.batches(key, batch_size=batch_size)
 

@@ -21,11 +21,12 @@ import jax
 import numpy as np
 
 from tangent_jax._version import __version__
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, expect, refusal, require
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Rows
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import (
     allocate,
     expand_path,
@@ -135,7 +136,7 @@ class Saver:
         self.run, self.folder = run, expand_path(folder).absolute() / run
         placement.check_alike("checkpoints", lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
-        self.checkpoint: Checkpoint | None = placement.from_writer(self.read)
+        self.checkpoint: Checkpoint | None = hosts.from_writer(self.read)
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
 
     def advice(self) -> str:
@@ -156,7 +157,7 @@ class Saver:
         if self.checkpoint is None:
             return state
         checkpoint, (leaves, structure) = self.checkpoint, jax.tree.flatten(state)
-        leaves = placement.from_writer(lambda: self.read_leaves(checkpoint, leaves))
+        leaves = hosts.from_writer(lambda: self.read_leaves(checkpoint, leaves))
         history.rows, self.steps = [*checkpoint.history], len(checkpoint.history)
         is_same = history.measure is not None and history.measure == checkpoint.measure
         history.measured = [*checkpoint.measured] if is_same else [{} for _ in history.rows]
@@ -190,7 +191,7 @@ class Saver:
         leaves = jax.tree.leaves(state)
         if placement.mesh().size > 1:
             leaves = [placement.on_host(leaf) for leaf in leaves]
-        placement.in_writer(lambda: self.write({str(i): leaf for i, leaf in enumerate(leaves)}, history, ledger))
+        hosts.in_writer(lambda: self.write({str(i): leaf for i, leaf in enumerate(leaves)}, history, ledger))
         self.saved, self.steps = time.perf_counter(), len(history)
 
     def write(self, named: dict[str, Any], history: History, ledger: str | None) -> None:

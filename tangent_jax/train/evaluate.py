@@ -13,12 +13,11 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Rows, in_batches
-from tangent_jax.io import placement
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.checkpoints import position
 from tangent_jax.train.objective import alone

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, instance, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.checkpoints import Row, Saver, measure_name, run_identity
 from tangent_jax.train.evaluate import Metric

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import expect, instance, whole_number
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.checkpoints import Row
 from tangent_jax.train.fit import (

@@ -27,7 +27,7 @@ from jax import Array
 
 from tangent_jax.core.checks import expect, refusal, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path, write_whole
 
 Row = dict[str, Any]
@@ -201,7 +201,7 @@ class Log:
     def __init__(self, settings: Settings | None, run: str | None, done: int) -> None:
         self.settings, self.done, self.writers, self.held, self.is_tracing = settings, done, [], [], False
         self.began = time.perf_counter()
-        if settings is not None and settings.writers and placement.is_writer():
+        if settings is not None and settings.writers and hosts.is_writer():
             folder = run_folder(settings.folder / "metrics", run)
             self.writers = [WRITERS[name](folder, done) for name in settings.writers]
 

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import expect, finite_number, instance, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
 from tangent_jax.train.targets import Predict, output_shape

@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tangent_jax.core import placement
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.progress import check_stop, is_stopping, progress_bar
 from tangent_jax.train.checkpoints import History, Row, Saver, check_on_step, position
 from tangent_jax.train.log import Log, open_log
@@ -145,7 +146,7 @@ class Run(ExitStack):
 
     def check_stop(self) -> None:
         """Stops within a row if asked to, but saves the previous row first."""
-        placement.agree_to_stop()
+        hosts.agree_to_stop()
         if self.saver is None or self.saver.steps == len(self.history):
             check_stop()
 
@@ -158,7 +159,7 @@ class Run(ExitStack):
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
         whole = self.history.add(row, returned, **measured)
         self.log.add_measured(returned)
-        placement.agree_to_stop()
+        hosts.agree_to_stop()
         if self.saver is not None and self.saver.is_due(is_last or is_stopping()):
             (self.ledger or self.saver).save(state, self.history)
         self.bar.update(position(row) - self.bar.n)
@@ -166,5 +167,5 @@ class Run(ExitStack):
 
     def advance(self, count: int = 1) -> None:
         """Shows `count` more steps of a run without a folder, and stops if asked to."""
-        placement.agree_to_stop()
+        hosts.agree_to_stop()
         self.bar.update(count)

@@ -8,7 +8,7 @@ import pytest
 from tangent_jax.audit import membership
 from tangent_jax.audit.attacks import calibrate
 from tangent_jax.core.checks import InputError
-from tangent_jax.models.features import Features
+from tangent_jax.train.features import Features
 from tangent_jax.train.metrics import auc
 
 

@@ -13,7 +13,7 @@ from run_binary import refused, run
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.models.heads import body
-from tangent_jax.models.load import load, save
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance

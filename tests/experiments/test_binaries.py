@@ -16,10 +16,10 @@ from run_binary import refused, run
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.folder import load_export
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.files import file_fingerprint
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.store import Store
@@ -151,7 +151,7 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
     run("store", "export", f"--store={store}", to, tiny, "--head=union", "--merge=inputs", "--merge_penalty=1e-3")
     pretrained, dw = load_export(tmp_path / "export")
     predict = tangent(pretrained, output="tangent")
-    test = predict.features(open_dataset(f"folder:{photos}").test, Cache(tmp_path / "cache"))
+    test = extract(predict, open_dataset(f"folder:{photos}").test, Cache(tmp_path / "cache"))
     assert evaluate(predict, dw, test) == row["taft_inputs"]
     assert "Accuracy\n\nNot measured" in (tmp_path / "export/README.md").read_text()
     own = f"--dataset=folder:{photos}"

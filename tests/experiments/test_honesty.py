@@ -11,12 +11,12 @@ from run_binary import module_of, output_of, run
 
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.linearization import linearize
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import Recipe
@@ -155,7 +155,7 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
         assert (origin.public, origin.whitening) == (known, "images" if known else None)
         assert binary != "private" or result["public"] == {"dataset": public, "examples": len(known)}
         predict = recipe.predictor(10)
-        test, train = (predict.features(part, cache) for part in (digits.test, digits.train))
+        test, train = (extract(predict, part, cache) for part in (digits.test, digits.train))
         assert abs(evaluate(predict, dw, test) - result["accuracy"]) < 1e-6
         assert abs(evaluate(predict, dw, train) - result["accuracy"]) > 1e-3
 

@@ -24,13 +24,13 @@ from tangent_jax.commands.shared import accuracies
 from tangent_jax.commands.shared.thumbnails import thumbnail
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import read_owners
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache
 from tangent_jax.models.heads import body
-from tangent_jax.models.load import load, save
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
@@ -198,7 +198,7 @@ def solved(tmp_path_factory, photos):
     recipe = Recipe(str(root / "tiny.safetensors"), f"folder:{photos}", **settings)
     dataset, cache = open_dataset(recipe.dataset), Cache(root / "cache")
     predict = recipe.predictor(dataset.classes, load(recipe.weights))
-    features, rows = predict.features(dataset.train, cache), np.arange(16)
+    features, rows = extract(predict, dataset.train, cache), np.arange(16)
     shards = {"even": rows[::2], "odd": rows[1::2]}
     fill(Store(root / "store"), Shards(predict, features, recipe, shards, dataset.classes))
     return root, recipe, cache
@@ -218,7 +218,7 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert json.loads(line)["verified"]
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
-    test = predict.features(open_dataset(recipe.dataset).test, cache)
+    test = extract(predict, open_dataset(recipe.dataset).test, cache)
     index, page = read(out / "index.html").text, read(out / "request.html")
     for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
         accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)

@@ -13,8 +13,8 @@ from run_binary import refused, run
 from experiments.shared import networks
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.linearization import linearize
-from tangent_jax.models.features import Cache
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.files import read_component
 from tangent_jax.store.merge import MERGES
@@ -71,7 +71,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     predict = left.recipe.predictor(2)
     images = open_dataset(left.recipe.dataset).train
     rows = [i for i, identifier in enumerate(images.identifiers()) if identifier not in gone]
-    features = predict.features(images.take(np.array(rows)), Cache(tmp_path / "again"))
+    features = extract(predict, images.take(np.array(rows)), Cache(tmp_path / "again"))
     cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=1e-3)
     gap = trees.plus(Store(tmp_path / "store")["all"], trees.scale(-1.0, cold.dw))
     assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.certificate

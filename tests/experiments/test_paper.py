@@ -18,12 +18,12 @@ from experiments.shared import schemes
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core import trees
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.load import load, save
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load, save
 
 
 def cell(mean, spread=0.0, **more):

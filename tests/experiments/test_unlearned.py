@@ -13,8 +13,8 @@ from experiments.shared.pool import Pool
 from experiments.shared.removals import Removals, without
 from tangent_jax.core import trees
 from tangent_jax.data.shards import uniform
-from tangent_jax.models.features import Features
 from tangent_jax.solver.optimum import solve
+from tangent_jax.train.features import Features
 
 N, SHARDS = 38, 4  # two shards of ten images, two of nine
 

@@ -10,7 +10,7 @@ from photos import photographs
 from run_binary import run_here
 from s3_server import SKEWED, serving_bucket
 
-from tangent_jax.models.load import load, save
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.remote import urls
 from tangent_jax.remote.snapshots import Remote
 

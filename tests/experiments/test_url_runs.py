@@ -13,7 +13,7 @@ from run_binary import module_of, output_of, run, start, wait_until
 
 from tangent_jax.core import trees
 from tangent_jax.exports.folder import load_export
-from tangent_jax.models.load import load, save
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.remote import urls
 from tangent_jax.remote.snapshots import Remote, newest
 from tangent_jax.store.files import read_component

@@ -26,7 +26,7 @@ from tangent_jax.data.decode import decode
 from tangent_jax.exports import folder as exports
 from tangent_jax.exports import lowering, serving
 from tangent_jax.exports.folder import export
-from tangent_jax.models.filling import run_trunk
+from tangent_jax.features.filling import run_trunk
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.rules import cudnn
 

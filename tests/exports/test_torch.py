@@ -16,10 +16,10 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.frozen_head import FrozenHead
-from tangent_jax.models.load import load
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own
 KEY = jax.random.key(0)

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tangent_jax.io import placement
+from tangent_jax.core import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.job import cluster
-from tangent_jax.models.features import Features
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.features import Features
 
 
 def test_features_are_copied_to_the_device_once():
@@ -22,7 +23,7 @@ def test_features_are_copied_to_the_device_once():
 
 def test_one_process_writes_and_agrees_with_itself():
     placement.check_alike("one", lambda: pytest.fail("nobody to compare with"))
-    assert placement.is_writer()
+    assert hosts.is_writer()
     value = np.array([1, 2], np.uint32)
     assert placement.agree(value) is value
     assert isinstance(placement.replicate({"a": np.ones(2)})["a"], jax.Array)

@@ -29,11 +29,11 @@ import tangent_jax as tj
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.data.decode import decode
-from tangent_jax.models.files import Tensors
-from tangent_jax.models.processors import PROCESSORS as KNOWN
-from tangent_jax.models.processors import Published, images_of
 from tangent_jax.models.vit.positions import FILTERS, resample
-from tangent_jax.models.vit.stated import PUBLISHED
+from tangent_jax.pretrained.files import Tensors
+from tangent_jax.pretrained.processors import PROCESSORS as KNOWN
+from tangent_jax.pretrained.processors import Published, images_of
+from tangent_jax.pretrained.vit.stated import PUBLISHED
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- models -->", "<!-- /models -->"

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from timm_models import NAMES, timm
 
-from tangent_jax.models.architectures import key_of
+from tangent_jax.pretrained.architectures import key_of
 
 PATH = Path(__file__).parents[2] / "tangent_jax" / "assets" / "timm.json"
 ACTIVATIONS = {"GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu"}

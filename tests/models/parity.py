@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import sides
-from tangent_jax.models.architectures import architectures
+from tangent_jax.pretrained.architectures import architectures
 
 torch.manual_seed(0)
 WIDEST = 400  # features of models that are made at full depth too, as a bare file of them is

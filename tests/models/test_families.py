@@ -17,18 +17,18 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, Preprocessing
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.io.tensors import encode, read_tensors
-from tangent_jax.models import load as module
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.family import Family, Naming, any_name
-from tangent_jax.models.files import assemble
 from tangent_jax.models.frozen_head import FrozenHead
-from tangent_jax.models.load import METADATA, load, save
 from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained import load as module
+from tangent_jax.pretrained.family import Family, Naming, any_name
+from tangent_jax.pretrained.files import assemble
+from tangent_jax.pretrained.load import METADATA, load, save
 
 ROOT, KEY = Path(__file__).parents[2], jax.random.key(0)
 NAMES = ", ".join(family.name for family in module.FAMILIES)

@@ -20,18 +20,19 @@ from tangent_jax.data.decode import decode
 from tangent_jax.data.identifiers import hash_of
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.models import cache, filling, layout
-from tangent_jax.models import features as module
+from tangent_jax.features import cache, filling, layout
+from tangent_jax.features import extract as module
+from tangent_jax.features.cache import CachedRows, erase
+from tangent_jax.features.extract import Cache, extract, features, tell_of_small_model, trunk_key
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.cache import CachedRows, erase
-from tangent_jax.models.features import Cache, Features, features, tell_of_small_model, trunk_key
-from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load
 from tangent_jax.solver.optimum import solve
 from tangent_jax.train.evaluate import evaluate, outputs
+from tangent_jax.train.features import Features
 from tangent_jax.train.fit import fit
 
 MODEL = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
@@ -94,7 +95,7 @@ def test_no_example_gives_empty_features_of_the_shape_and_dtype_of_others(tmp_pa
 
 def test_nothing_is_trained_on_or_measured_of_no_example(tmp_path):
     predict = tangent(Pretrained(MODEL, W, "test"))
-    none = predict.features(examples().take(np.zeros(0, int)), Cache(tmp_path))
+    none = extract(predict, examples().take(np.zeros(0, int)), Cache(tmp_path))
     assert predict(predict.zeros(), np.asarray(none.inputs)).shape == (0, 7)
     calls = (
         lambda: none.batches(jax.random.key(0)),
@@ -294,7 +295,7 @@ def test_bfloat16_is_stored_as_such_and_moves_the_rows_little(tmp_path):
 def test_half_precision_rows_move_the_outputs_within_their_rounding(tmp_path, stored, blocks):
     predict = tangent(Pretrained(MODEL, W, "here"), blocks)
     dw = tree_normal(5, predict.subset.part(W))
-    whole, half = (predict.features(examples(), Cache(tmp_path, kind)) for kind in (None, stored))
+    whole, half = (extract(predict, examples(), Cache(tmp_path, kind)) for kind in (None, stored))
     assert half.inputs.dtype == stored
     assert 2 * half.inputs.nbytes == whole.inputs.nbytes
     # a rounding moves a number by at most eps / 2 of itself; ten of those leave room for what amplifies it
@@ -503,7 +504,7 @@ def test_photographs_in_a_model_of_letters_are_said_once(capsys, tmp_path):
     letters, photo = load("builtin"), np.zeros((60, 40, 3), np.uint8)
     of_photos = Examples(("a", "b"), np.array([0, 1], np.int32), lambda i: photo + i)
     for _ in range(2):
-        tangent(letters).features(of_photos, Cache(tmp_path / "cache"))
+        extract(tangent(letters), of_photos, Cache(tmp_path / "cache"))
     err = capsys.readouterr().err
     assert err.count("the images have 40 x 60 pixels, and the model reads 16 x 16") == 1
     assert "Pass weights of a model of photographs" in err

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.features import cache
+from tangent_jax.features.cache import CachedRows
+from tangent_jax.features.filling import WRITERS, fill, from_images
 from tangent_jax.io import progress
 from tangent_jax.io.files import hold_lock
 from tangent_jax.io.journal import Journal
-from tangent_jax.models import cache
-from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.filling import WRITERS, fill, from_images
 
 COUNT, SHAPE = 64 * 8 - 10, (3, 5)
 ROWS = np.random.default_rng(0).standard_normal((COUNT, *SHAPE)).astype(np.float32)

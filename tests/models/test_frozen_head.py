@@ -13,15 +13,16 @@ from safetensors.numpy import save_file
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract, trunk_key
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.features import Cache, trunk_key
-from tangent_jax.models.frozen_head import FrozenHead, read_frozen_head
-from tangent_jax.models.load import load
+from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.frozen_head import read_frozen_head
+from tangent_jax.pretrained.load import load
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.store.sums import compose
 from tangent_jax.train.evaluate import evaluate
@@ -194,7 +195,7 @@ def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
         )
         predict = tangent(body.with_frozen_head(read_frozen_head(path).of_classes(classes)))
         rows = np.flatnonzero(np.isin(digits.train.labels, [digits.classes.index(c) for c in classes]))[:150]
-        features = predict.features(digits.train.take(rows), Cache(tmp_path / "cache"))
+        features = extract(predict, digits.train.take(rows), Cache(tmp_path / "cache"))
         labels = [classes.index(digits.classes[label]) for label in digits.train.labels[rows]]
         data = dataclasses.replace(features, targets=np.array(labels, np.int32))
         bodies[name] = fit(predict, data, make_objective("ce"), key=KEY, optimizer=adam(1e-3), epochs=4).dw

@@ -16,8 +16,8 @@ from tangent_jax import rules
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
+from tangent_jax.features import filling
 from tangent_jax.linear.gram import own_gram
-from tangent_jax.models import filling
 from tangent_jax.models.protocol import prepare
 from tangent_jax.solver.rows import jacobian_rows
 
@@ -97,7 +97,7 @@ def test_the_tangent_is_that_of_jvp_and_features_give_what_the_inputs_give(x64, 
     want = jax.jvp(lambda part: plainly(trees.nest(part)), (own,), (trees.leaves(dw),))
     rows = np.asarray(pretrained.model.apply(pretrained.w, jnp.asarray(ids), 0, stage))
     assert_rel_close(predict(dw, rows), want[0] + want[1])
-    features = predict.features(labelled(), tj.Cache(tmp_path, "float64"))
+    features = tj.extract(predict, labelled(), tj.Cache(tmp_path, "float64"))
     assert features.inputs.dtype == (np.float64 if stage else np.int64)
     assert_rel_close(predict(dw, np.asarray(features.inputs)), want[0] + want[1])
 
@@ -130,13 +130,13 @@ def test_uint8_ids_are_no_images(tmp_path):
     want = predict(predict.zeros(), low)
     for dtype in (np.uint8, np.int8):
         assert_rel_close(predict(predict.zeros(), low.astype(dtype)), want)
-        features = predict.features(tj.examples(low.astype(dtype), np.zeros(24, int)), tj.Cache(tmp_path))
+        features = tj.extract(predict, tj.examples(low.astype(dtype), np.zeros(24, int)), tj.Cache(tmp_path))
         assert_rel_close(predict(predict.zeros(), np.asarray(features.inputs)), want)
     with pytest.raises(InputError, match="expected inputs of int32; got float32"):
         predict(predict.zeros(), low.astype(np.float32))
     for rows in (low.astype(np.float32), low[:, :3], low + 2**40):
         with pytest.raises(InputError, match=r"features: expected rows of int32\(4,\).*row 0"):
-            predict.features(tj.examples(rows, np.zeros(24, int)), tj.Cache(tmp_path))
+            tj.extract(predict, tj.examples(rows, np.zeros(24, int)), tj.Cache(tmp_path))
 
 
 def mixed(w, x):
@@ -156,7 +156,7 @@ def test_an_example_is_alone_whatever_the_code_says():
 
 def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
     predict = tj.tangent(text(), output="tangent")
-    data = predict.features(labelled(), tj.Cache(tmp_path))
+    data = tj.extract(predict, labelled(), tj.Cache(tmp_path))
     x, y, dw = jnp.asarray(data.inputs[:5]), jnp.asarray(data.targets[:5]), tree_normal(7, predict.zeros())
     total = tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
@@ -176,10 +176,10 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
 
 def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_path, monkeypatch):
     predict = tj.tangent(text())
-    data = predict.features(labelled(), tj.Cache(tmp_path / "cache"))
+    data = tj.extract(predict, labelled(), tj.Cache(tmp_path / "cache"))
     runs, run = [], filling.in_batches
     monkeypatch.setattr(filling, "in_batches", lambda f, x, size: runs.append(len(x)) or run(f, x, size))
-    assert (predict.features(labelled(), tj.Cache(tmp_path / "cache")).inputs == data.inputs).all()
+    assert (tj.extract(predict, labelled(), tj.Cache(tmp_path / "cache")).inputs == data.inputs).all()
     assert runs == []
     store, origin = tj.Store(tmp_path / "store"), tj.store.make_provenance(predict)
     for s in range(2):
@@ -224,7 +224,7 @@ def test_settings_are_programs_and_json_and_cached_rows_follow_them(tmp_path):
     assert json.dumps(one.settings) == json.dumps(again.settings) != json.dumps(other.settings)
     predict, third = tj.tangent(text(), blocks=0), tj.tangent(text(gain=2.0), blocks=0)
     for each in (predict, third, predict):
-        rows = each.features(labelled(), tj.Cache(tmp_path)).inputs
+        rows = tj.extract(each, labelled(), tj.Cache(tmp_path)).inputs
         want = each.model.apply(each.w, jnp.asarray(token_ids()), 0, 3)
         assert_rel_close(np.asarray(rows), np.asarray(want))
 
@@ -237,7 +237,7 @@ def test_it_is_solved_without_factors_to_the_optimum_of_the_kernel(tmp_path):
     model = tj.model_of([embed, lambda w, x: pool(w, make_block(0)(w, x))], without("block_1", "offset"), token_ids())
     predict = tj.tangent(model.with_head(1, jax.random.key(0)), blocks=1, kind="everything")
     y = np.sin(np.arange(24))[:, None].astype(np.float32)
-    data = predict.features(tj.examples(token_ids(), y), tj.Cache(tmp_path))
+    data = tj.extract(predict, tj.examples(token_ids(), y), tj.Cache(tmp_path))
     solved = tj.solve(predict, data, squares(), certificate=1e-3)
     assert solved.optimum.converged
     assert solved.curvature is None
@@ -404,4 +404,4 @@ def test_wrong_inputs_examples_and_heads_are_one_line():
         tj.examples([0, 1], [0, 1])
     predict = tj.tangent(text())
     with pytest.raises(InputError, match=r"got uint8\(8, 8, 3\).*tj\.examples\(x, targets\), x of int32 \(n, 4\)"):
-        predict.features(tj.open_dataset("digits").train.take(np.arange(2)))
+        tj.extract(predict, tj.open_dataset("digits").train.take(np.arange(2)))

@@ -15,13 +15,13 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.data.sources import Examples
 from tangent_jax.exports.folder import export, load_export
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.optimum import solve
@@ -193,7 +193,7 @@ def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(t
     assert pretrained.model.preprocessing.mean == IMAGENET[0]
     assert pretrained.model.input_shape(0) == (8, 12, 3)
     predict = tangent(pretrained)
-    data = predict.features(pictures(24), Cache(tmp_path / "cache"))
+    data = extract(predict, pictures(24), Cache(tmp_path / "cache"))
     assert data.inputs.shape == (24, 1 + 2 + 6, 24)
     fitted = [
         fit(predict, data.take(rows), key=jax.random.key(1), optimizer=adam(1e-2), epochs=8).dw

@@ -17,10 +17,10 @@ from saved import modern
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.linearization import linearize
-from tangent_jax.models.config_fields import WITHOUT_EFFECT
-from tangent_jax.models.left_out import KINDS, left_out
-from tangent_jax.models.load import load
 from tangent_jax.models.predict import tangent
+from tangent_jax.pretrained.config_fields import WITHOUT_EFFECT
+from tangent_jax.pretrained.left_out import KINDS, left_out
+from tangent_jax.pretrained.load import load
 from tangent_jax.remote import urls
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
@@ -625,7 +625,7 @@ def test_what_open_clip_s_json_says_is_built_or_refused(tmp_path, model_cfg, vis
 def test_a_model_with_a_classifier_of_clip_s_trains_and_is_saved(tmp_path):
     """Without a last norm the last block's stage and the head are all that is trained."""
     from tangent_jax.models.anchor import Pretrained
-    from tangent_jax.models.load import save
+    from tangent_jax.pretrained.load import save
 
     network, w = small(pool="plain_avg")
     made = Pretrained(network, trees.cast(w, jnp.float32), "here")

@@ -9,9 +9,9 @@ from helpers import MODERN, assert_rel_close, assert_sums_are_vmapped_ones, imag
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
+from tangent_jax.features.extract import trunk_key
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import trunk_key
 from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig

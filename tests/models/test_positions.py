@@ -1,5 +1,7 @@
 """Positions at another image size: the filter is that of the program whose names the file has."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -10,9 +12,9 @@ from saved import modern
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.load import load, save
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.positions import FILTERS, resample, resampling
+from tangent_jax.pretrained.load import load, save
 
 SIDES = st.integers(1, 24)
 
@@ -100,10 +102,10 @@ def test_positions_that_changed_since_are_not_taken_back():
     assert (moved.with_image_size(8).w["position_embedding"] == want.w["position_embedding"]).all()
 
 
-def test_what_is_left_beside_whole_patches_is_not_read_and_said(capsys):
+def test_pixels_beside_whole_patches_are_not_read():
     model, w = small()
-    wide, resized = model.with_image_size(w, (11, 15))
-    assert "of (11, 15) pixels, (8, 12) are read: whole patches of 4 pixels" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match=re.escape("of (11, 15) pixels, (8, 12) are read: whole patches of 4 pixels")):
+        wide, resized = model.with_image_size(w, (11, 15))
     x = np.random.default_rng(0).standard_normal((2, 11, 15, 3)).astype(np.float32)
     whole, same = model.with_image_size(w, (8, 12))
     assert_rel_close(wide.apply(resized, x), whole.apply(same, x[:, :8, :12]))

@@ -14,10 +14,10 @@ from saved import modern
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, Preprocessing, sides
 from tangent_jax.data.decode import decode
-from tangent_jax.models.files import Tensors
-from tangent_jax.models.load import load
-from tangent_jax.models.processors import PROCESSORS, Published, images_of
-from tangent_jax.models.vit.stated import PUBLISHED
+from tangent_jax.pretrained.files import Tensors
+from tangent_jax.pretrained.load import load
+from tangent_jax.pretrained.processors import PROCESSORS, Published, images_of
+from tangent_jax.pretrained.vit.stated import PUBLISHED
 
 SHAPES = [(20, 33), (33, 20), (24, 24), (70, 9)]
 SMALL = {"height": 8, "width": 12}

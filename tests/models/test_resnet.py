@@ -13,15 +13,15 @@ from safetensors.numpy import save_file
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import Predictor, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.subsets import make_subset
+from tangent_jax.pretrained.load import load, save
 
 FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
 VARIANTS = {
@@ -242,10 +242,10 @@ def test_features_are_cached_at_any_stage(tmp_path):
     model = ResNet(ResNetConfig((1, 1), False, 4, "small", 8, 3))
     found = Pretrained(model, initial_weights(model, jax.random.key(0)), "here")
     whole = tangent(found, kind="everything")
-    images = found.model.preprocessing.normalize(whole.features(pictures(4), Cache(tmp_path)).inputs[:])
+    images = found.model.preprocessing.normalize(extract(whole, pictures(4), Cache(tmp_path)).inputs[:])
     want = found.model.apply(found.w, images)
     for blocks in (2, 1, 0):
         predict = tangent(found, blocks)
-        data = predict.features(pictures(4), Cache(tmp_path))
+        data = extract(predict, pictures(4), Cache(tmp_path))
         assert data.inputs.shape == (4, *predict.model.input_shape(predict.subset.stage))
         assert_rel_close(predict(predict.zeros(), data.inputs[:]), want)

@@ -14,9 +14,9 @@ from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.exports.folder import export, load_export
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache
 from tangent_jax.models.predict import nonlinear, tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.privacy.clipping import clipped_sum
@@ -112,7 +112,7 @@ def test_its_tangent_and_its_clipped_sums_are_autodiffs(x64, kind, blocks, metho
 def test_it_goes_through_features_fit_compose_store_and_export(tmp_path, kind, blocks, stage):
     predict = tangent(pretrained(), blocks, kind)
     assert predict.subset.stage == stage
-    data = predict.features(pictures(), Cache(tmp_path / "cache"))
+    data = extract(predict, pictures(), Cache(tmp_path / "cache"))
     assert data.inputs.shape == (60, *predict.model.input_shape(stage))
     store = Store(tmp_path / "store")
     origin = make_provenance(predict)

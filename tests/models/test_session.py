@@ -17,10 +17,11 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.load import load, save
 from tangent_jax.models.ntk import feature_map
 from tangent_jax.models.predict import nonlinear, tangent
-from tangent_jax.models.session import SESSION, FirstSession, Paid
+from tangent_jax.models.session import FirstSession, Paid
+from tangent_jax.pretrained.load import load, save
+from tangent_jax.pretrained.sessions import SESSION
 
 IMAGES = tuple((f"{i:064x}", f"train/owl/{i}.png") for i in range(3))
 KEY = jax.random.key(0)
@@ -126,7 +127,7 @@ def fewer_images(tensors, metadata):
 
 def of_other_weights(tensors, metadata):
     """A session that is whole, of other weights."""
-    from tangent_jax.models.session import encode_session
+    from tangent_jax.pretrained.sessions import encode_session
 
     return {**metadata, SESSION: encode_session(session(), "1" * 64)}
 

@@ -13,14 +13,14 @@ from models.test_features import examples
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports import folder as exports
+from tangent_jax.features.extract import Cache, features
 from tangent_jax.io import machine
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache, features
-from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load, save
 from tangent_jax.remote import mirrors, urls
 from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.erasure import erase_traces, find_traces

@@ -14,12 +14,12 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import architectures
-from tangent_jax.models.load import load, save
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.architectures import architectures
+from tangent_jax.pretrained.load import load, save
 
 
 @functools.cache

@@ -12,7 +12,6 @@ from helpers import assert_rel_close, private_task, programs_of
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint
-from tangent_jax.models.features import Features
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.fit_many import fit_private_many
@@ -24,6 +23,7 @@ from tangent_jax.privacy.units import as_units, micro_batches, sample
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.features import Features
 from tangent_jax.train.losses import make_loss
 from tangent_jax.train.optimizers import momentum
 

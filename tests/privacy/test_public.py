@@ -13,7 +13,6 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Features
 from tangent_jax.models.frozen_head import FrozenHead
 from tangent_jax.models.functions import model_of
 from tangent_jax.models.predict import tangent
@@ -28,6 +27,7 @@ from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import DAMPING, unwhiten, whiten
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.problem import make_curvature
+from tangent_jax.train.features import Features
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import momentum

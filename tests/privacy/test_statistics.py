@@ -13,8 +13,6 @@ from tangent_jax.audit.canaries import make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Features
-from tangent_jax.models.mapped import rows_of
 from tangent_jax.models.ntk import feature_map
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.public import DAMPING
@@ -29,8 +27,10 @@ from tangent_jax.privacy.statistics import (
     triangle,
 )
 from tangent_jax.privacy.train import add_up, fit_private
+from tangent_jax.solver.mapped import rows_of
 from tangent_jax.solver.statistics import Settings, Statistics, statistics_of_rows
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.features import Features
 
 RARE = 1e-6
 CLASSES, K = ("dog", "ant", "cat"), 12

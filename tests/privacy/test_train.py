@@ -21,7 +21,6 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
 from tangent_jax.io.progress import tell
-from tangent_jax.models.features import Features
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
@@ -33,6 +32,7 @@ from tangent_jax.privacy.train import add_up, clip_all, fit_private
 from tangent_jax.privacy.units import micro_batches, sample
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.evaluate import evaluate
+from tangent_jax.train.features import Features
 from tangent_jax.train.losses import CrossEntropy
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import momentum

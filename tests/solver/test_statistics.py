@@ -11,12 +11,10 @@ from helpers import assert_rel_close, images, small
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
-from tangent_jax.models import mapped
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Features
-from tangent_jax.models.heads import relabel
-from tangent_jax.models.mapped import map_once, rows_of
 from tangent_jax.models.ntk import feature_map, score_rows
+from tangent_jax.solver import mapped
+from tangent_jax.solver.mapped import map_once, rows_of
 from tangent_jax.solver.statistics import (
     LENGTHS,
     NEVER,
@@ -28,6 +26,7 @@ from tangent_jax.solver.statistics import (
     statistics_of_rows,
 )
 from tangent_jax.train.evaluate import accuracy, evaluate
+from tangent_jax.train.features import Features
 
 CLASSES = ("ant", "bee", "cat", "dog")
 N, SIZES = 60, (5, 7)
@@ -233,7 +232,7 @@ def test_each_row_is_computed_once_whatever_parts_are_taken_and_has_the_bits_tha
     np.testing.assert_array_equal(rows_of(built, once), rows_of(built, data))
     kept, held = once.hold_out()
     np.testing.assert_array_equal(rows_of(built, held), rows_of(built, data.hold_out()[1]))
-    relabelled = relabel(kept.take(kept.targets == 1), CLASSES[:3], CLASSES[1:2])
+    relabelled = kept.take(kept.targets == 1).relabel(CLASSES[:3], CLASSES[1:2])
     assert len(rows_of(built, relabelled)) == (kept.targets == 1).sum()
     assert (passes, len(held)) == ([3, 3, 6, 9, 1], 1)  # of `once` 3 and the 6 that were left
     other = dataclasses.replace(built, seed=1)

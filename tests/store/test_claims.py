@@ -11,10 +11,10 @@ from helpers import origin, part
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io import files
 from tangent_jax.io.files import hold_lock
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load
+from tangent_jax.pretrained.load import load
 from tangent_jax.store import state
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
     """(shards, a store that one process filled with them)."""
     folder, recipe = tmp_path_factory.mktemp("trained"), Recipe(kind="head", epochs=1, batch_size=8, output="tangent")
     predict, digits = recipe.predictor(10, load("builtin")), open_dataset("digits")
-    features = predict.features(digits.train.take(np.arange(sum(SIZES))), Cache(folder / "cache"))
+    features = extract(predict, digits.train.take(np.arange(sum(SIZES))), Cache(folder / "cache"))
     ends = np.cumsum(SIZES)
     rows = {str(s): np.arange(end - size, end) for s, (size, end) in enumerate(zip(SIZES, ends, strict=True))}
     store = Store(folder / "store")

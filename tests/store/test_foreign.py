@@ -26,12 +26,12 @@ from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.tfds import check_features
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
 from tangent_jax.io.records import seal_fields
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load
+from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.ledger import open_ledger
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
@@ -134,7 +134,7 @@ def test_a_retraining_opens_no_data_set_that_another_machines_recipe_names(tmp_p
     )
     recipe = Recipe(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1, batch_size=8)
     predict, data = recipe.predictor(2, load("builtin")), open_dataset(recipe.dataset)
-    train = predict.features(data.train, Cache(tmp_path / "cache"))
+    train = extract(predict, data.train, Cache(tmp_path / "cache"))
     with elsewhere():
         text = make_provenance(predict, recipe).trained_on(train, 1.0).to_json()
     store = Store(tmp_path / "store")
@@ -792,7 +792,7 @@ def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, mo
     recipe, examples = Recipe(kind="head"), pictures(6)
     predict = recipe.predictor(3, load("builtin"))
     named = dataclasses.replace(examples, names=tuple(f"shard.tar/patient_{i:02}" for i in range(6)))
-    cached = predict.features(named, Cache(tmp_path / "cache"))
+    cached = extract(predict, named, Cache(tmp_path / "cache"))
     gone, kept = cached.examples[4][0], cached.examples[0][0]
     keep({b"a": gone, b"b": kept, b"c": json.dumps([["patient_04", {}, {}]]), b"d": json.dumps([["patient_05"]])})
     for path in (*(tmp_path / "cache").glob("*/*.bin"), *(tmp_path / "cache").glob("*/examples.txt")):

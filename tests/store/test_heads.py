@@ -14,13 +14,13 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.features import Cache
-from tangent_jax.models.heads import body, head_of, relabel, restrict, widen
-from tangent_jax.models.load import load
+from tangent_jax.models.heads import body, head_of, restrict, widen
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
+from tangent_jax.pretrained.load import load
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.factors import body_factors, widen_factors
@@ -71,7 +71,7 @@ def test_a_component_of_few_classes_is_one_of_more(output):
     np.testing.assert_allclose(whole(wide, x)[:, [3, 0]], own(dw, x), rtol=1e-5)
     silent = {**wide, **body(whole.zeros())}  # by a head alone the classes it has not seen are 0
     np.testing.assert_allclose(whole(silent, x)[:, [1, 2]], 0, atol=1e-7)
-    with pytest.raises(InputError, match=r"classes among the 2 given; got 1 others, \['wren'\]"):
+    with pytest.raises(InputError, match=r"classes must be among the 2 given; got 1 others, \['wren'\]"):
         restrict(own, ("owl", "heron"), ("wren",))
 
 
@@ -123,7 +123,7 @@ def birds(tmp_path_factory):
     )
     data, cache = open_dataset(recipe.dataset), Cache(root / "cache")
     predict = recipe.predictor(data.classes, load("builtin"))
-    return data, recipe, cache, predict.features(data.train, cache), predict
+    return data, recipe, cache, extract(predict, data.train, cache), predict
 
 
 ROWS = {"a": np.arange(6), "b": np.arange(6, 10), "c": np.arange(10, 12)}
@@ -157,9 +157,9 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
     before = {name: entry["id"] for name, entry in store.state.components.items()}
     fill(store, Shards(predict, features, recipe, ROWS, data.classes), factors=True)
     assert {name: entry["id"] for name, entry in store.state.components.items()} == before
-    relabel(features.take(np.arange(6)), data.classes, ("heron", "gull"))
-    with pytest.raises(InputError, match="relabel: expected images of these 1 classes"):
-        relabel(features, data.classes, ("heron",))
+    features.take(np.arange(6)).relabel(data.classes, ("heron", "gull"))
+    with pytest.raises(InputError, match="all examples must be of these 1 classes"):
+        features.relabel(data.classes, ("heron",))
     with pytest.raises(InputError, match="fill: expected classes by name for the head named"):
         fill(store, Shards(predict, features, recipe, {"a": np.arange(6)}))
 
@@ -248,7 +248,7 @@ def test_one_name_in_two_data_sets_is_refused_unless_it_is_said_to_mean_the_same
 
 
 def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
-    with pytest.raises(InputError, match=r"classes among the 2 given; got 1 others, ..wren"):
+    with pytest.raises(InputError, match=r"classes must be among the 2 given; got 1 others, ..wren"):
         join(store, restrict(birds[4], birds[0].classes, ("gull", "heron")), ("gull", "heron"))
     with pytest.raises(InputError, match=r"Store.add: expected head .*; got"):
         added(store, birds, "other seed", classes=("heron", "wren"), seed=1)  # as the second component has them
@@ -315,7 +315,7 @@ def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_com
     recipe = Recipe(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)
     data, cache = open_dataset(recipe.dataset), Cache(tmp_path / "cache")
     predict = recipe.predictor(data.classes, load("builtin"))
-    features = predict.features(data.train, cache)
+    features = extract(predict, data.train, cache)
     store = Store(tmp_path / "store")
     fill(store, Shards(predict, features, recipe, {"a": np.arange(8)}, data.classes))
     for split in ("train", "test"):

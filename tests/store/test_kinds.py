@@ -11,8 +11,8 @@ import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.load import load
 from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.pretrained.load import load
 from tangent_jax.solver.statistics import (
     Settings,
     Statistics,
@@ -201,7 +201,7 @@ def digits(tmp_path_factory):
     recipe = Recipe(features=FeatureSettings(directions=2, width=16))
     data, cache = open_dataset("digits"), tj.Cache(tmp_path_factory.mktemp("cache"))
     built = recipe.predictor(data.classes, load("builtin"))
-    return recipe, data, built, built.features(data.train.take(np.arange(60)), cache), cache
+    return recipe, data, built, tj.extract(built, data.train.take(np.arange(60)), cache), cache
 
 
 def fill(root, digits, shards):
@@ -283,10 +283,10 @@ def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, d
 def test_after_a_removal_an_attack_scores_every_image_as_on_statistics_that_never_held_it(tmp_path, digits):
     recipe, data, built, *_ = digits
     cache = tj.Cache(tmp_path / "cache")  # its own: removals of other tests erase rows of the shared one
-    train = built.features(data.train, cache)
+    train = tj.extract(built, data.train, cache)
     digits = (recipe, data, built, train, cache)
     shards, gone = {f"s{i}": np.arange(20 * i, 20 * i + 20) for i in range(3)}, np.arange(20, 36)
-    members = built.features(data.train.take(gone))
+    members = tj.extract(built, data.train.take(gone))
     store = fill(tmp_path / "store", digits, shards)
     settings = Settings("lda", 0.03)
 
@@ -301,7 +301,7 @@ def test_after_a_removal_an_attack_scores_every_image_as_on_statistics_that_neve
     heads["removed"] = solved(store.statistics())
     never = fill(tmp_path / "never", digits, {**shards, "s1": np.arange(36, 40)})
     heads["never"] = solved(never.statistics())
-    others = built.features(data.test.take(np.arange(len(gone))), cache)
+    others = tj.extract(built, data.test.take(np.arange(len(gone))), cache)
     attack = tj.audit.membership_attack(built, heads, members, others, shadows, shadows=4)
     for scores in attack.scores.values():
         np.testing.assert_array_equal(scores["removed"], scores["never"])

@@ -14,10 +14,10 @@ from photos import write
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io import files
-from tangent_jax.models.features import Cache
-from tangent_jax.models.load import load
 from tangent_jax.models.session import FirstSession
+from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store import erasure, plans, removal
 from tangent_jax.store.apart import Shards, fill
@@ -55,7 +55,7 @@ def trained(photographs, tmp_path):
     """(a store of two shards trained on the photographs, their features, the cache)."""
     recipe, cache = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1, output="tangent"), tmp_path / "cache"
     predict = recipe.predictor(2, load("builtin"))
-    features = predict.features(open_dataset(recipe.dataset).train, Cache(cache))
+    features = extract(predict, open_dataset(recipe.dataset).train, Cache(cache))
     store, rows = Store(tmp_path / "store"), np.arange(12)
     owners = {name: "ann" if name < "train/a/3" else "bob" for _, name in features.examples}
     fill(store, Shards(predict, features, recipe, {"even": rows[::2], "odd": rows[1::2]}), owners=owners)

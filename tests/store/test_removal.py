@@ -20,9 +20,9 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.files import hold_lock
-from tangent_jax.models.features import Cache, Features
-from tangent_jax.models.load import load
+from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.apart import Shards, fill
@@ -33,6 +33,7 @@ from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import solve_again
 from tangent_jax.store.store import Store
+from tangent_jax.train.features import Features
 
 PRIVATE = Spent(make_mechanism(3.0, 1e-5), 50, True)
 
@@ -66,9 +67,9 @@ def files_holding(root, rows):
 def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path):
     """Tail inputs of two stages and decoded images, a store, a run folder with checkpoints."""
     recipe, predict, data, cache = task
-    train = predict.features(data.train, cache)
+    train = extract(predict, data.train, cache)
     whole = dataclasses.replace(recipe, kind="everything").predictor(2, load("builtin"))
-    images = whole.features(data.train, cache)  # stage 0: the decoded images
+    images = extract(whole, data.train, cache)  # stage 0: the decoded images
     gone = [train.examples[i][0] for i in (3, 41)]
     rows = [*train.inputs[[3, 41]], *images.inputs[[3, 41]]]
     out = tmp_path / "out"
@@ -87,7 +88,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     kept = np.array(train.inputs[[0, 1, 2]])
     receipt = remove(store, plan_removal(store, examples=gone), "retrain", cache=cache)
     assert files_holding(tmp_path, rows) == []
-    assert (np.asarray(predict.features(data.train.take(np.arange(3)), cache).inputs) == kept).all()
+    assert (np.asarray(extract(predict, data.train.take(np.arange(3)), cache).inputs) == kept).all()
     assert not (out / "dw.safetensors").exists()
     assert not (out / "steps").exists()
     assert not (out / "checkpoints" / fitted.run).exists()
@@ -100,7 +101,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     assert "the data set itself" in left
     assert store.verify() == []
     # asked for again, what was erased is computed anew, and only its chunk
-    assert (np.asarray(predict.features(data.train, cache).inputs[3]) == rows[0]).all()
+    assert (np.asarray(extract(predict, data.train, cache).inputs[3]) == rows[0]).all()
 
 
 @pytest.mark.parametrize("settings", [{"penalty": 0.0}, {"method": "nlft"}])
@@ -108,7 +109,7 @@ def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_b
     _, _, data, cache = task
     recipe = dataclasses.replace(task[0], **settings)
     predict = recipe.predictor(2, load("builtin"))
-    train = predict.features(data.train, cache)
+    train = extract(predict, data.train, cache)
     store = Store(tmp_path / "store")
     store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
     receipt = remove(store, plan_removal(store, examples=[train.examples[3][0]]), "retrain", cache=cache)
@@ -117,7 +118,7 @@ def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_b
 
 def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     recipe, predict, data, cache = task
-    train = predict.features(data.train, cache)
+    train = extract(predict, data.train, cache)
     store = Store(tmp_path / "store")
     dw = jax.tree.map(np.ones_like, predict.zeros())
     store.add("all", dw, make_provenance(predict, recipe).trained_on(train, 1.0, (str(tmp_path / "moved"),)))
@@ -131,7 +132,7 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
 def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(task, tmp_path):
     """Test images, by identifier or by the name that the component's data set has; the components stay."""
     recipe, predict, data, cache = task
-    train, test = predict.features(data.train, cache), predict.features(data.test, cache)
+    train, test = extract(predict, data.train, cache), extract(predict, data.test, cache)
     store = Store(tmp_path / "store")
     store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
     kept = store.path("all").read_bytes()
@@ -151,7 +152,7 @@ def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(
 
 def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_path, capsys):
     recipe, predict, data, cache = task
-    train, store = predict.features(data.train, cache), Store(tmp_path / "store")
+    train, store = extract(predict, data.train, cache), Store(tmp_path / "store")
     shards = Shards(predict, train, recipe, {f"shard {s}": np.arange(s, 80, 2) for s in range(2)})
     fill(store, shards)
     identifier = train.examples[4][0]

@@ -18,7 +18,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of, read_owners
-from tangent_jax.models.features import Cache
+from tangent_jax.features.extract import Cache, extract
 from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.files import write_component
@@ -246,7 +246,7 @@ def test_lines_of_owners_that_match_no_image_are_counted_aloud(store, capsys):
 def test_images_without_an_owner_are_counted_aloud_when_components_are_filled(photographs, tmp_path, capsys):
     recipe = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1)
     predict = recipe.predictor(2)
-    train = predict.features(open_dataset(recipe.dataset).train, Cache(tmp_path / "cache"))
+    train = extract(predict, open_dataset(recipe.dataset).train, Cache(tmp_path / "cache"))
     shards = Shards(predict, train, recipe, {"all": np.arange(len(train))})
     shards.provenance({"train/a/0.png": "ann"})
     assert "the owners name no owner of 5 of 6 images, such as train/a/1.png" in capsys.readouterr().err

@@ -172,7 +172,7 @@ def accuracy(predict: Any, dw: Tree, classes: Sequence[str], test: str, cache: s
     An image of a class that nobody has counts as wrong.
     """
     dataset = tj.open_dataset(test)
-    every = predict.features(dataset.test, tj.Cache(cache))
+    every = tj.extract(predict, dataset.test, tj.Cache(cache))
     own, unknown = {*dataset.classes} & {*classes}, {*dataset.classes} - {*classes}
     rows = np.flatnonzero([dataset.classes[label] in own for label in every.targets])
     known = in_classes(every.take(rows), dataset.classes, (*classes, *sorted(unknown)))

@@ -54,7 +54,7 @@ class Contributor:
         """The features of its images, whose targets index `classes`, of all contributors."""
         dataset, (number, count) = tj.open_dataset(self.dataset), self.part
         rows = tj.shards.uniform(len(dataset.train), count, seed=0)[number]
-        return in_classes(predict.features(dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes, classes)
+        return in_classes(tj.extract(predict, dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes, classes)
 
     def at_anchor(self, request: Request) -> tj.Predictor:
         """The predictor, or feature map, at the anchor of a request."""

@@ -43,7 +43,7 @@ def map_of(predict: FeatureMap, public: str = "", cache: str = "") -> FeatureMap
         return on_sphere(predict)
     dataset = tj.open_dataset(public)
     split = dataset.splits.get("train", next(iter(dataset.splits.values())))
-    images = predict.features(split, tj.Cache(cache))
+    images = tj.extract(predict, split, tj.Cache(cache))
     return on_sphere(predict, images, images.take(np.zeros(0, int)))
 
 

@@ -111,7 +111,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
             predict = tj.store.predictor_of(origin, names[0], file)
             if spec not in features:  # all components have the same trunk
                 features[spec] = setup.features(predict, dataset.test, f"{dataset.name}: test inputs")
-            test = tj.models.of_classes(features[spec], dataset.classes, origin.classes or dataset.classes)
+            test = features[spec].of_classes(dataset.classes, origin.classes or dataset.classes)
             tasks.append(Task(dataset.name, tuple(names), predict, test))
     twice = Counter(task.name for task in tasks)
     return [t if twice[t.name] == 1 else dataclasses.replace(t, name=f"{t.name}, {t.members[0]}") for t in tasks]

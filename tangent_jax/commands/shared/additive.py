@@ -14,8 +14,18 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, is_by_owner
 from tangent_jax.core.checks import InputError, require
-from tangent_jax.models import FeatureSettings, MappedOnce, map_once, rows_by_depth, rows_of, score_rows
-from tangent_jax.solver import Settings, Statistics, choose_settings, fitted_beta, statistics_of_rows
+from tangent_jax.models import FeatureSettings, score_rows
+from tangent_jax.solver import (
+    MappedOnce,
+    Settings,
+    Statistics,
+    choose_settings,
+    fitted_beta,
+    map_once,
+    rows_by_depth,
+    rows_of,
+    statistics_of_rows,
+)
 
 RANPAC = 5000  # random ReLU features
 DEPTHS = (0, 1, 4, 8)

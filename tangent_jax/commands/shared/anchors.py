@@ -14,7 +14,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path
 from tangent_jax.remote import urls
 
@@ -118,7 +118,7 @@ def save(
     body = trees.fingerprint(tj.models.body(setup.pretrained(F.weights).w))
     session = tj.models.FirstSession(body, dataset.name, dataset.classes, images, command, settings(), paid)
     moved = source().with_body(trees.add(predict.w, dw), session)
-    placement.in_writer(partial(tj.save, F.save_anchor, moved))
+    hosts.in_writer(partial(tj.save, F.save_anchor, moved))
     print(f"{F.save_anchor}: {session}", file=sys.stderr)
 
 

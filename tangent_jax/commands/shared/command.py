@@ -25,8 +25,9 @@ from absl import app, flags, logging
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse
+from tangent_jax.core import placement
 from tangent_jax.core.checks import refusal, require
-from tangent_jax.io import job, placement
+from tangent_jax.io import hosts, job
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.progress import check_stop, request_stop
 from tangent_jax.remote import mirrors, urls
@@ -85,7 +86,7 @@ def finish(result: dict[str, Any], **more: Any) -> None:
     write_whole(out_folder() / "result.json", text + "\n")
     for mirror in MIRRORS:
         mirror.publish()
-    if placement.is_writer():
+    if hosts.is_writer():
         print(line)
 
 
@@ -204,7 +205,7 @@ def join(name: str, processes: bool) -> None:
     placement.use_devices(F.devices)
     do = "Start it in one process of the cluster's job"
     require(processes or jax.process_count() == 1, name, "one process", jax.process_count(), do)
-    if not placement.is_writer():
+    if not hosts.is_writer():
         SCRATCH.append(tempfile.TemporaryDirectory())
         atexit.register(SCRATCH[0].cleanup)
         for flag in {"out", "store"} & {*F}:
@@ -219,7 +220,7 @@ def leave(code: int) -> None:
     sys.stderr.flush()
     for folder in SCRATCH:
         folder.cleanup()
-    if placement.is_writer():
+    if hosts.is_writer():
         time.sleep(1)  # process 0 coordinates the others, which are leaving too
     os._exit(code)
 

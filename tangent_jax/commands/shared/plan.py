@@ -21,10 +21,10 @@ from jax.sharding import Mesh
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
+from tangent_jax.core import placement
 from tangent_jax.core.checks import refusal
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
-from tangent_jax.io import placement
 from tangent_jax.programs import Program, private_steps, size_of, solver_pass, train_steps, trunk
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import hold_lock
 from tangent_jax.io.journal import Journal
 from tangent_jax.io.records import convert
@@ -23,7 +23,7 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.journal, self.lock = Journal(path), path.with_suffix(".lock")
-        lines = placement.from_writer(self.read)  # only one process of a job reads and writes
+        lines = hosts.from_writer(self.read)  # only one process of a job reads and writes
         self.done = {line.key: line.accuracy for line in lines}
         self.norms = {line.key: line.norm for line in lines if line.norm is not None}
 

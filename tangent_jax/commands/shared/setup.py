@@ -12,7 +12,7 @@ from tangent_jax.commands.shared.flags import FIELD_OF, F, listed
 from tangent_jax.core.checks import InputError, about, refusal, require
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
-from tangent_jax.io import placement
+from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path
 from tangent_jax.remote import urls
 
@@ -107,7 +107,7 @@ def train_images(dataset: Dataset) -> Examples:
 
 def left(examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
-    rest = examples.without(placement.from_writer(removed_images))
+    rest = examples.without(hosts.from_writer(removed_images))
     if title and len(rest) < len(examples):
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
@@ -135,7 +135,7 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
     examples = left(examples, title)
     with tj.show_progress(title):
         settings = F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels
-        data = predict.features(examples, tj.Cache(F.cache_dir, *settings))
+        data = tj.extract(predict, examples, tj.Cache(F.cache_dir, *settings))
     if data.skipped:
         print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
     return data

@@ -142,9 +142,7 @@ class Method:
         data, classes = features or self.train, self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
-        own = {
-            name: tj.models.classes_in(data.take(rows[name]), classes) for name in rows if self.recipe.head == "named"
-        }
+        own = {name: data.take(rows[name]).classes_in(classes) for name in rows if self.recipe.head == "named"}
         wide = {name: tj.models.widen(self.predict, classes, fitted[name].dw, own[name]) for name in own}
         return [fit._replace(dw=wide.get(name, fit.dw)) for name, fit in fitted.items()]
 

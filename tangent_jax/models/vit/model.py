@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,7 +13,6 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import require, whole_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
-from tangent_jax.io.progress import tell
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import forward, input_shape
@@ -135,7 +135,8 @@ class VisionTransformer:
         new, old = self.replace(image_size=image_size), self.config
         read = tuple(patches * old.patch_size for patches in new.config.grid)
         if read != sides(image_size):
-            tell(f"of {image_size} pixels, {read} are read: whole patches of {old.patch_size} pixels")
+            line = f"of {image_size} pixels, {read} are read: whole patches of {old.patch_size} pixels"
+            warnings.warn(line, stacklevel=3)
         if new.config.grid == old.grid or old.positions != "learned":
             return new, w
         token, grid = np.split(w["position_embedding"], [int(old.class_token)])

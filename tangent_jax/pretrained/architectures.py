@@ -16,7 +16,7 @@ from typing import Any
 
 from tangent_jax.core.checks import InputError, expect
 from tangent_jax.io.records import convert, short
-from tangent_jax.models.config_fields import is_without_effect
+from tangent_jax.pretrained.config_fields import is_without_effect
 
 APART = re.compile(r"head(_dist)?\.|fc\.|decoder_|mask_token$|pre_logits|.*num_batches_tracked$")
 """Tensors that do not distinguish architectures: the head, whose size is the classes, and unused parts."""

@@ -14,15 +14,26 @@ from tangent_jax.core.preprocessing import IMAGENET, ImageSize, Preprocessing, c
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
-from tangent_jax.models.family import Family, Naming, any_name
-from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.processors import Images, images_of, images_or_published
-from tangent_jax.models.vit import open_clip
 from tangent_jax.models.vit.config import KINDS, PATCH_SIZES, SIZES, ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.models.vit.names import Flat, covers, translate, unstacked, with_gates
-from tangent_jax.models.vit.stated import (
+from tangent_jax.models.vit.tables import (
+    DINOV3,
+    HUGGING_FACE,
+    NPZ,
+    OPEN_CLIP,
+    SCANNED,
+    TIMM_EVA,
+    TIMM_READ,
+    TORCHVISION,
+    TOWER,
+)
+from tangent_jax.pretrained.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
+from tangent_jax.pretrained.family import Family, Naming, any_name
+from tangent_jax.pretrained.files import Tensors, assemble
+from tangent_jax.pretrained.processors import Images, images_of, images_or_published
+from tangent_jax.pretrained.vit import open_clip
+from tangent_jax.pretrained.vit.stated import (
     DEFAULT_HEADS,
     PARTS,
     PLAIN,
@@ -36,21 +47,10 @@ from tangent_jax.models.vit.stated import (
     pool_of,
     tower_of,
 )
-from tangent_jax.models.vit.stated import (
+from tangent_jax.pretrained.vit.stated import (
     WRAPPER as TIMM_WRAPPER,
 )
-from tangent_jax.models.vit.tables import (
-    DINOV3,
-    HUGGING_FACE,
-    NPZ,
-    OPEN_CLIP,
-    SCANNED,
-    TIMM_EVA,
-    TIMM_READ,
-    TORCHVISION,
-    TOWER,
-)
-from tangent_jax.models.vit.timm_names import timm_name_of, with_timm_names
+from tangent_jax.pretrained.vit.timm_names import timm_name_of, with_timm_names
 
 OPTIONAL_BIASES = tuple(f"{name}/bias" for name in ("patch_embedding", "query", "key", "value", "head"))
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}

@@ -11,7 +11,8 @@ from typing import Any
 from tangent_jax.core.checks import InputError, expect
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.io.records import convert
-from tangent_jax.models.architectures import (
+from tangent_jax.models.vit.config import ViTConfig
+from tangent_jax.pretrained.architectures import (
     ARGUMENTS,
     CFG,
     LABELS,
@@ -22,10 +23,9 @@ from tangent_jax.models.architectures import (
     find,
     key_of,
 )
-from tangent_jax.models.files import Tensors
-from tangent_jax.models.processors import Published
-from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.open_clip import timm_name
+from tangent_jax.pretrained.files import Tensors
+from tangent_jax.pretrained.processors import Published
+from tangent_jax.pretrained.vit.open_clip import timm_name
 
 SHOWN = ("patch_size", "embed_dim", "depth", "mlp_ratio", "class_token", "reg_tokens", "num_reg_tokens", "fc_norm")
 SHOWN += ("init_values", "qkv_bias", "qkv_fused", "proj_bias", "pre_norm", "num_classes", "in_chans", "use_fc_norm")

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tangent_jax.models.files import Tensors
+from tangent_jax.pretrained.files import Tensors
 
 RENAMED = (
     (r"blocks\.\d+\.(\d+\..+)", r"blocks.\1"),

@@ -14,8 +14,8 @@ import numpy as np
 
 from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.io.progress import check_stop, progress_bar
-from tangent_jax.models.features import Features
 from tangent_jax.models.ntk import FeatureMap
+from tangent_jax.train.features import Features
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class MappedOnce(Features):
     `rows`: of all examples, shared by the results of `take`; `at`: the places of these examples among them; `mapped`:
     the inputs that these rows are of. Other inputs (`dataclasses.replace(once, inputs=x)`) get rows of their own.
 
-    >>> once = tj.models.map_once(demo.map, demo.train)
+    >>> once = tj.solver.map_once(demo.map, demo.train)
     >>> len(once.take(np.arange(5)))
     5
     """
@@ -63,8 +63,8 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
 
     Guarantees: shards, all examples and held-out parts (`take`, `hold_out`) share one pass.
 
-    >>> once = tj.models.map_once(demo.map, demo.train)
-    >>> tj.models.rows_of(demo.map, once.take(np.arange(5))).shape
+    >>> once = tj.solver.map_once(demo.map, demo.train)
+    >>> tj.solver.rows_of(demo.map, once.take(np.arange(5))).shape
     (5, 6)
     """
     fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(Features) if field.init}
@@ -76,12 +76,17 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32) -> np.ndarray:
 
     Raises: InputError for features of another model, and a batch that is no whole number above 0.
 
-    >>> tj.models.rows_of(demo.map, demo.test).shape
+    >>> tj.solver.rows_of(demo.map, demo.test).shape
     (12, 6)
     """
     whole_number("batch", batch, 1)
     shape, wanted = tuple(np.shape(data.inputs)[1:]), tuple(map_.predict.model.input_shape(map_.predict.subset.stage))
-    expect(shape == wanted, f"features of this map's model, of shape {wanted}", shape, "Make them by map.features")
+    expect(
+        shape == wanted,
+        f"features of this map's model, of shape {wanted}",
+        shape,
+        "Make them by tj.extract(map, examples)",
+    )
     known = data.rows if isinstance(data, MappedOnce) and data.mapped is data.inputs else None
     if isinstance(data, MappedOnce) and known is not None and known.source == map_.identity:
         return known.read(data.at, batch)
@@ -96,7 +101,7 @@ def compute_rows(map_: FeatureMap, data: Features, batch: int) -> np.ndarray:
 def rows_by_depth(map_: FeatureMap, data: Features, depths: tuple[int, ...], batch: int = 32) -> np.ndarray:
     """The features of all examples by the last 0, 1, ... blocks, for each of `depths`, "l n k", f32, in one pass.
 
-    >>> tj.models.rows_by_depth(demo.map, demo.test, (0, 0)).shape
+    >>> tj.solver.rows_by_depth(demo.map, demo.test, (0, 0)).shape
     (2, 12, 6)
     """
     n, parts = len(data), [np.zeros((len(depths), 0, sum(map_.sizes)), np.float32)]

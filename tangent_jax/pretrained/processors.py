@@ -29,7 +29,7 @@ from tangent_jax.core.preprocessing import (
 )
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert
-from tangent_jax.models.files import Tensors
+from tangent_jax.pretrained.files import Tensors
 
 RESAMPLES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters by Pillow's numbers."""

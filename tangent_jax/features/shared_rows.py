@@ -7,8 +7,8 @@ Every fetched chunk is checked against its checksum before it is read, like rows
 
 from pathlib import Path
 
+from tangent_jax.features.layout import holds_rows
 from tangent_jax.io.files import file_fingerprint
-from tangent_jax.models.layout import holds_rows
 from tangent_jax.remote.snapshots import Remote
 
 JOURNAL = "journal.jsonl"

@@ -9,13 +9,13 @@ import re
 from tangent_jax.core.checks import expect
 from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.architectures import LABELS, OF_IMAGES, WHOLE, check_understood, find, key_of
-from tangent_jax.models.family import Family, Naming, any_name
-from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.processors import Images, Published, images_of, images_or_published
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
+from tangent_jax.pretrained.architectures import LABELS, OF_IMAGES, WHOLE, check_understood, find, key_of
+from tangent_jax.pretrained.family import Family, Naming, any_name
+from tangent_jax.pretrained.files import Tensors, assemble
+from tangent_jax.pretrained.processors import Images, Published, images_of, images_or_published
 
 HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
 HUGGING_FACE += ("downsample_in_bottleneck", "hidden_act", "model_type")

@@ -16,14 +16,15 @@ import jax
 import numpy as np
 from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import in_batches
 from tangent_jax.data.workers import Decoded
-from tangent_jax.io import placement
+from tangent_jax.features.cache import CachedRows
+from tangent_jax.features.layout import CHUNK
+from tangent_jax.io import hosts
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.models.cache import CachedRows
-from tangent_jax.models.layout import CHUNK
 from tangent_jax.models.protocol import Model, prepare
 
 WRITERS = 2  # chunks that are written, and synchronised, while the next one is computed
@@ -95,7 +96,7 @@ def write_chunks(
                 if is_shared or (keeper == me and chunk in missing):
                     waiting.append(writers.submit(rows.write, chunk, values, skipped))
             placement.together(lambda: wait(waiting, WRITERS))
-            placement.agree_to_stop()
+            hosts.agree_to_stop()
             bar.update(sum(len(rows.rows(chunk)) for chunk in parts))
         placement.together(lambda: wait(waiting, 0))
 

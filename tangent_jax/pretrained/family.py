@@ -1,7 +1,7 @@
 """A family of models: recognises and reads its files, and makes models from settings or names.
 
-`FAMILIES` in models/load.py lists all families; nothing else depends on one. A model that contains one of any family,
-such as LoRA, is a wrapper of models/parametrize.py.
+`FAMILIES` in pretrained/load.py lists all families; nothing else depends on one. A model that contains one of any
+family, such as LoRA, is a wrapper of models/parametrize.py.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.files import Tensors
+from tangent_jax.pretrained.files import Tensors
 
 
 class Naming(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, Preprocessing
 from tangent_jax.io.records import convert
-from tangent_jax.models.architectures import check_understood, find
-from tangent_jax.models.files import Tensors
+from tangent_jax.pretrained.architectures import check_understood, find
+from tangent_jax.pretrained.files import Tensors
 
 NAME = "open_clip_config"
 MODEL = ("embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale", "init_logit_bias")

@@ -19,87 +19,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, expect, require, whole_number
 from tangent_jax.core.identities import identity, program_reading
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import sides
-from tangent_jax.core.rows import Rows
 from tangent_jax.data.decode import MOST_PIXELS, size_of
 from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.data.workers import Decoded, Decoder, decode_chunks
-from tangent_jax.io import placement
+from tangent_jax.features.cache import CachedRows, identifiers_of
+from tangent_jax.features.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
+from tangent_jax.features.layout import first_folder
+from tangent_jax.features.shared_rows import fetch_rows, share_rows
+from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path, fingerprint, hold_lock
 from tangent_jax.io.progress import tell
-from tangent_jax.models.cache import CachedRows, identifiers_of
-from tangent_jax.models.filling import Chunks, fill, from_images, from_rows, run_trunk, trunk_rows
-from tangent_jax.models.layout import first_folder
-from tangent_jax.models.protocol import Arrays, Model, is_floating
-from tangent_jax.models.shared_rows import fetch_rows, share_rows
+from tangent_jax.models.protocol import Arrays, Model, input_dtype, is_floating
 from tangent_jax.remote.urls import CACHE, is_url, scratch_of
-from tangent_jax.train.batches import Batches, OnDevice
+from tangent_jax.train.features import Features
 
 FEW_PIXELS = 32  # pixels; a model of fewer reads letters, not photographs
 OR_SKIP = ", or skip it by skip_unreadable"
 """The end of what the decoders advise for an unreadable image."""
 FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Features:
-    """Inputs "n ..." of the first trained stage, targets "n ...", and (content identifier, name) of each image.
-
-    Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
-    the number of unreadable images; `folder`: the cache of the inputs, or None; `owners`: the owner of each example, if
-    known (`dataclasses.replace(features, owners=names)`); `device`: the copy on the device that all batches share.
-
-    >>> demo.train.inputs.shape, demo.train.targets[:3]
-    ((24, 6), array([0, 1, 2], dtype=int32))
-    >>> train, held_out = demo.train.hold_out()
-    >>> len(train), len(held_out)
-    (21, 3)
-    """
-
-    inputs: Any
-    targets: np.ndarray
-    examples: tuple[tuple[str, str], ...]
-    skipped: int = 0
-    folder: str | None = None
-    owners: tuple[Any, ...] | None = None
-    device: OnDevice = dataclasses.field(default_factory=OnDevice, init=False, repr=False)
-
-    def __len__(self) -> int:
-        """The number of examples."""
-        return len(self.targets)
-
-    def take(self, rows: np.ndarray) -> "Features":
-        """The examples at `rows`, "k", in that order; the inputs are not copied."""
-        rows = np.arange(len(self))[np.asarray(rows) if len(rows) else np.zeros(0, int)]  # rows may be a mask
-        examples = tuple(self.examples[i] for i in rows)
-        owners = self.owners and tuple(self.owners[i] for i in rows)
-        taken = {"inputs": Rows(self.inputs, rows), "targets": self.targets[rows]}
-        return dataclasses.replace(self, **taken, examples=examples, owners=owners)
-
-    def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
-        """The examples, or those at `rows`, "k", for `fit` (which needs the key) or `fit_private`."""
-        shared: Any = {"device": self.device, "owners": self.owners}
-        return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
-
-    def held_out(self) -> np.ndarray:
-        """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example."""
-        is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
-        groups = self.targets if is_class else rank
-        for label in np.unique(groups):
-            rows = np.flatnonzero(groups == label)
-            rank[rows] = np.arange(len(rows))
-        return rank % 5 == 4
-
-    def hold_out(self) -> tuple["Features", "Features"]:
-        """Returns (the rest, the examples of `held_out`): always the same split."""
-        held = self.held_out()
-        return self.take(np.flatnonzero(~held)), self.take(np.flatnonzero(held))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +58,7 @@ class Cache:
     A single URL stands for a local copy of its folder: rows are fetched from there, and copied there once computed.
 
     >>> cache = tj.Cache(demo.folder(), dtype="float16")
-    >>> demo.predict.features(demo.examples(5, seed=2), cache).inputs.dtype
+    >>> tj.extract(demo.predict, demo.examples(5, seed=2), cache).inputs.dtype
     dtype('float16')
     """
 
@@ -149,6 +93,17 @@ class Cache:
         files = [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]
         require(not files, "Cache", "folders", f"the file {files[:1]}", "Choose another folder")
         return folders
+
+
+def extract(predict: Any, examples: Examples, cache: Cache | None = None) -> Features:
+    """The input of a predictor's first trained stage for every example, from the cache or computed now.
+
+    Args:       predict: a Predictor or a FeatureMap, or anything with a model, its weights w, a subset and a dtype.
+
+    >>> tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs.shape
+    (5, 6)
+    """
+    return features(predict.model, predict.w, examples, predict.subset.stage, cache, predict.dtype)
 
 
 def features(
@@ -197,14 +152,14 @@ def features(
 
     folders = [root / here for root in roots]
     folder = first_folder(folders)
-    keeper = placement.keeper(folder)
+    keeper = hosts.keeper(folder)
     with ExitStack() as held:
         is_keeper = keeper == jax.process_index()
         placement.together(lambda: held.enter_context(hold_lock(folder / "lock")) if is_keeper else None)
         placement.together(lambda: fetch_rows(cache.url, folder) if is_keeper else None)
         rows = rows_at(stage, folder, identifiers, folders[1:])
         fill(rows, source, keeper)
-        placement.together(lambda: share_rows(cache.url, folder) if placement.is_writer() else None)
+        placement.together(lambda: share_rows(cache.url, folder) if hosts.is_writer() else None)
     check_classes(rows.skipped, examples, model, cache)
     return readable(rows, examples, identifiers)
 
@@ -258,12 +213,6 @@ def tell_of_small_model(model: Model, examples: Examples) -> None:
         if min(wide, high) > max(rows, columns):
             reads = f"the model reads {columns} x {rows}: of the embedded weights, which know letters of that size"
             tell(f"the images have {wide} x {high} pixels, and {reads}. Pass weights of a model of photographs")
-
-
-def input_dtype(model: Model) -> np.dtype:
-    """The dtype of the inputs of stage 0; uint8 for images."""
-    inputs = model.preprocessing
-    return np.dtype(inputs.dtype if isinstance(inputs, Arrays) else np.uint8)
 
 
 def read_inputs(model: Model, examples: Examples, chunks: Sequence[range], cache: Cache) -> Iterator[Decoded]:

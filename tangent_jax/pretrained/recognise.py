@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import short
-from tangent_jax.models.family import Naming
-from tangent_jax.models.files import Tensors
-from tangent_jax.models.left_out import AVERAGES, left_out, without
+from tangent_jax.pretrained.family import Naming
+from tangent_jax.pretrained.files import Tensors
+from tangent_jax.pretrained.left_out import AVERAGES, left_out, without
 
 WRAPPERS = re.compile(r"(?<![^./])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """Modules that torch wraps around others, at any depth; no network has a part of such a name."""

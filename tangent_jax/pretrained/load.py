@@ -26,10 +26,14 @@ from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert, parse_json
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.architectures import architectures, with_pretrained_cfg
-from tangent_jax.models.family import Family
-from tangent_jax.models.files import Tensors, assemble
-from tangent_jax.models.folders import (
+from tangent_jax.models.parametrize import WRAPPERS, unwrap
+from tangent_jax.models.protocol import Model, initial_weights
+from tangent_jax.models.session import FirstSession
+from tangent_jax.pretrained import resnet
+from tangent_jax.pretrained.architectures import architectures, with_pretrained_cfg
+from tangent_jax.pretrained.family import Family
+from tangent_jax.pretrained.files import Tensors, assemble
+from tangent_jax.pretrained.folders import (
     INDEX,
     SHARDS,
     WEIGHTS,
@@ -39,13 +43,10 @@ from tangent_jax.models.folders import (
     shards_of,
     weights_in,
 )
-from tangent_jax.models.left_out import left_out
-from tangent_jax.models.parametrize import WRAPPERS, unwrap
-from tangent_jax.models.protocol import Model, initial_weights
-from tangent_jax.models.recognise import recognise
-from tangent_jax.models.resnet import weights as resnet
-from tangent_jax.models.session import SESSION, FirstSession, decode_session, encode_session
-from tangent_jax.models.vit import weights as vit
+from tangent_jax.pretrained.left_out import left_out
+from tangent_jax.pretrained.recognise import recognise
+from tangent_jax.pretrained.sessions import SESSION, decode_session, encode_session
+from tangent_jax.pretrained.vit import weights as vit
 from tangent_jax.remote import urls
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)

@@ -30,10 +30,10 @@ import numpy as np
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.rows import Parts
 from tangent_jax.data.identifiers import hash_of
+from tangent_jax.features.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
 from tangent_jax.io.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.io.journal import Journal
 from tangent_jax.io.records import convert, parse_json
-from tangent_jax.models.layout import CHUNK, Layout, check_there, check_together, holds_rows, make_layout, read_layout
 
 TICK = 2  # seconds: the coarsest clock of a file system
 
@@ -63,7 +63,7 @@ class CachedRows:
     Existing rows stay in place; new ones are spread over `folder` and `more`. `process`: the one that writes. `reader`:
     what reads the images; a chunk with rows that another one skipped counts as missing, as this one may read them.
 
-    >>> rows = tj.models.CachedRows(demo.folder(), ["aa", "bb"], (3,), np.dtype("float32"))
+    >>> rows = tj.features.CachedRows(demo.folder(), ["aa", "bb"], (3,), np.dtype("float32"))
     >>> rows.make()
     >>> rows.missing(), rows.inputs.shape
     ([0], (2, 3))

@@ -5,7 +5,6 @@ weights, dw       whole on every device; if they exceed a quarter of a device's 
                   longest divisible axis
 files             written by process 0; a resumed run reads them in process 0, which sends them to the others
 random keys       drawn by process 0, known to all
-a stop            at the same step in all processes, whichever process was asked
 
 Every computation is one logical program on global arrays, which XLA divides (GSPMD); so noise, for example, is added
 once. Another number of devices only changes the order of sums over examples, and so their last bits.
@@ -13,10 +12,8 @@ once. Another number of devices only changes the order of sums over examples, an
 
 import functools
 import os
-import pickle
 import zlib
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -28,11 +25,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tangent_jax.core.checks import InputError, require
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import progress
 
 T = TypeVar("T")
 _used: list[int | None] = [None]
-_agreements = iter(range(1 << 62))
 
 
 def use_devices(count: int | None) -> None:
@@ -155,11 +150,6 @@ def resident_bytes() -> int:
     return (memory() or machine_memory()) // mesh().size // 3
 
 
-def is_writer() -> bool:
-    """True in the process that writes files."""
-    return jax.process_index() == 0
-
-
 def agree(value: Tree) -> Tree:
     """Returns process 0's arrays in every process, such as a draw from entropy, which differs between them."""
     if jax.process_count() == 1:
@@ -208,44 +198,3 @@ def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> No
         do = "Start all processes of a job alike, on the same data"
         good = len({*gather(np.array(crc, np.uint32)).tolist()}) == 1
         require(good, function, "the same examples, order and settings in every process", "others in some", do)
-
-
-def in_writer(function: Callable[[], T]) -> T | None:
-    """Calls function() in process 0 alone, and returns its value there; an exception is raised in all processes."""
-    return together(lambda: function() if is_writer() else None)
-
-
-def from_writer(function: Callable[[], T]) -> T:
-    """Calls function() on process 0, and broadcasts its value, or its exception, to all processes."""
-    value: Any = in_writer(function)
-    if jax.process_count() == 1:
-        return value
-    content = np.frombuffer(pickle.dumps(value), np.uint8)
-    size = int(agree(np.array(len(content))))
-    return pickle.loads(agree(content if is_writer() else np.zeros(size, np.uint8)).tobytes())
-
-
-def agree_to_stop() -> None:
-    """Stops all processes here if one was asked to stop, by a signal or a cluster's notice."""
-    if jax.process_count() == 1:
-        return
-    noticed = multihost_utils.reached_preemption_sync_point(next(_agreements))
-    if gather(np.array(progress.is_asked() or noticed)).any():
-        progress.stop()
-
-
-def keeper(folder: Path) -> int:
-    """The lowest process that sees this folder; it alone locks and manages it. All processes call this."""
-    if jax.process_count() == 1:
-        return 0
-    nonce = int(agree(np.frombuffer(os.urandom(4), np.uint32))[0])
-    names = [folder / f".seen-{nonce:08x}-{p}" for p in range(jax.process_count())]
-
-    def touch() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        names[jax.process_index()].touch()
-
-    together(touch)
-    lowest = together(lambda: next(p for p, name in enumerate(names) if name.exists()))
-    together(lambda: names[jax.process_index()].unlink(missing_ok=True))
-    return lowest

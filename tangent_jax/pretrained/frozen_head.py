@@ -1,0 +1,39 @@
+"""Reads a frozen head, the text embeddings of class names, from a safetensors file."""
+
+import os
+
+import numpy as np
+
+from tangent_jax.core.checks import expect
+from tangent_jax.io.tensors import read_tensors
+from tangent_jax.models.frozen_head import SCALE, FrozenHead
+from tangent_jax.remote.urls import local_copy
+
+
+def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
+    """The head in a safetensors file.
+
+        embeddings     "c d", floats, rows of any length
+        logit_scale    one number, exp(logit_scale) of CLIP; 100 if missing
+        metadata       "classes": the names of the rows, one per line
+
+    Raises: InputError naming the file, and what it lacks.
+
+    >>> from safetensors.numpy import save_file
+    >>> path = demo.folder() / "head.safetensors"
+    >>> save_file({"embeddings": np.eye(2, 6)}, path, {"classes": "owl" + chr(10) + "gull"})
+    >>> tj.pretrained.read_frozen_head(path).classes
+    ('owl', 'gull')
+    """
+    path = local_copy("read_frozen_head", path)
+    tensors, metadata = read_tensors("read_frozen_head", path)
+    do = "Write it as docs/howto/merge.md shows"
+    known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
+    expected = f"tensors embeddings and logit_scale in {path}"
+    expect(known, expected, ", ".join([*tensors][:3]) or "none", do)
+    expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
+    expect(metadata.get("classes"), expected, "none", do)
+    scale = np.asarray(tensors.get("logit_scale", SCALE))
+    expect(scale.size == 1, f"one number logit_scale in {path}", f"shape {scale.shape}")
+    embeddings = np.array(tensors["embeddings"], np.float32)
+    return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))

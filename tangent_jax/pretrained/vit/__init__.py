@@ -1,0 +1,1 @@
+"""The family of Vision Transformers: its files under the names of each program that writes them."""
