@@ -104,5 +104,5 @@ class Preprocessing:
         self, images: Num[Array | np.ndarray, "*b y x 3"], dtype: jax.typing.DTypeLike = jnp.float32
     ) -> Float[Array, "*b y x 3"]:
         """Images of 0 to 255 as (image / 255 - mean) / std, of `dtype`."""
-        x = images.astype(jnp.float32) / 255
+        x = jnp.asarray(images).astype(jnp.float32) / 255
         return ((x - jnp.asarray(self.mean, jnp.float32)) / jnp.asarray(self.std, jnp.float32)).astype(dtype)

@@ -175,7 +175,7 @@ class UrlPath:
     def changed(self, now: str) -> InputError:
         """The InputError for a file that is no longer the listed one."""
         return InputError(
-            f"{self} must be as it was listed; got {now}: it changed. Run the same command again, once "
+            f"{self} must be as it was listed; got {now}: it changed while it was read. Run the same command again, once "
             "nobody writes there"
         )
 
@@ -211,8 +211,10 @@ def read_range(place: Place, offset: int, size: int) -> bytes:
 
 def stamp_of(place: Place) -> tuple[int, Any]:
     """The size of a file and the time of its last write, or its state at a URL, which change with the file."""
+    if isinstance(place, UrlPath):
+        return place.stat().st_size, place.state()
     state = place.stat()
-    return state.st_size, place.state() if isinstance(place, UrlPath) else state.st_mtime_ns
+    return state.st_size, state.st_mtime_ns
 
 
 def name_below(place: Any, root: Any) -> str:

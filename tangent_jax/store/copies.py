@@ -136,11 +136,11 @@ def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
     """The bytes of a file at a URL, or of its local copy, checked against the index's SHA-256."""
     whole = remote.files.get(name, "")
-    require(whole, remote.function, f"{name} at {remote.url}", "none: it holds no store")
+    require(whole, "", f"{name} at {remote.url}", "none: it holds no store")
     copy = None if objects is None else objects / whole
     here = copy is not None and copy.is_file()
     content = copy.read_bytes() if copy and here else remote.read(remote.object_url(whole))
-    require(fingerprint(content) == whole, remote.function, f"an unaltered {remote.object_url(whole)}", "another")
+    require(fingerprint(content) == whole, "", f"an unaltered {remote.object_url(whole)}", "another")
     return content
 
 
@@ -149,7 +149,7 @@ def check_same(remote: Remote, identity: str, objects: Path | None = None) -> No
     if not remote.files:
         return
     same = identity.encode() in content_of(remote, "store.json", objects)
-    require(same, remote.function, f"a copy of this store at {remote.url}", "another store", "Choose another URL")
+    require(same, "", f"a copy of this store at {remote.url}", "another store", "Choose another URL")
 
 
 def check_whole(store: Disk) -> None:

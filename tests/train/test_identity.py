@@ -345,7 +345,10 @@ def jitted():
             r"fit: expected predict as .* inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes",
         ),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START.astype(jnp.float16)), "float32 or float64; got float16"),
-        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5), "epochs must be a whole number >= 1; got 1.5"),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5),
+            "epochs must be a whole number >= 1; got 1.5",
+        ),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "whole number; got True"),
         (lambda: fit(predict, 7, start=START), "Features, Batches, or an iterable of batches"),
         (lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2), "a finite loss; got nan in epoch 1"),

@@ -61,9 +61,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     said: str | None = convert(str | None, named, f"architecture of {where}")
     name = said if is_ours else file.architecture or said
     expect(name == said or said is None, f"architecture {said}, as config.json says", name)
-    args: dict[str, Any] = (
-        convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
-    )
+    args: dict[str, Any] = convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
     cfg: dict[str, Any] = (
         convert(dict[str, Any] | None, config.get("pretrained_cfg"), f"pretrained_cfg of {where}") or {}
     )
