@@ -175,8 +175,8 @@ class UrlPath:
     def changed(self, now: str) -> InputError:
         """The InputError for a file that is no longer the listed one."""
         return InputError(
-            f"{self} must be as it was listed; got {now}: it changed while it was read. Run the same command again, once "
-            "nobody writes there"
+            f"{self} must be as it was listed; got {now}: it changed while it was read. Run the same command again, "
+            "once nobody writes there"
         )
 
     def open(self, mode: str = "rb", cache_type: str = "readahead") -> IO[bytes]:

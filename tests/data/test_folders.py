@@ -129,7 +129,7 @@ def test_a_member_that_declares_more_than_an_image_has_is_refused_before_it_is_r
 
 ITEM = ["a.png", "train", 0]
 MANIFESTS = {
-    "a list": ([1], "a JSON object in manifest.json"),
+    "a list": ([1], "manifest.json .* must be a JSON object"),
     "null": (None, "a JSON object"),
     "no items": ({"classes": ["x", "y"]}, "the field items"),
     "short": ({"classes": ["x", "y"], "items": [["a.png", "train"]]}, "3 entries"),
@@ -140,7 +140,7 @@ MANIFESTS = {
     "null label": ({"classes": ["x", "y"], "items": [["a.png", "train", None]]}, "a whole number"),
     "list name": ({"classes": ["x", "y"], "items": [[["a.png"], "train", 0]]}, "text"),
     "null split": ({"classes": ["x", "y"], "items": [["a.png", None, 0]]}, "text"),
-    "text classes": ({"classes": "xy", "items": [ITEM]}, "a list in classes"),
+    "text classes": ({"classes": "xy", "items": [ITEM]}, "classes of .* must be a list"),
     "classes twice": ({"classes": ["x", "x"], "items": [ITEM, ["a.png", "test", 1]]}, "classes of different names"),
     "misspelt split": ({"classes": ["x", "y"], "items": [ITEM, ["a.png", "tset", 1]]}, "splits of train, test"),
     "label too high": ({"classes": ["x", "y"], "items": [["a.png", "train", 10**30]]}, "a class index below 2"),

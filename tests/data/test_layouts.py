@@ -162,8 +162,8 @@ BAD = {
         FEATURES,
         "the label of row 1 of d.parquet in .* is 2: none of the 2 classes, cat, dog",
     ),
-    "names no list": (TRAIN, {**FEATURES, "label": {"names": "ab", "_type": "ClassLabel"}}, "a list in the names"),
-    "names of numbers": (TRAIN, {**FEATURES, "label": {"names": [1], "_type": "ClassLabel"}}, "text in the names"),
+    "names no list": (TRAIN, {**FEATURES, "label": {"names": "ab", "_type": "ClassLabel"}}, "the names of .* must be a list"),
+    "names of numbers": (TRAIN, {**FEATURES, "label": {"names": [1], "_type": "ClassLabel"}}, "the names of .* must be text"),
     "one class": ({"image": PHOTOS[:2], "label": ["a", "a"]}, {"image": IMAGE}, "at least two classes"),
 }
 

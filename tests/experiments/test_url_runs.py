@@ -1,8 +1,8 @@
 """Commands from data in S3 to results in S3, killed three times and resumed elsewhere: the bits of local files."""
 
 import json
-import re
 import os
+import re
 import shutil
 import signal
 

@@ -37,5 +37,5 @@ def test_metadata_that_no_header_or_text_holds_are_refused(tmp_path, monkeypatch
 @pytest.mark.parametrize("value", [np.zeros(2), np.array([200, 65], np.uint8)])
 def test_a_text_that_is_none_is_refused(tmp_path, value):
     (tmp_path / "a.safetensors").write_bytes(save({"__metadata__/provenance": value}))
-    with pytest.raises(InputError, match="provenance of .* must be (text in UTF-8|one of U8)"):
+    with pytest.raises(InputError, match=r"provenance of .* must be (text in UTF-8|one of U8)"):
         read_tensors(tmp_path / "a.safetensors")

@@ -94,7 +94,7 @@ def test_features_are_computed_once_for_all_machines(url, tmp_path, monkeypatch)
     content = urls.read(f"{url}/{name}/objects/{largest}")
     urls.write(f"{url}/{name}/objects/{largest}", content[:-1] + b"x")
     monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "third"))
-    with pytest.raises(InputError, match="with SHA-256"):
+    with pytest.raises(InputError, match="must have SHA-256"):
         features(MODEL, W, examples(), 2, Cache(url))
     with pytest.raises(InputError, match="a URL alone, or folders"):
         Cache([url, "x"])
