@@ -23,7 +23,7 @@ from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.labels import listed
 from tangent_jax.data.layouts import is_hidden
@@ -122,7 +122,8 @@ def saved_files(state: Any) -> list[Any]:
     content, where = parse_json(state.read_bytes(), state), f"_data_files of {state}"
     entries = convert(tuple[dict[str, Any], ...], content.get("_data_files"), where)
     indices = [name for name, value in content.items() if name.startswith("_indices") and value]
-    require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
+    if indices:
+        raise InputError(f"the rows of {state} must be in their order; got {indices[:1]}. Save the data set again")
     names = [convert(str, entry.get("filename"), where) for entry in entries]
     return [state.parent / PurePath(name).name for name in names]
 
@@ -195,7 +196,7 @@ def arrow() -> Any:
 
         return pyarrow
     except ModuleNotFoundError as error:
-        raise refusal("open_dataset", "pyarrow", "no such package", "pip install 'tangent-jax[data]'") from error
+        raise InputError("hf: needs pyarrow, which is not installed. pip install 'tangent-jax[data]'") from error
 
 
 def read_whole(file: Place, read: Any) -> Any:
@@ -206,8 +207,7 @@ def read_whole(file: Place, read: Any) -> Any:
         raise
     except Exception as error:  # pyarrow raises many kinds of errors
         check_no_pointer(file)
-        got = f"{type(error).__name__}: {error}"
-        raise refusal("open_dataset", f"a whole {file}", got, "Fetch it again") from error
+        raise InputError(f"{file} must be whole; {type(error).__name__}: {error}. Fetch it again") from error
 
 
 def schema_of(file: Place) -> Any:
@@ -225,15 +225,20 @@ def source_of(file: Place) -> Any:
 @functools.lru_cache(maxsize=1024)
 def map_file(file: Place, stamp: tuple) -> Any:
     """The memory-mapped table of an arrow file, in the format of streams or of files."""
-    package, do = arrow(), "Write it as parquet, or copy it to this machine: arrow files are mapped"
-    require(isinstance(file, Path), "open_dataset", "parquet files at a URL", file, do)
+    package = arrow()
+    if not isinstance(file, Path):
+        raise InputError(
+            f"files at a URL must be parquet; got {file}. Write it as parquet, or copy it to this machine: arrow files "
+            "are mapped"
+        )
     content = package.memory_map(str(file))
     check_no_pointer(file)
     if content.read(6) == b"ARROW1":
         content.seek(0)
         return package.ipc.open_file(content).read_all()
     is_whole = content.size() >= 8 and content.read_at(8, content.size() - 8) == b"\xff" * 4 + bytes(4)
-    require(is_whole, "open_dataset", f"a whole {file}", "one without its end", "Fetch it again")
+    if not is_whole:
+        raise InputError(f"{file} must be whole; it lacks its end. Fetch it again")
     content.seek(0)
     return package.ipc.open_stream(content).read_all()
 
@@ -415,7 +420,8 @@ def value_at(file: Place, image: str, row: int) -> bytes:
     if isinstance(value, arrow().StructScalar):
         value = value["bytes"]
     content = value.as_buffer()
-    require(content is not None, "open_dataset", f"an image in row {row} of {file}", "none", "Save it with its images")
+    if content is None:
+        raise InputError(f"row {row} of {file} must hold an image; it holds none. Save it with its images")
     check_size(content.size, f"row {row} of {file}")
     return content.to_pybytes()
 
@@ -434,6 +440,9 @@ def group_column(file: Place, stamp: tuple, group: int, image: str) -> Any:
         columns = content.metadata.row_group(group)
         sizes = [columns.column(i) for i in range(columns.num_columns)]
         size = sum(c.total_uncompressed_size for c in sizes if f"{c.path_in_schema}.".startswith(f"{image}."))
-        expected, do = f"at most {MOST_GROUP >> 20} MiB of images in a row group", "Write it with row_group_size=100"
-        require(size <= MOST_GROUP, "open_dataset", expected, f"{size >> 20} MiB in {file}", do)
+        if size > MOST_GROUP:
+            raise InputError(
+                f"a row group must have at most {MOST_GROUP >> 20} MiB of images; one of {file} has {size >> 20} MiB. "
+                "Write it with row_group_size=100"
+            )
         return content.read_row_group(group, columns=[image], use_threads=False).column(image)

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name, other_spellings
 
 IGNORED = re.compile(
@@ -31,7 +31,8 @@ class Owner(str):
             shown = (c if unicodedata.category(c)[0] != "C" else " " * c.isspace() for c in IGNORED.sub("", text))
             composed = unicodedata.normalize("NFKC", " ".join("".join(shown).split()))
             text = unicodedata.normalize("NFKC", composed.upper().casefold())  # upper() for the dotless i
-        require(text, "Owner", "the name of a contributor", repr(name))
+        if not text:
+            raise InputError(f"the name of a contributor must hold a letter; got {name!r}")
         return super().__new__(cls, text)
 
 

@@ -97,9 +97,9 @@ def test_an_image_too_large_is_refused_before_it_is_decoded(size):
 def test_preprocessing_that_no_model_has_is_refused():
     for changes, match in [
         ({"std": (0.0, 1.0, 1.0)}, "std must be three numbers above 0"),
-        ({"mean": (0.5,)}, "mean of three numbers"),
-        ({"crop": 0.0}, "crop in"),
-        ({"interpolation": "cubic"}, "bicubic or lanczos; got cubic"),
+        ({"mean": (0.5,)}, "mean must be three numbers"),
+        ({"crop": 0.0}, "crop must be in"),
+        ({"interpolation": "cubic"}, "bicubic, lanczos; got cubic"),
     ]:
         with pytest.raises(InputError, match=match):
             Preprocessing(**changes)

@@ -214,8 +214,8 @@ def damaged(root, harm):
 
 CLEAR = {
     "text": "train/cat/1.png must be a picture (JPEG, PNG, BMP, WebP, GIF, PPM, TIFF, AVIF or HEIC); it is of no known",
-    "class only in test": "open_dataset: expected a training image of every class of photos; got none of eel.",
-    "one class": "open_dataset: expected at least two classes in photos; got 1.",
+    "class only in test": "photos must have a training image of every class; it has none of eel.",
+    "one class": "photos must have at least two classes; got 1",
     "nan": "load: expected norm/bias finite; got NaN or infinity",
     "truncated": "load: expected a whole safetensors file; got",
     "wrong model": "load: expected B/16 with width 768; got width 96",

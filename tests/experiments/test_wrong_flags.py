@@ -74,7 +74,7 @@ CASES = [
     ),
     ("finetune", ["--radius=0"], "project: expected radius > 0"),
     ("finetune", ["--subset=lora", "--rank=97"], "rank must be a whole number in 1..96; got 97"),
-    ("finetune", ["--dataset=dtd:x@11"], "open_dataset: expected dtd:PATH@SPLIT with a split in 1..10"),
+    ("finetune", ["--dataset=dtd:x@11"], "the split of dtd:PATH@SPLIT must be in 1..10"),
     ("finetune", ["--architecture=resnet50"], "load: expected resnet50, a ResNet; got a Vision Transformer"),
     ("finetune", ["--weights=builtin-resnet", "--architecture=L/16"], "a Vision Transformer; got a ResNet"),
     ("pretrain", ["--network=resnet", "--scheme=mae"], "flags: expected --network=vit for this --scheme"),
