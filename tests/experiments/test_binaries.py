@@ -217,7 +217,7 @@ CLEAR = {
     "class only in test": "photos must have a training image of every class; it has none of eel.",
     "one class": "photos must have at least two classes; got 1",
     "nan": "load: expected norm/bias finite; got NaN or infinity",
-    "truncated": "load: expected a whole safetensors file; got",
+    "truncated": "must be a whole safetensors file",
     "wrong model": "load: expected B/16 with width 768; got width 96",
     "missing weights": "load: expected weights: builtin, builtin-resnet, random:L/16",
     "too many blocks": "blocks must be a whole number in 0..6; got 9.",

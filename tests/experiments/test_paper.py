@@ -218,7 +218,7 @@ def test_other_images_or_weights_under_the_same_names_run_a_command_again(places
     assert "influence-photos: python -m experiments.influence effects" in run("paper report", *given)[1]
     for path, complaint in (
         (image, "train/cat/1.png must be a picture"),
-        (weights, "load: expected a whole safetensors file"),
+        (weights, "must be a whole safetensors file"),
     ):
         whole = path.read_bytes()
         path.write_bytes(whole[:-10] if path == weights else b"text")

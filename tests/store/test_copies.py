@@ -94,7 +94,7 @@ def test_an_altered_file_is_neither_pushed_nor_pulled(url, tmp_path):
     path.write_bytes(content)
     copies.push(store, url)
     urls.write(Remote(url).object_url(copies.file_fingerprint(path)), content[:-1] + b"x")
-    refused("with SHA-256", copies.pull, tmp_path / "b", url)
+    refused("must have SHA-256", copies.pull, tmp_path / "b", url)
     assert not (tmp_path / "b").exists()
 
 
