@@ -534,7 +534,7 @@ def described(config):
         ({"__metadata__": {"tangent_jax": "{"}}, "the metadata of .* must be JSON"),
         ({"__metadata__": {"tangent_jax": "{}"}}, "the metadata of .* must hold the field family"),
         (described({"width": 1}), "must hold the field depth"),
-        (described({"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}), "depth must be a whole number in 1..1024"),
+        (described({"width": 1, "depth": 99999, "heads": 1, "mlp_width": 1}), "depth must be a whole number in"),
     ],
 )  # fmt: skip
 def test_a_header_is_checked_before_anything_is_allocated(tmp_path, header, match):
