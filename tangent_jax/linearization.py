@@ -34,7 +34,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     """
 
     def f_lin(dw: Tree, *x: Array) -> Dual:
-        trees.check_part("linearize", w, dw)
+        trees.check_part(w, dw)
         do = "It trains nothing: look at the paths by which you filter w"
         require(trees.leaves(dw), "linearize", "dw with a leaf", "none", do)
         return Dual(*jax.jvp(partial(of_part, "linearize", f, w, x), (trees.restrict(w, dw),), (dw,)))

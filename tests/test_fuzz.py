@@ -381,6 +381,6 @@ def test_ledgers(folder, data):
 @given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_lines_of_a_journal(folder, content):
     (folder / "journal.jsonl").write_bytes(content)
-    journal = Journal("Test", folder / "journal.jsonl")
+    journal = Journal(folder / "journal.jsonl")
     read(journal.load)
     assert len(journal.rest) == len(content)  # no line follows START by chance

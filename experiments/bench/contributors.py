@@ -67,12 +67,12 @@ def finished() -> list[tuple[str, Path]]:
     """The job and the folder of each entry of --finished."""
     entries = [entry.partition("=") for entry in listed("finished")]
     for name, _, folder in entries:
-        if name not in READ or not (expand_path("--finished", folder or ".") / "result.json").exists():
+        if name not in READ or not (expand_path(folder or ".") / "result.json").exists():
             raise InputError(
                 f"--finished must be JOB=FOLDER with JOB of {', '.join(READ)} and a result.json in FOLDER; "
                 f"got {name}={folder}"
             )
-    return [(name, expand_path("--finished", folder)) for name, _, folder in entries]
+    return [(name, expand_path(folder)) for name, _, folder in entries]
 
 
 def ordered(lines: dict[str, Any]) -> dict[str, Any]:

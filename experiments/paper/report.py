@@ -146,7 +146,7 @@ def given(*names: str) -> tuple[str, ...]:
 def finished() -> dict[str, Path]:
     """The folders of --finished, by job."""
     entries = (entry.partition("=") for entry in F.finished)
-    folders = {name: expand_path("--finished", folder or ".") for name, _, folder in entries}
+    folders = {name: expand_path(folder or ".") for name, _, folder in entries}
     for name, folder in folders.items():
         if not (folder / "result.json").exists():
             raise InputError(f"--finished must be JOB=FOLDER with a result.json in FOLDER; got {name}={folder}")

@@ -226,7 +226,7 @@ def prints_of(content: bytes, where: object, pixels: bool = False) -> tuple[Prin
     """The prints of a zip with a manifest, and its number of images by split; pixels: of the decoded ones too."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:
-            manifest = records.parse_json("data", archive.read("manifest.json"), f"manifest.json in {where}")
+            manifest = records.parse_json(archive.read("manifest.json"), f"manifest.json in {where}")
             classes = manifest["classes"]
             items = [(name, split, label) for name, split, label in manifest["items"]]
             contents = [archive.read(name) for name, *_ in items]

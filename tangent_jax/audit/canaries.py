@@ -58,7 +58,7 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
 def check_canaries(images: Batches, canaries: Any) -> None:
     """Raises InputError for canaries of another kind than the images, too few or too many."""
     do = "Pass Batches(inputs, targets): a canary needs a label"
-    instance("canaries as Batches", canaries, Batches, do)
+    instance("canaries", canaries, Batches, do)
     n, m = len(images), len(canaries)
     expect(FEWEST <= m <= n, f"{FEWEST} to {n} canaries, at most one for each example", m)
     kinds = [(b.inputs.shape[1:], b.inputs.dtype, b.targets.shape[1:]) for b in (images, canaries)]
@@ -115,7 +115,7 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
             bits = np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]
             write_whole(path, seal_fields({"coins": "".join(map(str, bits))}), private=True)
         do = "Choose another folder"
-        content: Coins = read_sealed(Coins, "fit_audited", path, do)
+        content: Coins = read_sealed(Coins, path, do)
         require(len(content.coins) == count, "fit_audited", f"{count} coins in {path}", len(content.coins), do)
         return np.array([coin == "1" for coin in content.coins])
 

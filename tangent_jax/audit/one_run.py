@@ -78,7 +78,7 @@ def fit_audited(
     expect(mechanism.unit == "example", "a mechanism that protects examples", mechanism.unit, do)
     images = as_batches(data, 64)
     check_canaries(images, canaries)
-    dw, root = start_of(predict, start), expand_path("fit_audited", folder)
+    dw, root = start_of(predict, start), expand_path(folder)
     objective = as_objective(objective, default_objective)
     optimizer = as_data(momentum() if optimizer is None else optimizer)
     check_on_step(on_step)

@@ -101,57 +101,61 @@ def visible(text: str) -> str:
 
 
 def as_array(name: str, value: Any, by: str = "") -> np.ndarray:
-    """The value as an array; InputError for rows of several lengths, and other values that are no array.
-
-    `by`, here and below: the name that begins the message, such as a file.
-    """
+    """Returns the value as an array; InputError for rows of several lengths, and other values that are no array."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise refusal(by, f"{name} as one array", f"rows that make none ({error})") from error
+        raise InputError(f"{name} must be one array; got rows that make none ({error})") from error
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None, by: str = "") -> int:
     """Returns `value`, a whole number of Python or NumPy in low..high; InputError for others, even True and 1.0."""
-    within = f"{name} >= {low}" if high is None else f"{name} in {low}..{high}"
     try:
         number = operator.index(value)
     except TypeError:
         number = None
-    good = number is not None and not isinstance(value, bool) and low <= number and (high is None or number <= high)
-    require(good, by, f"{within}, a whole number", repr(value))
-    assert number is not None
+    if number is None or isinstance(value, bool) or number < low or (high is not None and number > high):
+        within = f">= {low}" if high is None else f"in {low}..{high}"
+        raise InputError(f"{name} must be a whole number {within}; got {value!r}")
     return number
 
 
 def finite_number(name: str, value: T, above: float, most: float = math.inf, by: str = "") -> T:
     """Returns `value`, a finite number with above < value <= most; InputError for others."""
     number: Any = value
-    good = isinstance(number, (int, float)) or getattr(number, "shape", None) == ()
+    is_scalar = isinstance(number, (int, float)) or getattr(number, "shape", None) == ()
     try:
-        good = good and not isinstance(number, bool) and math.isfinite(number) and above < number <= most
+        is_within = is_scalar and not isinstance(number, bool) and math.isfinite(number) and above < number <= most
     except (TypeError, OverflowError):
-        good = False
-    expected = f"{name} > {above:g}" + (f", at most {most:g}" if most < math.inf else ", finite")
-    require(good, by, expected, repr(value) if isinstance(value, str) else value)
+        is_within = False
+    if not is_within:
+        limit = f" and at most {most:g}" if most < math.inf else ""
+        shown = repr(value) if isinstance(value, str) else value
+        raise InputError(f"{name} must be a finite number > {above:g}{limit}; got {shown}")
     return value
 
 
 def one_of(name: str, value: T, choices: Iterable[T], do: str = "", by: str = "") -> T:
-    """Returns `value`, one of the choices; InputError for others."""
+    """Returns `value`, one of the choices; InputError for others. do: what the reader of the message can do."""
     choices = [*choices]
-    require(value in choices, by, f"{name} in {', '.join(map(str, choices))}", value, do)
+    if value not in choices:
+        raise InputError(
+            f"{name} must be one of {', '.join(map(str, choices))}; got {value}" + (f". {do}" if do else "")
+        )
     return value
 
 
-def instance(expected: str, value: Any, kind: type[T], do: str = "", by: str = "") -> T:
+def instance(name: str, value: Any, kind: type[T], do: str = "", by: str = "") -> T:
     """Returns `value`, of the type `kind`; InputError naming the type of others."""
-    require(isinstance(value, kind), by, expected, type(value).__name__, do)
+    if not isinstance(value, kind):
+        a = "an" if kind.__name__[0] in "AEIO" else "a"
+        raise InputError(f"{name} must be {a} {kind.__name__}; got {type(value).__name__}" + (f". {do}" if do else ""))
     return value
 
 
 def of_shape(name: str, value: T, shape: tuple[int, ...], do: str = "", by: str = "") -> T:
     """Returns `value`, an array of this shape; InputError for others."""
-    got = tuple(getattr(value, "shape", ()))
-    require(got == tuple(shape), by, f"{name} of shape {tuple(shape)}", got, do)
+    given = tuple(getattr(value, "shape", ()))
+    if given != tuple(shape):
+        raise InputError(f"{name} must have shape {tuple(shape)}; got {given}" + (f". {do}" if do else ""))
     return value

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.trees import array_bytes, leaves
 
 PIECE = 1 << 24  # bytes of an array hashed at a time, so that a memory map is read in pieces
@@ -103,8 +103,10 @@ def parts(value: Any) -> list[Any]:
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     if isinstance(value, np.dtype):
         return [str(value)]
-    do = "Give arrays, numbers, text, containers or dataclasses of them"
-    raise refusal("identity", "a value that can be told apart by its content", f"a {type(value).__name__}", do)
+    raise InputError(
+        f"a value must be identified by its content; got a {type(value).__name__}. Give arrays, numbers, text, "
+        "containers or dataclasses of them"
+    )
 
 
 def of_array(value: Any) -> Iterator[bytes | memoryview]:
@@ -141,9 +143,10 @@ def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
 
     yield from spelled([*jaxpr.constvars, *jaxpr.invars])
     for equation in jaxpr.eqns:
-        kind = equation.primitive.name
-        require(kind not in CALLBACKS, "identity", "a program without callbacks to the host", kind, "Compute it in JAX")
-        yield f"\n{kind} ".encode()
+        primitive = equation.primitive.name
+        if primitive in CALLBACKS:
+            raise InputError(f"a program must make no callbacks to the host; got {primitive}. Compute it in JAX")
+        yield f"\n{primitive} ".encode()
         yield from spelled(equation.invars)
         for name in sorted(equation.params.keys() - {*UNDECIDING}):
             yield f" {name}=".encode()

@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float, Num
 
-from tangent_jax.core.checks import require, whole_number
+from tangent_jax.core.checks import InputError, one_of, whole_number
 
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -25,12 +27,13 @@ def sides(image_size: ImageSize) -> tuple[int, int]:
     return (image_size, image_size) if isinstance(image_size, int) else image_size
 
 
-def check_image_size(function: str, image_size: ImageSize) -> None:
+def check_image_size(image_size: ImageSize) -> None:
     """Raises InputError unless it is a side, or a pair of height and width, in 1..4096."""
     pair = image_size if isinstance(image_size, tuple) else (image_size, image_size)
-    require(len(pair) == 2, function, "image_size a side, or height and width", image_size)
+    if len(pair) != 2:
+        raise InputError(f"image_size must be a side, or height and width; got {image_size}")
     for side in pair:
-        whole_number("image_size", side, 1, 4096, by=function)
+        whole_number("image_size", side, 1, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Preprocessing:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields as JSON; `centre` only with another value than the default, as version 0.4 has no such field."""
+        """The fields as JSON; `centre` only with another value than the default."""
         fields = dataclasses.asdict(self)
         if self.centre == "nearest":
             del fields["centre"]
@@ -66,12 +69,13 @@ class Preprocessing:
     def __post_init__(self) -> None:
         for name, low in (("mean", -100.0), ("std", 0.0)):
             values = getattr(self, name)
-            good = len(values) == 3 and all(low < value <= 100 for value in values)
-            require(good, "Preprocessing", f"a {name} of three numbers above {low:g}", values)
-        require(0.1 <= self.crop <= 10, "Preprocessing", "crop in 0.1..10", self.crop)
-        for name, known in (("interpolation", INTERPOLATIONS), ("resize", RESIZES), ("centre", CENTRES)):
-            value = getattr(self, name)
-            require(value in known, "Preprocessing", f"{name} {' or '.join(known)}", value)
+            if len(values) != 3 or not all(low < value <= 100 for value in values):
+                raise InputError(f"{name} must be three numbers above {low:g}, at most 100; got {values}")
+        if not 0.1 <= self.crop <= 10:
+            raise InputError(f"crop must be in 0.1..10; got {self.crop}")
+        one_of("interpolation", self.interpolation, INTERPOLATIONS)
+        one_of("resize", self.resize, RESIZES)
+        one_of("centre", self.centre, CENTRES)
 
     def resized_shape(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
         """Width and height of a picture after resizing, before the centre crop.
@@ -84,19 +88,21 @@ class Preprocessing:
         high, wide = (int(side / self.crop) for side in sides(image_size))
         if self.resize == "exact":
             return wide, high
-        return (
-            (wide, int(wide * height / width)) if wide * height >= high * width else (int(high * width / height), high)
-        )
+        if wide * height >= high * width:
+            return wide, int(wide * height / width)
+        return int(high * width / height), high
 
     def corner(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
         """Left and top of the centre crop in a resized picture of this width and height; below 0 it is surrounded."""
         high, wide = sides(image_size)
-        doubled = picture[0] - wide, picture[1] - high
+        cropped = picture[0] - wide, picture[1] - high
         if self.centre == "floor":
-            return doubled[0] // 2, doubled[1] // 2
-        return round(doubled[0] / 2), round(doubled[1] / 2)
+            return cropped[0] // 2, cropped[1] // 2
+        return round(cropped[0] / 2), round(cropped[1] / 2)
 
-    def normalize(self, images: Array, dtype: jax.typing.DTypeLike = jnp.float32) -> Array:
-        """uint8 images "b y x 3" as (image / 255 - mean) / std, "b y x 3" of `dtype`."""
-        x = images.astype(jnp.float32) / 255
+    def normalize(
+        self, images: Num[Array | np.ndarray, "*b y x 3"], dtype: jax.typing.DTypeLike = jnp.float32
+    ) -> Float[Array, "*b y x 3"]:
+        """Images of 0 to 255 as (image / 255 - mean) / std, of `dtype`."""
+        x = jnp.asarray(images).astype(jnp.float32) / 255
         return ((x - jnp.asarray(self.mean, jnp.float32)) / jnp.asarray(self.std, jnp.float32)).astype(dtype)

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError, of_shape
 from tangent_jax.core.notation import Dual, Tree
 
 NO_FLOATS = "Leave it out of dw; if it is an nnx.Param, make it an nnx.Variable"
@@ -36,35 +36,40 @@ def nest(flat: Mapping[str, Any]) -> Tree:
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
-            require(isinstance(node, dict), "nest", f"one leaf or others below it at {parent} of {path}", "both")
-        require(name not in node, "nest", f"one leaf or others below it at {path}", "both")
+            if not isinstance(node, dict):
+                raise InputError(f"{parent} of {path} must be a leaf or hold others; got both")
+        if name in node:
+            raise InputError(f"{path} must be a leaf or hold others; got both")
         node[name] = leaf
     return tree
 
 
-def check_part(function: str, w: Tree, part: Tree) -> None:
+def check_part(w: Tree, part: Tree) -> None:
     """Raises InputError unless every leaf of `part` is of floats, and has a leaf of `w` of its path and shape."""
-    whole = leaves(w)
+    all_leaves = leaves(w)
     for path, leaf in leaves(part).items():
-        if path not in whole:
-            near = ", ".join(difflib.get_close_matches(path, [*whole], 1, 0.0))
-            do = f"w has {near}. Build dw by jax.tree.map(jnp.zeros_like, part of w)"
-            raise refusal(function, "a part of w", f"the leaf {path}, which w has not", do)
-        shape, got, kind = jnp.shape(whole[path]), jnp.shape(leaf), jnp.result_type(leaf)
-        require(shape == got, function, f"{path} of shape {shape}", got)
-        require(jnp.issubdtype(kind, jnp.inexact), function, "leaves of dw in float", f"{kind} at {path}", NO_FLOATS)
+        if path not in all_leaves:
+            near = ", ".join(difflib.get_close_matches(path, [*all_leaves], 1, 0.0))
+            raise InputError(
+                f"dw must be a part of w; w lacks its leaf {path}, and has {near}. Build dw by "
+                "jax.tree.map(jnp.zeros_like, part of w)"
+            )
+        of_shape(path, leaf, jnp.shape(all_leaves[path]))
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise InputError(f"leaves of dw must be floats; got {dtype} at {path}. {NO_FLOATS}")
 
 
 def restrict(w: Tree, part: Tree) -> Tree:
     """The leaves of `w` at the paths of `part`, in the structure of `part`."""
-    whole = leaves(w)
-    return jax.tree.unflatten(jax.tree.structure(part), [whole[path] for path in leaves(part)])
+    all_leaves = leaves(w)
+    return jax.tree.unflatten(jax.tree.structure(part), [all_leaves[path] for path in leaves(part)])
 
 
 def replace(w: Tree, part: Tree) -> Tree:
     """`w` with its leaves at the paths of `part` replaced by those of `part`."""
-    whole = {**leaves(w), **leaves(part)}
-    return jax.tree.unflatten(jax.tree.structure(w), whole.values())
+    replaced = {**leaves(w), **leaves(part)}
+    return jax.tree.unflatten(jax.tree.structure(w), replaced.values())
 
 
 def add(w: Tree, dw: Tree) -> Tree:
@@ -111,7 +116,8 @@ def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], A
     `jax.vmap(..., in_axes=list(axes))`.
     """
     structures = {jax.tree.structure(tree) for tree in trees}
-    require(len(structures) == 1, "stack", "trees of one structure, at least one", f"{len(structures)} structures")
+    if len(structures) != 1:
+        raise InputError(f"trees must be of one structure, and at least one; got {len(structures)} structures")
     columns = list(zip(*(jax.tree.leaves(tree) for tree in trees), strict=True))
     shared = [all(leaf is column[0] for leaf in column) for column in columns]
     stacked = [column[0] if is_shared else jnp.stack(column) for column, is_shared in zip(columns, shared, strict=True)]
@@ -160,5 +166,6 @@ def fingerprint(tree: Tree) -> str:
 
 def array_bytes(value: np.ndarray) -> bytes | memoryview:
     """The bytes of an array in row-major order, without a copy if it is stored so."""
-    plain = value.ndim and value.size and not value.dtype.hasobject
-    return np.ascontiguousarray(value).view(np.uint8).data if plain else value.tobytes()
+    if value.ndim and value.size and not value.dtype.hasobject:
+        return np.ascontiguousarray(value).view(np.uint8).data
+    return value.tobytes()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.io import loadmat
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.sources import SUFFIXES, Dataset, files
 from tangent_jax.io.records import read_lines
@@ -34,13 +34,15 @@ def locate(path: Place, *markers: str) -> Place:
         if all((root / marker).exists() for marker in markers):
             return root
     missing = ", ".join(marker for marker in markers if not (path / marker).exists())
-    expected, do = f"an unpacked archive with {', '.join(markers)}", "Unpack the official archive there"
-    raise refusal("open_dataset", expected, f"{path} without {missing}", do)
+    raise InputError(
+        f"{path} must be an unpacked archive with {', '.join(markers)}; it lacks {missing}. Unpack the official "
+        "archive there"
+    )
 
 
 def lines(path: Place) -> list[str]:
     """The lines of a list, without empty lines and comments."""
-    return [line for line in read_lines("open_dataset", path) if not line.startswith("#")]
+    return [line for line in read_lines(path) if not line.startswith("#")]
 
 
 def read_mat(path: Place) -> dict[str, Any]:
@@ -106,7 +108,8 @@ def cars(path: Place) -> Dataset:
     """Stanford Cars."""
     root = locate(path, "cars_train", "cars_test", "devkit/cars_train_annos.mat", "devkit/cars_meta.mat")
     labelled = [p for p in (root / "devkit", root) if (p / "cars_test_annos_withlabels.mat").exists()]
-    require(labelled, "open_dataset", "cars_test_annos_withlabels.mat beside devkit/", f"{root} without it")
+    if not labelled:
+        raise InputError(f"{root} must hold cars_test_annos_withlabels.mat beside devkit/; it is missing")
     classes = tuple(str(name) for name in read_mat(root / "devkit/cars_meta.mat")["class_names"])
     splits = {}
     for name, annotations in (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core.checks import as_array, require
+from tangent_jax.core.checks import InputError, as_array
 from tangent_jax.data.sources import Examples
 
 
@@ -24,13 +24,16 @@ def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Exampl
     x = x if hasattr(x, "nbytes") else as_array("x", x)
     targets = as_array("targets", targets)
     good = np.ndim(x) >= 1 and targets.ndim >= 1 and x.dtype.kind in "biuf" and targets.dtype.kind in "biuf"
-    require(good, "examples", "rows and targets that are arrays of numbers", f"{x.dtype} and {targets.dtype}")
+    if not good:
+        raise InputError(f"x and targets must be arrays of numbers; got {x.dtype} and {targets.dtype}")
     targets = targets.astype(np.int32) if targets.dtype.kind in "iu" else targets
     names = tuple(f"row {i}" for i in range(len(targets))) if names is None else tuple(names)
     counts = [len(part) if np.ndim(part) else 0 for part in (x, targets, names)]
     alike = len({*counts}) == 1 and counts[0] >= 1
-    require(alike, "examples", "as many rows as targets and names, at least one", counts)
-    require(np.ndim(x) >= 2, "examples", 'rows of one shape, "n ..."', f"shape {np.shape(x)}")
+    if not alike:
+        raise InputError(f"x, targets and names must have as many rows, at least one; got {counts}")
+    if np.ndim(x) < 2:
+        raise InputError(f'x must have rows of one shape, "n ..."; got shape {np.shape(x)}')
     return Examples(names, targets, partial(row_of, x))
 
 

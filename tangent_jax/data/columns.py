@@ -142,7 +142,7 @@ def by_split(
 def classes_beside(folder: Place) -> tuple[str, ...] | None:
     """The names of classes.txt in a folder, or None."""
     path = folder / "classes.txt"
-    return tuple(read_lines("open_dataset", path)) if path.is_file() else None
+    return tuple(read_lines(path)) if path.is_file() else None
 
 
 def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | None, name: str | None = None) -> Dataset:

@@ -371,7 +371,7 @@ def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: i
 def located(folder: Place, name: str) -> Iterator[str]:
     """Yields the files below a folder of this name, or of this name and a suffix, relative to it."""
     if isinstance(folder, UrlPath):
-        below = (str(path.relative_to(folder)) for path in folder.below() if path.is_file())
+        below = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     else:
         walk = os.walk(folder)
         below = (os.path.relpath(os.path.join(at, file), folder) for at, _, files in walk for file in sorted(files))

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.data.formats import format_of
 from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
@@ -114,7 +114,7 @@ def open_source(where: str) -> Source:
     manifest = None
     if "manifest.json" in names:
         content = read_member(archive, member_of["manifest.json"])
-        manifest = parse_json("open_dataset", content, f"manifest.json in {path}")
+        manifest = parse_json(content, f"manifest.json in {path}")
     return Source(path, names, folders, make, manifest)
 
 
@@ -156,7 +156,7 @@ def is_below(path: Place, outer: Place) -> bool:
 def walk(root: Place) -> tuple[list[str], list[str]]:
     """(files, folders) below a folder, by sorted relative names; follows links, but not in circles."""
     if isinstance(root, UrlPath):
-        below = [(str(path.relative_to(root)), path.is_file()) for path in root.below() if path != root]
+        below = [(str(path.relative_to(root)), path.is_file()) for path in root.rglob("*")]
         return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file]
     names, folders, seen = [], [], set()
     for where, inner, own in os.walk(root, followlinks=True):
@@ -179,7 +179,7 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
 def folder_manifest(path: Place) -> dict | None:
     """A folder's manifest.json if it has our form, else None: many programs write a file of this name."""
     try:
-        manifest = parse_json("open_dataset", (path / "manifest.json").read_bytes(), path)
+        manifest = parse_json((path / "manifest.json").read_bytes(), path)
     except InputError:
         return None
     return manifest if {"classes", "items"} <= {*manifest} else None
@@ -335,7 +335,7 @@ def member_names(archive: Archive) -> dict[str, str]:
 
 def read_member(archive: Archive, name: str) -> bytes:
     """Reads one member of a zip, up to the size limit of images; thread-safe, as ZipFile locks its file."""
-    expected = f"a readable {name} in {archive.place}"
+    expected = f"{name} in {archive.place} must be readable"
     try:
         check_method(archive.place, archive.getinfo(name))
         size = archive.getinfo(name).file_size
@@ -345,8 +345,9 @@ def read_member(archive: Archive, name: str) -> bytes:
     except InputError:
         raise
     except Exception as error:  # damaged, encrypted, or compressed in an unknown way
-        raise refusal("open_dataset", expected, f"{type(error).__name__}: {error}") from error
-    require(len(content) == size, "open_dataset", expected, f"{len(content)} bytes, not {size}")
+        raise InputError(f"{expected}; {type(error).__name__}: {error}") from error
+    if len(content) != size:
+        raise InputError(f"{expected}; got {len(content)} bytes, not {size}")
     return content
 
 
@@ -358,11 +359,12 @@ def read_nth(archive: Archive, members: tuple[str, ...], i: int) -> bytes:
 def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> Dataset:
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
-    manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, "open_dataset", where)
+    manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, where)
     items, classes = manifest.items, manifest.classes
     for name, _, label in items:
-        require(name in present, "open_dataset", f"every image of {where}", f"none named {name}")
-        require(0 <= label < len(classes), "open_dataset", f"a class index below {len(classes)}", f"{label} of {name}")
+        if name not in present:
+            raise InputError(f"{where} must list images that exist; there is none named {name}")
+        whole_number(f"the class index of {name}", label, 0, len(classes) - 1)
     names: dict[str, list] = {}
     for item in items:
         names.setdefault(item[1], []).append(item)
@@ -370,7 +372,8 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
         names = {"train": [*items]}  # a single split, of any name
     split_by_name = one_name_each(names, where)
     unknown = sorted({*names} - {*split_by_name})
-    require(not unknown, "open_dataset", f"splits of train, test, validation in {where}", ", ".join(unknown))
+    if unknown:
+        raise InputError(f"the splits of {where} must be train, test or validation; got {', '.join(unknown)}")
     used = {label for _, _, label in items}
     empty = tuple(name for label, name in enumerate(classes) if label not in used)
     for name in empty:

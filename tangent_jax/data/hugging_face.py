@@ -23,7 +23,7 @@ from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.labels import listed
 from tangent_jax.data.layouts import is_hidden
@@ -31,7 +31,7 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_pat
 from tangent_jax.data.splits import one_name_each
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.records import convert, parse_json
-from tangent_jax.remote.url_paths import Place, UrlPath, name_below
+from tangent_jax.remote.url_paths import Place, UrlPath, name_below, stamp_of
 
 T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group
@@ -119,11 +119,12 @@ def image_folder(path: Any, below: Sequence[Any], first: Any) -> InputError:
 
 def saved_files(state: Any) -> list[Any]:
     """The files that the state.json of a saved Dataset names."""
-    content, where = parse_json("open_dataset", state.read_bytes(), state), f"_data_files of {state}"
-    entries = convert(tuple[dict[str, Any], ...], content.get("_data_files"), "open_dataset", where)
+    content, where = parse_json(state.read_bytes(), state), f"_data_files of {state}"
+    entries = convert(tuple[dict[str, Any], ...], content.get("_data_files"), where)
     indices = [name for name, value in content.items() if name.startswith("_indices") and value]
-    require(not indices, "open_dataset", f"rows in their order by {state}", indices[:1], "Save the data set again")
-    names = [convert(str, entry.get("filename"), "open_dataset", where) for entry in entries]
+    if indices:
+        raise InputError(f"the rows of {state} must be in their order; got {indices[:1]}. Save the data set again")
+    names = [convert(str, entry.get("filename"), where) for entry in entries]
     return [state.parent / PurePath(name).name for name in names]
 
 
@@ -195,7 +196,7 @@ def arrow() -> Any:
 
         return pyarrow
     except ModuleNotFoundError as error:
-        raise refusal("open_dataset", "pyarrow", "no such package", "pip install 'tangent-jax[data]'") from error
+        raise InputError("hf: needs pyarrow, which is not installed. pip install 'tangent-jax[data]'") from error
 
 
 def read_whole(file: Place, read: Any) -> Any:
@@ -206,14 +207,13 @@ def read_whole(file: Place, read: Any) -> Any:
         raise
     except Exception as error:  # pyarrow raises many kinds of errors
         check_no_pointer(file)
-        got = f"{type(error).__name__}: {error}"
-        raise refusal("open_dataset", f"a whole {file}", got, "Fetch it again") from error
+        raise InputError(f"{file} must be whole; {type(error).__name__}: {error}. Fetch it again") from error
 
 
 def schema_of(file: Place) -> Any:
     """The schema of a file."""
     if file.suffix != ".parquet":
-        return map_file(file, stamp(file)).schema
+        return map_file(file, stamp_of(file)).schema
     return arrow().parquet.read_schema(source_of(file))
 
 
@@ -222,30 +222,29 @@ def source_of(file: Place) -> Any:
     return file.open() if isinstance(file, UrlPath) else file
 
 
-def stamp(file: Place) -> tuple[int, int]:
-    """(size, time of the last write) of a file, which change with the file."""
-    state = file.stat()
-    return state.st_size, state.st_mtime_ns
-
-
 @functools.lru_cache(maxsize=1024)
-def map_file(file: Place, stamp: tuple[int, int]) -> Any:
+def map_file(file: Place, stamp: tuple) -> Any:
     """The memory-mapped table of an arrow file, in the format of streams or of files."""
-    package, do = arrow(), "Write it as parquet, or copy it to this machine: arrow files are mapped"
-    require(isinstance(file, Path), "open_dataset", "parquet files at a URL", file, do)
+    package = arrow()
+    if not isinstance(file, Path):
+        raise InputError(
+            f"files at a URL must be parquet; got {file}. Write it as parquet, or copy it to this machine: arrow files "
+            "are mapped"
+        )
     content = package.memory_map(str(file))
     check_no_pointer(file)
     if content.read(6) == b"ARROW1":
         content.seek(0)
         return package.ipc.open_file(content).read_all()
     is_whole = content.size() >= 8 and content.read_at(8, content.size() - 8) == b"\xff" * 4 + bytes(4)
-    require(is_whole, "open_dataset", f"a whole {file}", "one without its end", "Fetch it again")
+    if not is_whole:
+        raise InputError(f"{file} must be whole; it lacks its end. Fetch it again")
     content.seek(0)
     return package.ipc.open_stream(content).read_all()
 
 
 @functools.lru_cache(maxsize=1024)
-def map_column(file: Place, stamp: tuple[int, int], name: str) -> Any:
+def map_column(file: Place, stamp: tuple, name: str) -> Any:
     """A column of an arrow file, after a check that its offsets lie inside."""
     column = map_file(file, stamp).column(name)
     column.validate(full=True)
@@ -258,7 +257,7 @@ def map_column(file: Place, stamp: tuple[int, int], name: str) -> Any:
 def features_of(schema: Any, file: Place) -> dict[str, dict]:
     """The datasets library's features by column, from the metadata of a schema; empty without them."""
     content = (schema.metadata or {}).get(b"huggingface", b"{}")
-    info = parse_json("open_dataset", content, f"the huggingface metadata of {file}").get("info")
+    info = parse_json(content, f"the huggingface metadata of {file}").get("info")
     features = info.get("features") if isinstance(info, dict) else None
     return {n: f for n, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
 
@@ -267,7 +266,7 @@ def class_names(schema: Any, label: str, file: Place) -> tuple[str, ...] | None:
     """The class names of a column of labels, None if the file has none."""
     names = features_of(schema, file).get(label, {}).get("names")
     where = f"the names of {label} in {file}"
-    return None if names is None else convert(tuple[str, ...], names, "open_dataset", where)
+    return None if names is None else convert(tuple[str, ...], names, where)
 
 
 def holds_of(kind: Any) -> str:
@@ -382,7 +381,7 @@ def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Any], li
             table = content.read(columns=[label, *([f"{image}.path"] if has_paths else [])])
         labels, paths = table.column(label), table.column(image) if has_paths else None
     else:
-        labels, paths = (map_column(file, stamp(file), name) for name in (label, image))
+        labels, paths = (map_column(file, stamp_of(file), name) for name in (label, image))
     own: list[str | None] = [None] * len(labels)
     if has_paths:
         own = arrow().compute.struct_field(paths, "path").to_pylist()
@@ -411,35 +410,39 @@ def value_at(file: Place, image: str, row: int) -> bytes:
     """The encoded image of a row of a file."""
     if file.suffix == ".parquet":
         with READING:
-            ends = group_ends(file, stamp(file))
+            ends = group_ends(file, stamp_of(file))
             group = bisect.bisect_right(ends, row)
-            value = group_column(file, stamp(file), group, image)[row - (ends[group - 1] if group else 0)]
+            value = group_column(file, stamp_of(file), group, image)[row - (ends[group - 1] if group else 0)]
     else:
-        value = map_column(file, stamp(file), image)[row]
+        value = map_column(file, stamp_of(file), image)[row]
     if isinstance(value, arrow().DictionaryScalar):
         value = value.value
     if isinstance(value, arrow().StructScalar):
         value = value["bytes"]
     content = value.as_buffer()
-    require(content is not None, "open_dataset", f"an image in row {row} of {file}", "none", "Save it with its images")
+    if content is None:
+        raise InputError(f"row {row} of {file} must hold an image; it holds none. Save it with its images")
     check_size(content.size, f"row {row} of {file}")
     return content.to_pybytes()
 
 
 @functools.lru_cache(maxsize=1024)
-def group_ends(file: Place, stamp: tuple[int, int]) -> list[int]:
+def group_ends(file: Place, stamp: tuple) -> list[int]:
     """One past the last row of each row group of a parquet file."""
     content = arrow().parquet.read_metadata(source_of(file))
     return [*accumulate(content.row_group(i).num_rows for i in range(content.num_row_groups))]
 
 
 @functools.lru_cache(maxsize=GROUPS)
-def group_column(file: Place, stamp: tuple[int, int], group: int, image: str) -> Any:
+def group_column(file: Place, stamp: tuple, group: int, image: str) -> Any:
     """The images of a row group of a parquet file."""
     with arrow().parquet.ParquetFile(source_of(file)) as content:
         columns = content.metadata.row_group(group)
         sizes = [columns.column(i) for i in range(columns.num_columns)]
         size = sum(c.total_uncompressed_size for c in sizes if f"{c.path_in_schema}.".startswith(f"{image}."))
-        expected, do = f"at most {MOST_GROUP >> 20} MiB of images in a row group", "Write it with row_group_size=100"
-        require(size <= MOST_GROUP, "open_dataset", expected, f"{size >> 20} MiB in {file}", do)
+        if size > MOST_GROUP:
+            raise InputError(
+                f"a row group must have at most {MOST_GROUP >> 20} MiB of images; one of {file} has {size >> 20} MiB. "
+                "Write it with row_group_size=100"
+            )
         return content.read_row_group(group, columns=[image], use_threads=False).column(image)

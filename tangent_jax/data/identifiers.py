@@ -129,7 +129,7 @@ def kept_of(hashes: Set[str], names: Set[str]) -> list[bytes]:
     """The keys that `forget` deletes; does not create an index."""
     samples = {end for name in names for end in ends(name)}
     with contextlib.suppress(sqlite3.Error, OSError, InputError):
-        if expand_path("open_dataset", INDEX).exists():
+        if expand_path(INDEX).exists():
             with contextlib.closing(open_index()) as index:
                 rows = index.execute("select key, text from texts").fetchall()
             return [key for key, text in rows if hash_of(text) in hashes or not samples.isdisjoint(samples_of(text))]
@@ -151,7 +151,7 @@ def samples_of(text: str) -> set[str]:
 
 def open_index() -> sqlite3.Connection:
     """Opens or creates the index. A crash may lose its last texts. Deleted texts are overwritten."""
-    path = expand_path("open_dataset", INDEX)
+    path = expand_path(INDEX)
     make_private(path.parent)
     index = sqlite3.connect(path, timeout=10)
     index.execute("pragma synchronous = off")

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
@@ -31,7 +31,8 @@ def open_dataset(spec: str) -> Dataset:
     >>> data.classes, len(data.train), len(data.test)
     (('cat', 'dog'), 2, 1)
     """
-    require(isinstance(spec, (str, os.PathLike)), "open_dataset", f"one of {KNOWN}", repr(spec))
+    if not isinstance(spec, (str, os.PathLike)):
+        raise InputError(f"a data set must be one of {KNOWN}; got {spec!r}")
     with opening() as record:
         dataset = read_dataset(os.fspath(spec))
     return dataclasses.replace(dataset, remarks=record.remarks())
@@ -46,14 +47,15 @@ def read_dataset(spec: str) -> Dataset:
         reader = "csv" if spec.lower().endswith(".csv") else "folder"
         raise InputError(f"a data set must name its reader; got {spec}. Write {reader}:{spec}, or another of {KNOWN}")
     openers = {"folder": folder, "hf": hugging_face, "wds": tars, "csv": csv_file, "tfds": tfds}
-    require((kind in openers or kind in ARCHIVES) and where, "open_dataset", f"one of {KNOWN}", spec)
+    if kind not in {*openers, *ARCHIVES} or not where:
+        raise InputError(f"a data set must be one of {KNOWN}; got {spec}")
     if kind in openers:
         return openers[kind](where)
     chosen: dict[str, int] = {}
     if kind in SPLITS and "@" in where:
         where, _, split = where.rpartition("@")
-        good = split.isdigit() and 1 <= int(split) <= SPLITS[kind]
-        require(good, "open_dataset", f"{kind}:PATH@SPLIT with a split in 1..{SPLITS[kind]}", spec)
+        if not split.isdigit() or not 1 <= int(split) <= SPLITS[kind]:
+            raise InputError(f"the split of {kind}:PATH@SPLIT must be in 1..{SPLITS[kind]}; got {spec}")
         chosen["split"] = int(split)
     path = existing_path(where)
     try:
@@ -61,7 +63,6 @@ def read_dataset(spec: str) -> Dataset:
     except InputError:
         raise
     except Exception as error:  # scipy's reader of .mat files raises many kinds of errors
-        got = f"{type(error).__name__}: {error}"
-        raise refusal(
-            "open_dataset", f"the lists of {kind} whole in {path}", got, "Unpack the archive again"
+        raise InputError(
+            f"the lists of {kind} must be whole in {path}; {type(error).__name__}: {error}. Unpack the archive again"
         ) from error

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.owners import by_normal_name
@@ -24,7 +24,7 @@ def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
     >>> [len(rows) for rows in tj.shards.uniform(10, 3, seed=0)]
     [4, 3, 3]
     """
-    require(1 <= shards <= count, "uniform", f"shards in 1..{count}", shards)
+    whole_number("shards", shards, 1, count)
     return [np.sort(rows) for rows in np.array_split(np.random.default_rng(seed).permutation(count), shards)]
 
 
@@ -38,7 +38,7 @@ def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
     >>> sum(len(rows) for rows in tj.shards.by_identifier(identifiers, 3))
     10
     """
-    require(shards >= 1, "by_identifier", "shards >= 1", shards)
+    whole_number("shards", shards, 1)
     return group_rows(np.array([int(name[:16], 16) % shards for name in identifiers], np.int64), shards)
 
 
@@ -52,7 +52,7 @@ def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
     [[0, 2, 3], [1]]
     """
     classes = len(np.unique(labels))
-    require(1 <= shards <= classes, "by_class", f"shards in 1..{classes}, the number of classes", shards)
+    whole_number("shards", shards, 1, classes)
     return group_rows(np.unique(labels, return_inverse=True)[1] % shards, shards)
 
 
@@ -82,7 +82,8 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
     """
     whose = owners_of(names, read_owners(table))
     for name, owner in zip(names, whose, strict=True):
-        require(owner is not None, "every_owner", f"an owner of every example in {table}", f"none of {name}")
+        if owner is None:
+            raise InputError(f"{table} must name an owner of every example; it names none of {name}")
     return [*map(Owner, whose)]
 
 
@@ -99,22 +100,26 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     >>> tj.shards.read_owners(table)["1.png"]
     'bob'
     """
-    with passing_copy("read_owners", table) as path:
-        require(path.exists(), "read_owners", f"a CSV of file,owner in {path}", "no such file")
-        lines = csv.reader(read_text("read_owners", path).splitlines())
+    with passing_copy(table) as path:
+        if not path.exists():
+            raise InputError(f"{path} must be a CSV of file,owner; it does not exist")
+        lines = csv.reader(read_text(path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
-    whole = all(len(row) >= 2 and all(row[:2]) for row in rows)
-    require(whole, "read_owners", f"file,owner in every line of {table}", "a shorter one")
+    if not all(len(row) >= 2 and all(row[:2]) for row in rows):
+        raise InputError(f"{table} must hold file,owner in every line; got a shorter one")
     spellings: dict[Owner, str] = {}
     for _, owner, *_ in rows:
         first = spellings.setdefault(Owner(owner), owner)
-        do = "Write each owner one way: what is protected is one name"
-        require(first == owner, "read_owners", f"one spelling of {first}", owner, do)
+        if first != owner:
+            raise InputError(
+                f"{first} must have one spelling; got {owner}. Write each owner one way: what is protected is one name"
+            )
     owners: dict[str, Owner] = {}
     for name, owner, *_ in rows:
         own = Owner(owner)
         two = owners.setdefault(normal_name(name), own) != own
-        require(not two, "read_owners", f"one owner of {name}", f"two in {table}")
+        if two:
+            raise InputError(f"{table} must name one owner of {name}; got two")
     return owners
 
 
@@ -159,8 +164,8 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
     >>> sum(len(rows) for rows in shards)
     30
     """
-    require(shards >= 1, "dirichlet", "shards >= 1", shards)
-    require(concentration > 0, "dirichlet", "concentration > 0", concentration)
+    whole_number("shards", shards, 1)
+    finite_number("concentration", concentration, 0)
     rng, shard = np.random.default_rng(seed), np.zeros(len(labels), np.int64)
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -188,4 +193,5 @@ def check_disjoint(shards: Sequence[np.ndarray], count: int) -> None:
     for rows in shards:
         np.add.at(times, rows, 1)
     wrong = np.flatnonzero(times != 1)
-    require(not len(wrong), "check_disjoint", "every example in one shard", f"row {wrong[:1]} in {times[wrong[:1]]}")
+    if len(wrong):
+        raise InputError(f"every example must be in one shard; row {wrong[:1]} is in {times[wrong[:1]]}")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
 from tangent_jax.data.left_out import NoImagesOfClass
 from tangent_jax.remote.url_paths import Place, as_place
@@ -165,17 +165,20 @@ class Dataset:
         for name in ("test", "validation"):
             if name in self.splits:
                 return self.splits[name]
-        raise refusal("Dataset", f"a test or validation split in {self.name}", sorted(self.splits))
+        raise InputError(f"{self.name} must have a test or validation split; got {sorted(self.splits)}")
 
     def __post_init__(self) -> None:
         filled = len(self.classes) - len(self.empty)
-        require(filled >= 2, "open_dataset", f"at least two classes in {self.name}", filled)
+        if filled < 2:
+            raise InputError(f"{self.name} must have at least two classes; got {filled}")
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
-        require(not twice, "open_dataset", f"classes of different names in {self.name}", f"{twice[:1]} twice")
-        require("train" in self.splits, "open_dataset", f"a train split in {self.name}", sorted(self.splits))
+        if twice:
+            raise InputError(f"the classes of {self.name} must have different names; got {twice[:1]} twice")
+        if "train" not in self.splits:
+            raise InputError(f"{self.name} must have a train split; got {sorted(self.splits)}")
         for split, examples in self.splits.items():
-            expected = f"images in every split of {self.name}"
-            require(len(examples), "open_dataset", expected, f"none in {split}", "Add some")
+            if not len(examples):
+                raise InputError(f"every split of {self.name} must have images; there are none in {split}. Add some")
         counts = {
             split: np.bincount(part.labels, minlength=len(self.classes)).tolist() for split, part in self.splits.items()
         }
@@ -194,15 +197,16 @@ def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoIma
         images = " and ".join(f"{count} in {split}" for split, count in filled.items())
         do = f"It has {images} alone. Move some to train, where a model learns, or take them out of the data set"
     return NoImagesOfClass(
-        f"open_dataset: expected a training image of every class of {dataset}; got none of {class_name}. {do}",
+        f"{dataset} must have a training image of every class; it has none of {class_name}. {do}",
         class_name,
     )
 
 
 def existing_path(where: str) -> Place:
     """The path of an existing file or folder; InputError for any other."""
-    path = as_place("open_dataset", where)
-    require("\0" not in where and path.exists(), "open_dataset", "a file or folder", f"{path}, which does not exist")
+    path = as_place(where)
+    if not path.exists():
+        raise InputError(f"{path} must be a file or folder; it does not exist")
     return path
 
 
@@ -211,8 +215,9 @@ def digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        do = "pip install scikit-learn, or tangent-jax[data]"
-        raise refusal("open_dataset", "scikit-learn, which holds the digits", "none", do) from error
+        raise InputError(
+            "the digits need scikit-learn, which is not installed. pip install scikit-learn, or tangent-jax[data]"
+        ) from error
 
     bunch: Any = load_digits()
     images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
@@ -239,7 +244,7 @@ def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
         check_size(path.stat().st_size, path)
         return path.read_bytes()
     except OSError as error:
-        raise refusal("open_dataset", "a readable file", f"{path} ({error.strerror})") from error
+        raise InputError(f"{path} must be readable; {error.strerror}") from error
 
 
 def path_of(root: Place, members: tuple[str, ...], i: int) -> tuple[Place, str]:
@@ -261,13 +266,15 @@ def read_checked(
         held.room += len(content)
         return content
     content = read(i)
-    good, do = content_identifier(content) == identifiers[i], f"Run again; if it stays, delete {INDEX}"
-    require(good, "decode", f"the image {names[i]} as it was identified", "other bytes: it was altered since", do)
+    if content_identifier(content) != identifiers[i]:
+        raise InputError(
+            f"the image {names[i]} must be as it was identified; it was altered since. Run again; if it stays, delete "
+            f"{INDEX}"
+        )
     return content
 
 
 def check_size(size: int, name: object) -> None:
     """Raises InputError for more bytes than an encoded image may have, before they are read."""
-    require(
-        size <= MOST_BYTES, "open_dataset", f"an image of at most {MOST_BYTES >> 20} MiB", f"{name} of {size} bytes"
-    )
+    if size > MOST_BYTES:
+        raise InputError(f"an image must have at most {MOST_BYTES >> 20} MiB; {name} has {size} bytes")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.git_lfs import check_no_pointer
-from tangent_jax.remote.url_paths import Place, UrlPath, read_range
+from tangent_jax.remote.url_paths import Place, UrlPath, read_range, stamp_of
 
 STEP = 1 << 22  # unpacked bytes between two kept states of a decompression, of 40 kB each
 PIECE = 1 << 16  # packed bytes that are read at once
@@ -53,17 +53,11 @@ def read_bytes(file: Place, offset: int, size: int, packed: bool) -> bytes:
     """The bytes offset to offset + size of a tar, unpacked if it is `packed`; fewer at its end."""
     if not packed:
         return read_range(file, offset, size)
-    return unpacked_of(file, stamp(file)).read(offset, size)
-
-
-def stamp(file: Place) -> tuple[int, int]:
-    """(size, time of the last write) of a file, which change with the file."""
-    state = file.stat()
-    return state.st_size, state.st_mtime_ns
+    return unpacked_of(file, stamp_of(file)).read(offset, size)
 
 
 @functools.lru_cache(maxsize=MOST_OPEN)
-def unpacked_of(file: Place, stamp: tuple[int, int]) -> "Unpacked":
+def unpacked_of(file: Place, stamp: tuple) -> "Unpacked":
     """The reader of a gzipped file in one state."""
     return Unpacked(file)
 

@@ -210,8 +210,8 @@ def note_dots(samples: Sequence[Sample], extension: str | None, field: str) -> N
 
 def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     """(the surrounding folder, the tars that match, whether they are named one by one or by a pattern)."""
-    text = pattern if is_url(pattern) else str(expand_path("open_dataset", pattern))
-    whole = as_place("open_dataset", text)
+    text = pattern if is_url(pattern) else str(expand_path(pattern))
+    whole = as_place(text)
     if whole.is_dir():
         below = [path for path in sorted(whole.rglob("*")) if not is_hidden(name_below(path, whole))]
         files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
@@ -223,7 +223,7 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     names = [*islice(braces(text), MOST_TARS + 1)]
     if len(names) > MOST_TARS:
         raise InputError(f"a pattern must name at most {MOST_TARS:,} tars; {pattern} names more")
-    root = as_place("open_dataset", os.path.dirname(re.split("[{*]", text)[0]) or ".")
+    root = as_place(os.path.dirname(re.split("[{*]", text)[0]) or ".")
     if isinstance(root, UrlPath):
         own = [name.removeprefix(f"{root}/") for name in names]
         files = [path for name in own for path in (root.glob(name) if "*" in name else [root / name])]
@@ -362,9 +362,9 @@ def fields_of(extension: str, content: bytes, where: str) -> dict[str, Any]:
     """The labels by field in a member: a text by its extension, or the fields of a JSON."""
     before, _, last = extension.rpartition(".")
     if last != "json":
-        return {extension: as_text("open_dataset", content, where).strip()}
+        return {extension: as_text(content, where).strip()}
     prefix = f"{before}." if before else ""
-    fields = parse_json("open_dataset", content, where)
+    fields = parse_json(content, where)
     labels: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, list):

@@ -87,7 +87,7 @@ def version_folder(text: str, data_dir: str) -> Path:
             "a TFDS name is NAME, NAME/CONFIG or NAME/CONFIG:VERSION, such as mini/160px-v2:1.0.0 or mini:1.*.*;"
             f" got {text}"
         )
-    root = expand_path("open_dataset", data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    root = expand_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     if is_version(root):  # DATA_DIR is itself the folder of a version
         check_name(root, match)
         return root
@@ -130,7 +130,7 @@ def config_of(home: Path, wanted: str | None) -> str:
     if versions_in(home) or not configs:
         return ""
     metadata = home / ".config/metadata.json"
-    default = parse_json("open_dataset", metadata.read_bytes(), metadata) if metadata.is_file() else {}
+    default = parse_json(metadata.read_bytes(), metadata) if metadata.is_file() else {}
     chosen = default.get("default_config_name", configs[0] if len(configs) == 1 else None)
     if chosen not in configs:
         raise InputError(
@@ -161,7 +161,7 @@ def fits(version: str, wanted: str) -> bool:
 
 def check_name(folder: Path, match: re.Match[str]) -> None:
     """Raises InputError if a folder holds another data set, configuration or version than a name says."""
-    info = parse_json("open_dataset", (folder / "dataset_info.json").read_bytes(), folder / "dataset_info.json")
+    info = parse_json((folder / "dataset_info.json").read_bytes(), folder / "dataset_info.json")
     stated = {"config": info.get("configName"), "version": info.get("version")}
     for kind, own in stated.items():
         same = match[kind] in (None, own) or (kind == "version" and own and fits(own, match[kind]))
@@ -174,7 +174,7 @@ def check_name(folder: Path, match: re.Match[str]) -> None:
 def check_format(folder: Path) -> None:
     """Raises InputError for a data set that is prepared in a format which only TensorFlow reads."""
     path = folder / "dataset_info.json"
-    info = parse_json("open_dataset", path.read_bytes(), path)
+    info = parse_json(path.read_bytes(), path)
     others = info.get("alternativeFileFormats")
     formats = [info.get("fileFormat", "tfrecord"), *(others if isinstance(others, list) else [])]
     if not {*formats} & {*READABLE}:
@@ -204,7 +204,7 @@ def check_features(path: Path) -> None:
             if isinstance(entry, (dict, list)):
                 walk(entry)
 
-    walk(parse_json("open_dataset", path.read_bytes(), path) if path.is_file() else {})
+    walk(parse_json(path.read_bytes(), path) if path.is_file() else {})
 
 
 # Features

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, refusal, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.data.decode import MOST_PIXELS, decode
 from tangent_jax.io.files import allocate
@@ -70,7 +70,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
 
     Raises: InputError if the examples cannot be sent to processes, or a process died.
     """
-    if whole_number("processes", processes, 0, by="decode") and chunks:
+    if whole_number("processes", processes, 0) and chunks:
         yield from in_processes(decoder, chunks, processes)
         return
     images = np.zeros((max(map(len, chunks), default=0), *sides(decoder.size), 3), np.uint8)
@@ -103,7 +103,7 @@ def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> I
                     yield np.asarray(block[: len(chunk)]), errors
             except BrokenProcessPool as error:
                 check_stop()  # the signal may have reached the processes too
-                raise refusal("decode", f"{processes} processes that decode", "one that ended early", do) from error
+                raise InputError(f"{processes} processes must decode to the end; one ended early. {do}") from error
 
 
 def pickle_decoder(decoder: Decoder) -> bytes:
@@ -111,8 +111,10 @@ def pickle_decoder(decoder: Decoder) -> bytes:
     try:
         return pickle.dumps(decoder)
     except Exception as error:
-        do = "Write `read` as a function of a module, or decode in threads (0 processes)"
-        raise refusal("decode", "examples that can be sent to processes", f"{error}", do) from error
+        raise InputError(
+            f"examples must be such that processes can receive them; {error}. Write `read` as a function of a module, "
+            "or decode in threads (0 processes)"
+        ) from error
 
 
 def in_order(pool: Executor, run: Callable[[Any], Any], arguments: Iterable[Any], ahead: int) -> Iterator[Any]:

@@ -251,7 +251,7 @@ def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
         accounts = sum(part.privacy is not None for part in parts)
         some = f" ({accounts} of {len(parts)} components have one of their own)" if accounts else ""
         return [f"No account of all components was kept{some}: this model promises no differential privacy."]
-    cost = convert(PrivacyCost, spent, "export", "privacy")
+    cost = convert(PrivacyCost, spent, "privacy")
     stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
     seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
     beside = "It is of dw alone: provenance.json beside it holds the identifiers of the images."
@@ -262,7 +262,7 @@ def removals(known: Any) -> list[str]:
     """The number of examples removed before, and the fingerprints of the receipts."""
     if known is None:
         return ["Not known: this export says of no store what was removed from it."]
-    removed = convert(Removed, known, "export", "removals")
+    removed = convert(Removed, known, "removals")
     lines = [f"Receipt {plain(name)}, SHA-256 `{plain(text)}`" for name, text in sorted(removed.receipts.items())]
     count = f"Removals from the store before this export: {len(lines)}, of {removed.examples} examples"
     return [count, *lines, *([f"What each promises: {statement('drop', False)}"] if lines else [])]

@@ -118,7 +118,7 @@ def export(
     """
     if urls.is_url(folder):
         return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes, opset)
-    folder, predict = expand_path("export", folder), predict.bind("export", dw)
+    folder, predict = expand_path(folder), predict.bind("export", dw)
     check_format("export", format, opset)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
     known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
@@ -149,7 +149,7 @@ def export_to_url(url: str, *what: Any) -> None:
         folder = Path(scratch) / "export"
         export(folder, *what)
         for path in sorted(folder.iterdir(), key=lambda path: (path.name == SAID, path.name)):
-            urls.upload("export", path, f"{url.rstrip('/')}/{path.name}")
+            urls.upload(path, f"{url.rstrip('/')}/{path.name}")
 
 
 def is_export(url: str) -> bool:
@@ -158,7 +158,7 @@ def is_export(url: str) -> bool:
     >>> tj.exports.is_export("memory://examples/nothing")
     False
     """
-    return urls.info_of("export", f"{url.rstrip('/')}/{SAID}") is not None
+    return urls.info_of(f"{url.rstrip('/')}/{SAID}") is not None
 
 
 def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
@@ -185,13 +185,13 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     True
     """
     if urls.is_url(folder):
-        with urls.passing_copy("load_export", folder) as copy:
+        with urls.passing_copy(folder) as copy:
             return load_export(copy, model)
-    folder = expand_path("load_export", folder)
+    folder = expand_path(folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
-    fields = parse_json("load_export", said.read_bytes(), said)
+    fields = parse_json(said.read_bytes(), said)
     files = fields.get("files")
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
@@ -203,18 +203,18 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         check_description(model, paths[0])
     pretrained = read(paths[0]) if own is None else own
     if fields.get("features"):
-        settings = convert(FeatureSettings, fields["features"], "load_export", said)
-        head = {name: jnp.asarray(leaf) for name, leaf in read_tensors("load_export", paths[1])[0].items()}
+        settings = convert(FeatureSettings, fields["features"], said)
+        head = {name: jnp.asarray(leaf) for name, leaf in read_tensors(paths[1])[0].items()}
         settings.of(pretrained).bind("load_export", head)
         return pretrained, head
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
-    trees.check_part("load_export", pretrained.w, dw)
+    trees.check_part(pretrained.w, dw)
     return pretrained, dw
 
 
 def check_description(model: Model, path: Path) -> None:
     """Raises InputError for a file of a model with other settings; programs count within one version of JAX."""
-    said = parse_json("load_export", read_tensors("load_export", path)[1].get(METADATA, "{}"), path)
+    said = parse_json(read_tensors(path)[1].get(METADATA, "{}"), path)
     settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
@@ -223,4 +223,4 @@ def check_description(model: Model, path: Path) -> None:
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:
     """The leaves of the model by path, from a file under other libraries' names."""
-    return model.from_world(read_tensors("load_export", path)[0])
+    return model.from_world(read_tensors(path)[0])

@@ -106,9 +106,9 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     2
     """
     if urls.is_url(folder):
-        with urls.passing_copy("read_peft", folder) as copy:
+        with urls.passing_copy(folder) as copy:
             return read_peft(copy, pretrained)
-    folder = expand_path("read_peft", folder)
+    folder = expand_path(folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     expect(modules, f"LoRA factors in {folder}", "none")
@@ -141,7 +141,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
 def read_leaves(folder: Path) -> dict[str, Any]:
     """The factors and the head of an adapter by our paths, with two axes each, inputs first."""
     leaves: dict[str, Any] = {}
-    for name, value in read_tensors("read_peft", folder / TENSORS)[0].items():
+    for name, value in read_tensors(folder / TENSORS)[0].items():
         paths = ours(name, folder)
         axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
         good = value.ndim == axes and len(value) % fused == 0
@@ -154,7 +154,7 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 def read_scale(path: Path) -> tuple[int, float]:
     """(r, lora_alpha / r) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
     expect(path.exists(), f"{CONFIG} in {path.parent}", "none")
-    config = parse_json("read_peft", path.read_bytes(), path)
+    config = parse_json(path.read_bytes(), path)
     for name, value in NEEDED.items():
         expect(config.get(name) == value, f"{name} {value} in {path}", config.get(name))
     start = config.get("init_lora_weights")
@@ -171,8 +171,7 @@ def read_scale(path: Path) -> tuple[int, float]:
 
 def check_lora(function: str, model: Any) -> LoRA:
     """The model, a Hugging Face ViT with LoRA; InputError for others."""
-    expected, do = "a Vision Transformer with LoRA", "Make it by with_lora"
-    instance(expected, model, LoRA, do, by=function)
+    instance("the model", model, LoRA, "Make it by with_lora")
     inside = {f"{module}/{kind}" for module in MODULES for kind in ("kernel", "bias")}
     inside |= {f"norm{j}/{kind}" for j in (1, 2) for kind in ("scale", "bias")}
     whole = {f"{name}/{kind}" for name in ("patch_embedding", "head") for kind in ("kernel", "bias")}

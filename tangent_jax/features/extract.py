@@ -73,7 +73,7 @@ class Cache:
     @property
     def path(self) -> Path:
         """The absolute path of the folder."""
-        return expand_path("Cache", self.folder).absolute()
+        return expand_path(self.folder).absolute()
 
 
 def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Features:

@@ -92,7 +92,7 @@ class RowStore:
         self.chunks = -(-len(identifiers) // CHUNK)
         self.nbytes = int(np.prod(shape)) * dtype.itemsize  # of a row
         self.file = folder / "inputs.bin"
-        self.journal = Journal("features", folder / (f"journal-{process}.jsonl" if process else "journal.jsonl"))
+        self.journal = Journal(folder / (f"journal-{process}.jsonl" if process else "journal.jsonl"))
         self.others: dict[Path, Journal] = {}  # of other processes
         self.lines: dict[int, Line] = {}  # the finished chunks
         self.skipped: set[int] = set()
@@ -160,7 +160,7 @@ class RowStore:
         for path in self.journal_files():
             journal = self.journal
             if path != journal.path:
-                journal = self.others.setdefault(path, Journal("features", path))
+                journal = self.others.setdefault(path, Journal(path))
             new += lines_since(journal)
         return new
 
@@ -231,7 +231,7 @@ class RowStore:
         path = self.folder / "complete"
         try:
             content, written = path.read_bytes(), path.stat().st_mtime_ns
-            complete = convert(Complete, parse_json("missing", content, path), "missing", path)
+            complete = convert(Complete, parse_json(content, path), path)
             stamps = self.stamps()
         except (InputError, OSError):
             return None
@@ -249,7 +249,7 @@ def lines_since(journal: Journal) -> list[Line]:
     read = len(journal.entries)
     with contextlib.suppress(InputError):
         journal.load()
-    return [convert(Line, entry, "features", journal.path) for entry in journal.entries[read:]]
+    return [convert(Line, entry, journal.path) for entry in journal.entries[read:]]
 
 
 def is_longer(journal: Journal) -> bool:

@@ -78,7 +78,7 @@ class Saver:
     """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
-        self.run, self.folder = run, expand_path("folder", folder).absolute() / run
+        self.run, self.folder = run, expand_path(folder).absolute() / run
         placement.check_alike("checkpoints", lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = hosts.from_writer(self.read)
@@ -92,7 +92,7 @@ class Saver:
         """The content of checkpoint.json, None before the first save."""
         if not self.path.exists():
             return None
-        checkpoint = read_sealed(Checkpoint, "checkpoints", self.path, self.advice())
+        checkpoint = read_sealed(Checkpoint, self.path, self.advice())
         expected, got = f"the checkpoint of {self.run}", f"that of {checkpoint.run}"
         require(checkpoint.run == self.run, "checkpoints", expected, got, self.advice())
         return checkpoint
@@ -185,7 +185,7 @@ def saved_run(folder: Path) -> str | None:
     """The identity of the run whose checkpoints are in a folder; None for an empty folder or an edited file."""
     path = inside(folder, "checkpoint.json")
     with contextlib.suppress(InputError):
-        return read_sealed(Checkpoint, "checkpoints", path, "").run if path.is_file() else None
+        return read_sealed(Checkpoint, path, "").run if path.is_file() else None
     return None
 
 

@@ -17,16 +17,24 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal, Protocol
 
-from tangent_jax.core.checks import refusal, require, visible
+from tangent_jax.core.checks import InputError, visible
 
 COPY = "Make a plain copy of the folder, without links"
-WRITTEN: list[Callable[[Path], None]] = []
-"""Functions of the path of each file or folder that was written whole, called before the write returns (mirrors.py)."""
+LISTENERS: list[Callable[[Path], None]] = []
+"""Functions of the path of each file or folder that was written whole, called before the write returns."""
 
 
-def expand_path(function: str, path: str | os.PathLike) -> Path:
+class File(Protocol):
+    """A file that is read whole or in pieces: a local `Path`, or a file at a URL (remote/url_paths.py)."""
+
+    def read_bytes(self) -> bytes: ...
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
+
+
+def expand_path(path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
     Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
@@ -34,14 +42,20 @@ def expand_path(function: str, path: str | os.PathLike) -> Path:
     """
     try:
         text = os.fspath(path)
-        require(isinstance(text, str) and text and "\0" not in text, function, "a path", repr(text))
-        do = "This needs a file system (locks, renames): take a local folder; store push copies a store to a URL"
-        require(not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text), function, "a path of this machine", text, do)
-        short = len(os.fsencode(text)) < 4096 and all(len(os.fsencode(name)) <= 255 for name in text.split("/"))
-        require(short, function, "a path of names of at most 255 bytes", f"{text[:60]}...")
+        names = text.split("/")
+        is_short = len(os.fsencode(text)) < 4096 and all(len(os.fsencode(name)) <= 255 for name in names)
+        if not text or "\0" in text:
+            raise InputError(f"a path must be text without NUL characters; got {text!r}")
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
+            raise InputError(
+                f"a path must be one of this machine; got {text}. Locks and renames need a file system: take a local "
+                "folder; store push copies a store to a URL"
+            )
+        if not is_short:
+            raise InputError(f"a path must have names of at most 255 bytes; got {text[:60]}...")
         return Path(text).expanduser()
     except (TypeError, RuntimeError, UnicodeError) as error:
-        raise refusal(function, "a path", f"a value of type {type(path).__name__} ({error})") from error
+        raise InputError(f"a path must be text; got a value of type {type(path).__name__} ({error})") from error
 
 
 def inside(root: Path, *names: str) -> Path:
@@ -52,15 +66,28 @@ def inside(root: Path, *names: str) -> Path:
     """
     path = root
     for name in names:
-        require(name not in ("", ".", "..") and "/" not in name, "inside", f"names of files in {root}", repr(name))
+        if name in ("", ".", "..") or "/" in name:
+            raise InputError(f"names of files in {root} must be plain; got {name!r}")
         path = path / name
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
             continue
-        kind = "a link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
-        require(stat.S_ISREG(mode) or stat.S_ISDIR(mode), "inside", f"a plain file or folder {path}", kind, COPY)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            kind = "a link" if stat.S_ISLNK(mode) else "a device, pipe or socket"
+            raise InputError(f"{path} must be a plain file or folder; it is {kind}. {COPY}")
     return path
+
+
+MODES = {
+    "r": os.O_RDONLY,
+    "rb": os.O_RDONLY,
+    "r+b": os.O_RDWR,
+    "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+    "a+": os.O_RDWR | os.O_APPEND | os.O_CREAT,
+    "w+b": os.O_RDWR | os.O_CREAT,
+}
+"""The flags of `os.open` for the modes of `open_plain`."""
 
 
 def open_plain(path: Path, mode: str) -> IO:
@@ -69,22 +96,24 @@ def open_plain(path: Path, mode: str) -> IO:
     No mode truncates the file.
     Raises: InputError for a symbolic or hard link, or anything else than a plain file; OSError as `open`.
     """
-    ways = {"r": os.O_RDONLY, "r+b": os.O_RDWR, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT}
-    ways |= {"rb": os.O_RDONLY, "a+": os.O_RDWR | os.O_APPEND | os.O_CREAT, "w+b": os.O_RDWR | os.O_CREAT}
     try:
-        descriptor = os.open(path, ways[mode] | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        # O_NONBLOCK: opening a pipe must not wait for its other end
+        descriptor = os.open(path, MODES[mode] | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EMLINK):
             raise
-        raise refusal("open_plain", f"a plain file {path}", "a link", COPY) from error
-    state, is_written = os.fstat(descriptor), mode not in ("r", "rb")
-    good = stat.S_ISREG(state.st_mode) and (state.st_nlink == 1 or not is_written)
-    if not good:
+        raise InputError(f"{path} must be a plain file; it is a link. {COPY}") from error
+    state = os.fstat(descriptor)
+    is_written = mode not in ("r", "rb")
+    if not stat.S_ISREG(state.st_mode):
         os.close(descriptor)
-    got = "one of several names of a file (hard links)" if stat.S_ISREG(state.st_mode) else "none"
-    require(good, "open_plain", f"a plain file {path}", got, COPY)
-    encoding, errors = (None, None) if "b" in mode else ("utf-8", "replace")
-    return os.fdopen(descriptor, mode, encoding=encoding, errors=errors)
+        raise InputError(f"{path} must be a plain file; it is none. {COPY}")
+    if is_written and state.st_nlink != 1:
+        os.close(descriptor)
+        raise InputError(f"{path} must be a plain file; it is one of several names of a file (hard links). {COPY}")
+    if "b" in mode:
+        return os.fdopen(descriptor, mode)
+    return os.fdopen(descriptor, mode, encoding="utf-8", errors="replace")
 
 
 def make_private(folder: Path) -> Path:
@@ -104,7 +133,7 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 
 
 def replace_whole(path: Path, content: str | bytes, private: bool = False) -> None:
-    """Writes a file as `write_whole`, but calls no function of WRITTEN: for a file that stays on this disk alone."""
+    """Writes a file as `write_whole`, but tells no listener: for a file that stays on this disk alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -121,9 +150,19 @@ def replace_whole(path: Path, content: str | bytes, private: bool = False) -> No
 
 
 def tell_written(path: Path) -> None:
-    """Calls every function of WRITTEN: the file or folder `path` is on the disk."""
-    for call in WRITTEN:
-        call(path)
+    """Tells the listeners that the file or folder `path` is on the disk."""
+    for listener in LISTENERS:
+        listener(path)
+
+
+@contextmanager
+def listening(listener: Callable[[Path], None]) -> Iterator[None]:
+    """Within the `with` block, calls `listener` with each path that was written whole, before the write returns."""
+    LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        LISTENERS.remove(listener)
 
 
 def allocate(path: Path, size: int) -> None:
@@ -203,10 +242,15 @@ def synchronize(path: Path) -> None:
 
 
 class Lock:
-    """A lock file that this process holds."""
+    """A lock file that this process holds.
+
+    The package filelock has no lock that several readers share, none that only reads, and no test for a lock file that
+    was deleted while it was held; a store needs all three.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path, self.descriptor = path, descriptor
+        self.path = path
+        self.descriptor = descriptor
 
     def is_there(self) -> bool:
         """True if the path still names the locked file; otherwise another process may hold a new one."""
@@ -217,8 +261,11 @@ class Lock:
 
     def check(self) -> None:
         """Raises InputError if the lock file was deleted; call it before every write that the lock protects."""
-        do = "Run the same command again; leave lock files alone"
-        require(self.is_there(), "hold_lock", f"the lock {self.path}", "none: it was deleted while it was held", do)
+        if not self.is_there():
+            raise InputError(
+                f"the lock {self.path} was deleted while it was held. Run the same command again; "
+                "leave lock files alone"
+            )
 
 
 @contextmanager
@@ -230,32 +277,18 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = True, quiet: boo
     Raises: InputError if another process holds it and `wait` is False, or the file system has no locks.
     """
     while True:
-        if shared:
-            try:
-                file = open_plain(path, "r")
-            except (FileNotFoundError, PermissionError):
-                yield None
-                return
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = open_plain(path, "a+")
+        try:
+            if not shared:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            file = open_plain(path, "r" if shared else "a+")
+        except (FileNotFoundError, PermissionError):
+            if not shared:
+                raise
+            yield None
+            return
         with file:
+            take_lock(file, path, shared, wait, quiet)
             lock = Lock(path, file.fileno())
-            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                file.seek(0)
-                holder = read_holder(file) or "a reader"
-                if not wait:
-                    got = f"{holder}, which holds it"
-                    raise refusal("hold_lock", f"no other process in {path.parent}", got) from error
-                if not quiet:
-                    print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
-                fcntl.flock(file, kind)
-            except OSError as error:
-                do = "Mount it with locks, or keep this folder on a local disk"
-                raise refusal("hold_lock", f"a file system with locks (flock) in {path.parent}", error, do) from error
             if not lock.is_there():
                 continue  # deleted while this process waited: try the new file
             if not shared:
@@ -268,6 +301,26 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = True, quiet: boo
                 if not shared:
                     file.truncate(0)
             return
+
+
+def take_lock(file: IO, path: Path, shared: bool, wait: bool, quiet: bool) -> None:
+    """Locks the open lock file; waits for its holder, or raises InputError if `wait` is False."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = read_holder(file) or "a reader"
+        if not wait:
+            raise InputError(f"{path.parent} must not be in use; {holder} holds it") from error
+        if not quiet:
+            print(f"waiting for {holder} to release {path.parent}", file=sys.stderr)
+        fcntl.flock(file, kind)
+    except OSError as error:
+        raise InputError(
+            f"{path.parent} must be on a file system with locks (flock); got {error}. Mount it with locks, or keep "
+            "this folder on a local disk"
+        ) from error
 
 
 def holder_of(path: Path) -> tuple[bool, str]:

@@ -1,7 +1,7 @@
 """Pointers of Git LFS: the small texts that stand for large files in a clone without it."""
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.remote.url_paths import Place, read_range
+from tangent_jax.io.files import File
 
 BEGINNING = b"version https://git-lfs.github.com/"
 """The first bytes of a pointer."""
@@ -12,9 +12,11 @@ def is_pointer(content: bytes) -> bool:
     return content.startswith(BEGINNING)
 
 
-def check_no_pointer(path: Place) -> None:
+def check_no_pointer(path: File) -> None:
     """Raises InputError with the remedy for a file that is a pointer; call it before a reader of any format."""
-    if is_pointer(read_range(path, 0, len(BEGINNING))):
+    with path.open("rb") as file:
+        start = file.read(len(BEGINNING))
+    if is_pointer(start):
         raise pointer_error(path)
 
 

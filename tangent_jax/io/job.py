@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.io import progress
 
 START_SECONDS = 300  # seconds that the processes of a job wait for each other
@@ -60,8 +60,11 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
             arrive within START_SECONDS, this one ends with a line on stderr and exit code 1, where JAX would abort.
     """
     given = [value for value in (coordinator, processes, process_id) if value is not None]
-    do = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"
-    require(len(given) in (0, 3), "start", "a job's three numbers together", f"{len(given)} of them", do)
+    advice = "Give all three, or none on a cluster that JAX knows (Slurm, TPU, GKE, Open MPI)"
+    if len(given) not in (0, 3):
+        raise InputError(
+            f"coordinator, processes and process_id must be given together; got {len(given)} of them. {advice}"
+        )
     method = "deactivate" if given else cluster(os.environ)
     if method is None:
         return
@@ -72,21 +75,29 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
         _reach(coordinator, until)
 
     def give_up() -> None:
-        expected = f"{processes or 'all'} processes of the job within {START_SECONDS} s"
-        print(f"start: expected {expected}; got fewer. Start all, with one coordinator.", file=sys.stderr, flush=True)
+        print(
+            f"{processes or 'all'} processes of the job must start within {START_SECONDS} s; got fewer. Start all, "
+            "with one coordinator",
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(1)
 
     timer = threading.Timer(until - time.monotonic(), give_up)
     timer.daemon = True
     timer.start()
     try:
-        options: Any = {"cluster_detection_method": method, "initialization_timeout": START_SECONDS + 60}
-        options["local_device_ids"] = local_devices(os.environ)
-        jax.distributed.initialize(coordinator, processes, process_id, **options)
-    except ValueError:
-        require(
-            method == "gcetpu", "start", "a job", f"one that JAX refuses ({method})", do
-        )  # libtpu may be there without a TPU
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process_id,
+            local_device_ids=local_devices(os.environ),
+            cluster_detection_method=method,
+            initialization_timeout=START_SECONDS + 60,
+        )
+    except ValueError as error:
+        if method != "gcetpu":  # libtpu may be there without a TPU
+            raise InputError(f"the job must be one that JAX knows; it refuses {method} ({error}). {advice}") from error
     finally:
         timer.cancel()
     progress.stop_together(jax.process_count() > 1)
@@ -97,17 +108,19 @@ def start(coordinator: str | None = None, processes: int | None = None, process_
 def _check_job(coordinator: Any, processes: Any, process_id: Any) -> None:
     """Raises InputError for values that name no job, or if process 0 cannot use the port."""
     host, _, port = coordinator.rpartition(":")
-    good = host and port.isdecimal() and 0 < int(port) < 1 << 16
-    require(good, "start", "a coordinator HOST:PORT", coordinator)
-    require(processes >= 1, "start", "at least 1 process", processes)
-    require(0 <= process_id < processes, "start", f"a process_id of 0 to {processes - 1}", process_id)
+    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise InputError(f"coordinator must be HOST:PORT; got {coordinator}")
+    whole_number("processes", processes, 1)
+    whole_number("process_id", process_id, 0, processes - 1)
     if process_id == 0:
         try:
             with socket.create_server(("", int(port))):
                 pass
         except OSError as error:
-            got = f"{coordinator} ({os.strerror(error.errno or 0)})"
-            raise refusal("start", "a port that is free", got, "Choose another for all processes") from error
+            raise InputError(
+                f"the port of {coordinator} must be free; got {os.strerror(error.errno or 0)}. Choose another for all "
+                "processes"
+            ) from error
 
 
 def _reach(coordinator: Any, until: float) -> None:
@@ -124,7 +137,8 @@ def _reach(coordinator: Any, until: float) -> None:
             if time.monotonic() < until:
                 time.sleep(0.2)
             elif isinstance(error, socket.gaierror):
-                got, do = f"{coordinator} ({error.strerror})", "Name the host of process 0"
-                raise refusal("start", "a coordinator that has an address", got, do) from error
+                raise InputError(
+                    f"the host of {coordinator} must have an address; got {error.strerror}. Name the host of process 0"
+                ) from error
             else:
                 return

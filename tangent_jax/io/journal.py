@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint, open_plain, tell_written, write_whole
 
 START = "0" * 64  # "previous" of the first line
@@ -28,11 +28,14 @@ START = "0" * 64  # "previous" of the first line
 class Journal:
     """The committed lines of a file, as `entries`, and the bytes that follow them, as `rest`.
 
-    `function`: the caller's name, which begins error messages; `counted`: True if HEAD exists beside the file.
+    counted: True if HEAD exists beside the file.
+
+    SQLite would be shorter, but its locks are unsafe on the network file systems where clusters keep stores, and a
+    reader of a store must be able to check the chain of hashes with no more than a text editor.
     """
 
-    def __init__(self, function: str, path: Path, counted: bool = False) -> None:
-        self.function, self.path = function, path
+    def __init__(self, path: Path, counted: bool = False) -> None:
+        self.path = path
         self.head = path.with_name("HEAD") if counted else None
         self.entries: list[dict[str, Any]] = []
         self.hashes: list[str] = []  # of the lines
@@ -46,22 +49,24 @@ class Journal:
                 the lines before that one, and the next `append` cuts off the others.
         """
         self.entries, self.hashes, self.size = [], [], 0
-        do = "Restore it from a backup; nothing was changed"
+        restore = "Restore it from a backup; nothing was changed"
         for path in (self.path, self.head) if self.head else ():
-            require(path.is_file(), self.function, f"the journal {path}", "none", do)
+            if not path.is_file():
+                raise InputError(f"the journal {path} is missing. {restore}")
         content = read_plain(self.path)
         *lines, self.rest = content.split(b"\n")
         for number, line in enumerate(lines, 1):
             if not self.take(line):
                 self.rest = content[self.size :]
-                got = f"{self.path} altered at line {number} or before"
-                raise refusal(self.function, "an unaltered journal", got, do)
+                raise InputError(f"{self.path} was altered at line {number} or before. {restore}")
         if self.head:
             # a line is committed before it is counted, so HEAD may be one behind
-            counted = [self.count(len(lines)), self.count(max(len(lines) - 1, 0))]
-            expected = f"{self.path} and {self.head} to agree"
-            got = "one of them altered, cut short or missing"
-            require(read_plain(self.head) in counted, self.function, expected, got, do)
+            counts = [self.count(len(lines)), self.count(max(len(lines) - 1, 0))]
+            if read_plain(self.head) not in counts:
+                raise InputError(
+                    f"{self.path} and {self.head} must agree: one of them was altered, cut short or is missing. "
+                    f"{restore}"
+                )
 
     def take(self, line: bytes) -> bool:
         """Adds one more line; False if it is invalid, or does not follow the last one."""
@@ -83,9 +88,8 @@ class Journal:
                 written.
         """
         size = self.path.stat().st_size if self.path.exists() else 0
-        same = size == self.size + len(self.rest)
-        got = "one that another process changed"
-        require(same, self.function, f"{self.path} as it was read", got, "Run it again")
+        if size != self.size + len(self.rest):
+            raise InputError(f"{self.path} was changed by another process since it was read. Run it again")
         self.settle()
         line = json.dumps({**entry, "previous": self.last()}).encode()
         try:

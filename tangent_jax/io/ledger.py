@@ -80,11 +80,11 @@ class Account:
             checkpoints = checkpoints_in(self.path.parent)
             require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
             return self.spent
-        content: Content = read_sealed(Content, "Ledger", self.path, DO)
+        content: Content = read_sealed(Content, self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
         require(content.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
-        spent = convert(Spent, content.spent, "Ledger", self.path)
+        spent = convert(Spent, content.spent, self.path)
         same = spent.pay(self.spent.steps_paid) == self.spent
         require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
@@ -172,7 +172,7 @@ def open_ledger(folder: str | os.PathLike, run: str, spent: Spent, seconds: floa
     Args:   spent: the run's account before its first step.
     Raises: InputError if another process holds it, or it is damaged, another run's, or disagrees with its checkpoint.
     """
-    root = expand_path("fit_private", folder)
+    root = expand_path(folder)
     with ExitStack() as held:
         locks: list[Lock] = []
 

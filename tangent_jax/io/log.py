@@ -192,7 +192,7 @@ def log_steps(
     >>> len(next(folder.glob("metrics/*/steps.csv")).read_text().splitlines())
     6
     """
-    root = expand_path("log_steps", folder)
+    root = expand_path(folder)
     for name in writers:
         one_of("writers", name, WRITERS)
         if name in MODULES:

@@ -51,5 +51,7 @@ def seal(text: str) -> str:
 
 def is_own(text: str, said: object) -> bool:
     """True if `said` is this machine's user's seal of the text."""
-    own = seal(text)
-    return bool(own) and isinstance(said, str) and hmac.compare_digest(own.encode(), said.encode(errors="replace"))
+    expected = seal(text)
+    if not expected or not isinstance(said, str):
+        return False
+    return hmac.compare_digest(expected.encode(), said.encode(errors="replace"))

@@ -11,41 +11,43 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tangent_jax.core.checks import refusal, require
-from tangent_jax.io.files import fingerprint
-from tangent_jax.remote.url_paths import Place
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import File, fingerprint
 
 UNIONS = (Union, types.UnionType)
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+"""The names of types in messages; a tuple is a list, anything else an object."""
 
 
-def read_text(function: str, path: Place) -> str:
+def read_text(path: File) -> str:
     """The text of a file, in UTF-8 or the encoding of its byte-order mark; InputError naming the file otherwise."""
-    return as_text(function, path.read_bytes(), path)
+    return as_text(path.read_bytes(), path)
 
 
-def as_text(function: str, content: bytes, where: object) -> str:
+def as_text(content: bytes, where: object) -> str:
     """The bytes as text; `where` names them in an error."""
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise refusal(function, "text in UTF-8", f"{where}, which is damaged or of another encoding") from error
+        raise InputError(f"{where} must be text in UTF-8; it is damaged or of another encoding") from error
 
 
-def read_lines(function: str, path: Place) -> list[str]:
+def read_lines(path: File) -> list[str]:
     """The non-empty lines of a text file, without surrounding spaces."""
-    return [line.strip() for line in read_text(function, path).splitlines() if line.strip()]
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
 
 
-def parse_json(function: str, content: bytes | str, where: object) -> dict[str, Any]:
+def parse_json(content: bytes | str, where: object) -> dict[str, Any]:
     """The content as a JSON object; InputError naming `where` for anything else."""
-    text = content if isinstance(content, str) else as_text(function, content, where)
+    text = content if isinstance(content, str) else as_text(content, where)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refusal(function, f"JSON in {where}", f"{type(error).__name__}: {error}") from error
-    require(isinstance(value, dict), function, f"a JSON object in {where}", type(value).__name__)
+        raise InputError(f"{where} must be JSON; {type(error).__name__}: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{where} must be a JSON object; got {type(value).__name__}")
     return value
 
 
@@ -54,42 +56,41 @@ def seal_fields(fields: dict[str, Any]) -> str:
     return json.dumps({**fields, "sha256": fingerprint(json.dumps(fields).encode())}) + "\n"
 
 
-def read_sealed(kind: Any, function: str, path: Path, do: str) -> Any:
-    """Reads a dataclass that `seal_fields` wrote; InputError for a damaged or edited file."""
-    fields = parse_json(function, path.read_bytes(), path)
-    seal, own = fields.pop("sha256", None), fingerprint(json.dumps(fields).encode())
-    require(seal == own, function, f"an unaltered {path}", "one that was edited", do)
-    return convert(kind, fields, function, path)
+def read_sealed(kind: Any, path: Path, do: str) -> Any:
+    """Reads a dataclass that `seal_fields` wrote; InputError for a damaged or edited file. do: the remedy."""
+    fields = parse_json(path.read_bytes(), path)
+    seal = fields.pop("sha256", None)
+    if seal != fingerprint(json.dumps(fields).encode()):
+        raise InputError(f"{path} must be unaltered; it was edited" + (f". {do}" if do else ""))
+    return convert(kind, fields, path)
 
 
-def convert(kind: Any, value: Any, function: str, where: object) -> Any:
-    """A JSON value as a `kind`: a dataclass, a tuple, a dict, a union or a plain type.
+def convert(kind: Any, value: Any, where: object) -> Any:
+    """A JSON value as a `kind`: a dataclass, a tuple, a dict, a union or a plain type. where: its name in an error.
 
     Raises: InputError naming a field that is missing, unknown or of another type. True is no number, a number with a
             fraction is no whole number, and a number beyond the range of floats is refused.
     """
     if type(value) is kind:  # the common cases: names of examples, whole numbers
         return value
-    origin, arguments = get_origin(kind), get_args(kind)
     if not matches(kind, value):
-        raise refusal(function, f"{spell(kind)} in {where}", short(value))
+        raise InputError(f"{where} must be {spell(kind)}; got {short(value)}")
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in UNIONS:
-        return convert(next(k for k in arguments if matches(k, value)), value, function, where)
+        return convert(next(k for k in arguments if matches(k, value)), value, where)
     if dataclasses.is_dataclass(kind):
-        return record(kind, value, function, where)
+        return record(kind, value, where)
     if origin is tuple and arguments[-1] is Ellipsis:
         fields = [*get_args(arguments[0])]
-        if fields and all(type(v) is list and [*map(type, v)] == fields for v in value):
+        if fields and all(type(row) is list and [*map(type, row)] == fields for row in value):
             return tuple(map(tuple, value))  # as below, at once: a million names of images
-        return tuple(convert(arguments[0], v, function, f"{where}[{i}]") for i, v in enumerate(value))
+        return tuple(convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is tuple:
         if len(value) != len(arguments):
-            raise refusal(function, f"{len(arguments)} entries in {where}", short(value))
-        return tuple(convert(k, v, function, where) for k, v in zip(arguments, value, strict=True))
+            raise InputError(f"{where} must have {len(arguments)} entries; got {short(value)}")
+        return tuple(convert(k, item, where) for k, item in zip(arguments, value, strict=True))
     if origin is dict:
-        kind = arguments[1]
-        items = value.items()
-        return {n: v if type(v) is kind else convert(kind, v, function, f"{n} of {where}") for n, v in items}
+        return {name: convert(arguments[1], item, f"{name} of {where}") for name, item in value.items()}
     return float(value) if kind is float else value
 
 
@@ -102,15 +103,18 @@ def plain(value: Any) -> Any:
     return value
 
 
-def record(kind: Any, value: dict[str, Any], function: str, where: object) -> Any:
+def record(kind: Any, value: dict[str, Any], where: object) -> Any:
     """The dataclass of a JSON object's fields."""
-    hints, fields = get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
+    hints = get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in value:
-        require(name in fields, function, f"a field of a {kind.__name__} in {where}", f"{name!r}, which it has not")
+        if name not in fields:
+            raise InputError(f"{where} must hold the fields of a {kind.__name__} alone; got {name!r}")
     for name, field in fields.items():
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        require(name in value or not needed, function, f"the field {name} in {where}", "none")
-    return kind(**{name: convert(hints[name], v, function, f"{name} of {where}") for name, v in value.items()})
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if name not in value and not has_default:
+            raise InputError(f"{where} must hold the field {name}; it is missing")
+    return kind(**{name: convert(hints[name], item, f"{name} of {where}") for name, item in value.items()})
 
 
 def matches(kind: Any, value: Any) -> bool:
@@ -126,18 +130,19 @@ def matches(kind: Any, value: Any) -> bool:
         return isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
     if origin is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    wanted = {tuple: (list, tuple), dict: dict}.get(origin, dict if dataclasses.is_dataclass(origin) else origin)
-    return isinstance(value, wanted)
+    if origin is tuple:
+        return isinstance(value, (list, tuple))
+    return isinstance(value, dict if dataclasses.is_dataclass(origin) else origin)
 
 
 def spell(kind: Any) -> str:
     """A type in words."""
-    if get_origin(kind) is Literal:
+    origin = get_origin(kind) or kind
+    if origin is Literal:
         return " or ".join(map(str, get_args(kind)))
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
-    if get_origin(kind) in UNIONS:
+    if origin in UNIONS:
         return " or ".join(spell(k) for k in get_args(kind))
-    return words.get(kind) or {tuple: "a list", dict: "an object"}.get(get_origin(kind) or kind, "an object")
+    return "a list" if origin is tuple else WORDS.get(origin, "an object")
 
 
 def short(value: Any) -> str:

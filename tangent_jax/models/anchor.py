@@ -137,7 +137,7 @@ class Pretrained:
         A learned position embedding is resampled from the image size of the file, also after another change of the
         size: `with_image_size(a).with_image_size(b)` is `with_image_size(b)`.
         """
-        check_image_size("with_image_size", image_size)
+        check_image_size(image_size)
         first, before = self._before_resizing()
         model, w = self._able("with_image_size", first)(before, image_size)
         after = trees.leaves(w)

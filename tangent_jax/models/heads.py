@@ -24,7 +24,7 @@ def body(tree: Tree) -> Tree:
     >>> sorted(tj.models.body(demo.dw))
     ['second']
     """
-    instance("the leaves of a model by name", tree, Mapping)
+    instance("the leaves of a model", tree, Mapping)
     return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 

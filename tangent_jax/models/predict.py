@@ -89,7 +89,7 @@ class Predictor:
 
     def bind(self, function: str, dw: Tree) -> "Predictor":
         """The predictor itself; InputError for a dw that is not part of its anchor."""
-        trees.check_part(function, self.w, dw)
+        trees.check_part(self.w, dw)
         return self
 
     def in_dtype(self, dtype: Any) -> "Predictor":

@@ -71,7 +71,7 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def architectures() -> dict[str, Architecture]:
     """The table."""
     content = (resources.files("tangent_jax") / "assets" / "timm.json").read_text()
-    return {name: convert(Architecture, fields, "load", name) for name, fields in json.loads(content).items()}
+    return {name: convert(Architecture, fields, name) for name, fields in json.loads(content).items()}
 
 
 def find(family: str, title: str, name: str, where: str) -> Architecture:

@@ -36,7 +36,7 @@ class Tensors(NamedTuple):
         """The fields of `kind` in the config.json beside the file."""
         known = {field.name for field in dataclasses.fields(kind)}
         fields = {name: value for name, value in self.beside.get("config", {}).items() if name in known}
-        return convert(kind, fields, "load", f"config.json beside {self.path}")
+        return convert(kind, fields, f"config.json beside {self.path}")
 
 
 def assemble(

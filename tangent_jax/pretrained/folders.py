@@ -112,7 +112,7 @@ def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     found_in: dict[str, str] = {}
     places = shards_of(index)
     for name in dict.fromkeys(places.values()):
-        inner, _ = read_tensors("load", shard_path(index, name), whole_numbers=True)
+        inner, _ = read_tensors(shard_path(index, name), whole_numbers=True)
         for tensor in inner.keys() & tensors.keys():
             raise InputError(f"a tensor must be in one file; {tensor} is in {found_in[tensor]} and {name} of {index}")
         tensors |= inner
@@ -126,8 +126,8 @@ def read_shards(index: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def shards_of(index: Path) -> dict[str, str]:
     """The file of each tensor, by name."""
     where = f"weight_map of {index}"
-    given = parse_json("load", index.read_bytes(), index).get("weight_map")
-    places: dict[str, str] = convert(dict[str, str], given, "load", where)
+    given = parse_json(index.read_bytes(), index).get("weight_map")
+    places: dict[str, str] = convert(dict[str, str], given, where)
     if not places:
         raise InputError(f"{where} must name tensors; it has none")
     return places

@@ -25,8 +25,8 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     >>> tj.pretrained.read_frozen_head(path).classes
     ('owl', 'gull')
     """
-    path = local_copy("read_frozen_head", path)
-    tensors, metadata = read_tensors("read_frozen_head", path)
+    path = local_copy(path)
+    tensors, metadata = read_tensors(path)
     do = "Write it as docs/howto/merge.md shows"
     known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
     expected = f"tensors embeddings and logit_scale in {path}"

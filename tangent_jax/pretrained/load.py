@@ -81,7 +81,7 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
     if isinstance(ignore_config, str):
         raise InputError(f"ignore_config must be a sequence of names, such as ['{ignore_config}']; got one text")
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
-        source = os.fspath(source) if urls.is_url(source) else expand_path("load", source)
+        source = os.fspath(source) if urls.is_url(source) else expand_path(source)
     source = os.fspath(source)
     local = fetched(source) if urls.is_url(source) else Path(source)
     if ignore_config and is_made(source):
@@ -122,14 +122,14 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     2
     """
     model, url = pretrained.model, os.fspath(path) if urls.is_url(path) else None
-    path = expand_path("save", path) if url is None else Path(url)
+    path = expand_path(path) if url is None else Path(url)
     expect(path.suffix == ".safetensors", "a path that ends in .safetensors", path)
     known, own = " or ".join(family.title for family in FAMILIES), type(unwrap(model)[0]).__name__
     do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
     expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
     names = "ours" if pretrained.session is None else "world"
     content = encode_model("save", model, trees.leaves(pretrained.w), names, pretrained.session)
-    write_whole(path, content) if url is None else urls.write("save", url, content)
+    write_whole(path, content) if url is None else urls.write(url, content)
 
 
 def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = ()) -> Pretrained:
@@ -158,12 +158,12 @@ def read_safetensors(path: Path) -> Tensors:
     """Reads the file, or all files of an index, and the JSON beside it."""
     whole_numbers = True  # of parts that are left out
     check_no_pointer(path)
-    tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors("load", path, whole_numbers)
+    tensors, metadata = read_shards(path) if path.name == INDEX else read_tensors(path, whole_numbers)
     sidecars = {name: path.with_name(f"{name}.json") for name in BESIDE}
     sidecars = {name: side for name, side in sidecars.items() if side.exists()}
     for side in sidecars.values():
         check_no_pointer(side)
-    beside = {name: parse_json("load", side.read_bytes(), side) for name, side in sidecars.items()}
+    beside = {name: parse_json(side.read_bytes(), side) for name, side in sidecars.items()}
     if "config" in beside:
         beside["config"] = with_pretrained_cfg(beside["config"])
     return Tensors(tensors, metadata, beside if METADATA not in metadata else {}, str(path))
@@ -252,14 +252,14 @@ def fetched(url: str) -> Path:
     """
     is_file = url.endswith((".safetensors", ".npz", ".json"))
     names = tuple(f"{name}.json" for name in BESIDE) if is_file else FILES
-    local = urls.local_copy("load", url, names)
+    local = urls.local_copy(url, names)
     index = local if local.name == INDEX else local / INDEX
     if not index.is_file() or (local / WEIGHTS).exists():
         return local
     shards = {*shards_of(index).values()}
     for name in shards:
         check_shard_name(index, name)
-    return urls.local_copy("load", url, (*names, *sorted(shards)))
+    return urls.local_copy(url, (*names, *sorted(shards)))
 
 
 # Architectures by name
@@ -352,7 +352,7 @@ def encode_model(
     except TypeError as error:
         raise refusal(function, "a model whose settings JSON holds", f"{base.settings} ({error})") from error
     if family is not None:
-        again = from_description(function, parse_json(function, text, "its settings"), "its settings")
+        again = from_description(function, parse_json(text, "its settings"), "its settings")
         require(again == model, function, f"a model that its settings make again, {again}", model)
     own = {}
     if session is not None:
@@ -364,7 +364,7 @@ def encode_model(
 def read_ours(file: Tensors) -> Pretrained:
     """Reads a file of `save` or `export`."""
     where = f"the metadata of {file.path}"
-    fields = parse_json("load", file.metadata[METADATA], where)
+    fields = parse_json(file.metadata[METADATA], where)
     model = from_description("load", fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
     return assemble(model, flat, file.path)
@@ -380,15 +380,15 @@ def with_session(pretrained: Pretrained, file: Tensors) -> Pretrained:
 
 def from_description(function: str, fields: dict[str, Any], where: str) -> Model:
     """The model of a Description's fields."""
-    description: Description = convert(Description, fields, function, where)
+    description: Description = convert(Description, fields, where)
     family = next((family for family in FAMILIES if family.name == description.family), None)
     known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"
     require(family is not None, function, f"a family of {known} in {where}", description.family, do)
     assert family is not None
-    config = convert(family.config, description.config, function, f"config of {where}")
+    config = convert(family.config, description.config, f"config of {where}")
     require(description.preprocessing is not None, function, f"preprocessing in {where}", None)
     model = family.model(config, description.preprocessing)
     for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
         require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
-        model = convert(WRAPPERS[name], {**own, "base": model}, function, f"{name} of {where}")
+        model = convert(WRAPPERS[name], {**own, "base": model}, f"{name} of {where}")
     return model

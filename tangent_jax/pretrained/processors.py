@@ -102,7 +102,7 @@ def images_of(file: Tensors, published: Published | None = None) -> Images | Non
     """
     where = f"pretrained_cfg of config.json beside {file.path}"
     given = file.beside.get("config", {}).get("pretrained_cfg")
-    timm: dict[str, Any] = convert(dict[str, Any] | None, given, "load", where) or {}
+    timm: dict[str, Any] = convert(dict[str, Any] | None, given, where) or {}
     if timm:
         return of_timm(timm, where)
     fields, where = processor_of(file)
@@ -139,9 +139,9 @@ def of_timm(fields: Mapping[str, Any], where: str) -> Images:
         "resize": "exact" if mode == "squash" else "short",
     }
     size: tuple[int, int, int] | None = convert(
-        tuple[int, int, int] | None, fields.get("input_size"), "load", f"input_size of {where}"
+        tuple[int, int, int] | None, fields.get("input_size"), f"input_size of {where}"
     )
-    return Images(convert(Preprocessing, said, "load", where), None if size is None else as_size(*size[1:]))
+    return Images(convert(Preprocessing, said, where), None if size is None else as_size(*size[1:]))
 
 
 # Hugging Face
@@ -152,7 +152,7 @@ def processor_of(file: Tensors) -> tuple[dict[str, Any] | None, str]:
     where = f"image_processor of processor_config.json beside {file.path}"
     inner = file.beside.get("processor_config", {}).get("image_processor")
     if inner is not None:
-        return convert(dict[str, Any], inner, "load", where), where
+        return convert(dict[str, Any], inner, where), where
     return file.beside.get("preprocessor_config"), f"preprocessor_config.json beside {file.path}"
 
 
@@ -188,20 +188,20 @@ def of_processor(fields: Mapping[str, Any], title: str, where: str) -> Images:
     if fields.get("do_pad"):
         raise InputError(f"images must not be padded in {where}; got do_pad {fields['do_pad']}")
     changed, image_size = geometry
-    check_image_size("load", image_size)
+    check_image_size(image_size)
     said = {**scale_of(fields, title, where), "interpolation": filter_of(fields, default.resample, where), **changed}
-    return Images(convert(Preprocessing, said, "load", where), image_size)
+    return Images(convert(Preprocessing, said, where), image_size)
 
 
 def of_any_shape(fields: Mapping[str, Any], default: Processor, where: str) -> Images:
     """The images of SigLIP 2's processor, which keeps the shape of each: here all have that of a square one."""
     patch = value_of(fields, "patch_size", int, 16, where)
     side = math.isqrt(value_of(fields, "max_num_patches", int, 256, where)) * patch
-    check_image_size("load", side)
+    check_image_size(side)
     tell(f"{where} keeps each image's shape, which is not supported: all are resized to {side} x {side}")
     said = scale_of(fields, "Siglip2ImageProcessor", where)
     said |= {"interpolation": filter_of(fields, default.resample, where), "crop": 1.0, "resize": "exact"}
-    return Images(convert(Preprocessing, said, "load", where), side)
+    return Images(convert(Preprocessing, said, where), side)
 
 
 Geometry = tuple[dict[str, Any], ImageSize]
@@ -295,7 +295,7 @@ def filter_of(fields: Mapping[str, Any], default: int, where: str) -> str:
 def value_of(fields: Mapping[str, Any], name: str, kind: Any, default: Any, where: str) -> Any:
     """A field of one value; null is the class's own, as in transformers."""
     value = fields.get(name)
-    return default if value is None else convert(kind, value, "load", f"{name} of {where}")
+    return default if value is None else convert(kind, value, f"{name} of {where}")
 
 
 def triple(fields: Mapping[str, Any], name: str, default: tuple[float, ...], where: str) -> tuple[float, ...]:

@@ -28,11 +28,11 @@ def decode_session(text: str, body: str, path: str) -> FirstSession:
     """
     where = f"{SESSION} in the metadata of {path}"
     try:
-        fields: dict[str, Any] = parse_json("load", text, where)
+        fields: dict[str, Any] = parse_json(text, where)
         fields.pop("sha256", None)
         expect(text == seal_fields(fields), "its text as it was written", "one that was edited")
         same = fields.pop("body", None) == body
         expect(same, "the weights that it was written for", "others")
-        return convert(FirstSession, fields, "load", where)
+        return convert(FirstSession, fields, where)
     except InputError as error:
         raise InputError(f"{where} must say whose images are in the anchor; it does not ({error}). {REMEDY}") from error

@@ -155,7 +155,7 @@ def unwhiten(predict: Predictor, dw: Tree) -> Tree:
     (6, 3)
     """
     model = predict.model
-    trees.check_part("unwhiten", predict.w, dw)
+    trees.check_part(predict.w, dw)
     leaves, w = trees.leaves(dw), trees.leaves(predict.w)
     for path, axes in model.layouts if isinstance(model, Whitened) else ():
         leaves[path] = times_root(w[path + ROOT], leaves.pop(path + WHITENED), axes)

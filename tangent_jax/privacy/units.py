@@ -29,7 +29,7 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     Raises: InputError if the unit is an owner, and the owner of an example is unknown or has more examples than a
             micro-batch.
     """
-    instance("a mechanism of make_mechanism", mechanism, Mechanism)
+    instance("mechanism", mechanism, Mechanism)
     if mechanism.unit == "example":
         batches = as_batches(data, MICRO_BATCH)
         copies = most_copies(data, batches)

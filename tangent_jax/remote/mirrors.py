@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core.checks import require
-from tangent_jax.io import files
-from tangent_jax.io.files import file_fingerprint, hold_lock, write_whole
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import file_fingerprint, hold_lock, listening, write_whole
 from tangent_jax.remote import urls
 from tangent_jax.remote.snapshots import Remote
 
@@ -24,19 +23,22 @@ LEFT_OUT = (".partial", ".lock")  # endings of names that are not part of the st
 class Mirror:
     """The local folder of a URL, `root`, and its copy there."""
 
-    def __init__(self, function: str, url: str) -> None:
-        self.function, self.url = function, url.rstrip("/")
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
         scratch = urls.scratch_of(self.url)
-        self.root, self.base = scratch / "out", scratch / "number"
+        self.root = scratch / "out"
+        self.base = scratch / "number"
         self.hashes: dict[str, tuple[tuple[int, ...], str]] = {}
-        self.remote = Remote(function, f"{self.url}/state")
-        same = self.root.is_dir() and self.base.is_file() and self.base.read_text() == f"{self.remote.number}"
-        if not same and self.remote.number:
+        self.remote = Remote(f"{self.url}/state")
+        is_newest = self.root.is_dir() and self.base.is_file() and self.base.read_text() == f"{self.remote.number}"
+        if not is_newest and self.remote.number:
             self.remote.pull(self.root)
             self.keep_number()
-        elif not same and self.base.is_file():
-            do = f"Delete {scratch} to begin anew, or restore the bucket"
-            require(False, function, f"the state of {self.url}/state that this machine left", "none", do)
+        elif not is_newest and self.base.is_file():
+            raise InputError(
+                f"{self.url}/state must hold the state that this machine left there; it is gone. Delete {scratch} "
+                "to begin again, or restore the bucket"
+            )
         self.root.mkdir(parents=True, exist_ok=True)
 
     def keep_number(self) -> None:
@@ -80,19 +82,16 @@ class Mirror:
         results += [path for path in self.root.glob("metrics/**/*") if path.is_file()]
         for path in sorted(results, key=lambda path: (path.name == "result.json", path)):
             self.remote.check_newest()
-            urls.upload(self.function, path, f"{self.url}/{'/'.join(self.names(path))}")
+            urls.upload(path, f"{self.url}/{'/'.join(self.names(path))}")
 
 
 @contextmanager
-def open_mirror(function: str, url: str) -> Iterator[Mirror]:
+def open_mirror(url: str) -> Iterator[Mirror]:
     """Yields the mirror of a URL, which copies whole writes of the library during the `with` block.
 
     Raises: InputError if another process of this machine has it, or the URL cannot be read.
     """
     with hold_lock(urls.scratch_of(url) / "mirror.lock", wait=False):
-        mirror = Mirror(function, url)
-        files.WRITTEN.append(mirror.written)
-        try:
+        mirror = Mirror(url)
+        with listening(mirror.written):
             yield mirror
-        finally:
-            files.WRITTEN.remove(mirror.written)

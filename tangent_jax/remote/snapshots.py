@@ -22,15 +22,13 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import file_fingerprint, fingerprint, inside
 from tangent_jax.io.records import convert, parse_json
 from tangent_jax.remote import urls
 
 INDEX = r"(\d{12})\.json"
 OBJECT = re.compile(r"\d{12}-([0-9a-f]{64})")
-MOVED_ON, AGAIN = "a newer state, of another writer", "Run the same command again"
-MOVED = "Run the same command again, or choose another URL; nothing was changed there"
 
 
 def newest(names: Iterable[str], before: str = "") -> int:
@@ -53,17 +51,20 @@ class Remote:
     `places`: by SHA-256, those that the next state may name.
     """
 
-    def __init__(self, function: str, url: str) -> None:
-        self.function, self.url = function, url.rstrip("/")
-        self.number, self.files = 0, dict[str, str]()
-        self.objects, self.places = set[str](), dict[str, str]()
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.number = 0
+        self.files: dict[str, str] = {}
+        self.objects: set[str] = set()
+        self.places: dict[str, str] = {}
         self.reload()
 
     def reload(self) -> None:
         """Reads the newest state and the list of objects."""
-        listed = urls.list_files(self.function, self.url)
+        listed = urls.list_files(self.url)
         self.objects = {name.removeprefix("objects/") for name in listed if name.startswith("objects/")}
-        self.number, self.files = newest(listed, "index/"), {}
+        self.number = newest(listed, "index/")
+        self.files = {}
         next_state = self.object_of("", self.number + 1)
         self.places = {name.removeprefix(next_state): name for name in self.objects if name.startswith(next_state)}
         if self.number:
@@ -74,50 +75,54 @@ class Remote:
     @property
     def dead(self) -> set[str]:
         """The objects that the newest state does not name: left by a killed push, or of one that runs now."""
-        return self.objects - {self.places[whole] for whole in self.files.values()}
+        return self.objects - {self.places[sha256] for sha256 in self.files.values()}
+
+    def moved(self, advice: str = "Run the same command again") -> InputError:
+        """The InputError for a state that another writer has followed by a newer one."""
+        return InputError(f"{self.url} must be as it was read; it has a newer state, of another writer. {advice}")
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """Says that another writer made a newer state, if reading fails within the `with` block because of that."""
+        """Turns an InputError of reading within the `with` block into `moved`, if a newer state exists by now."""
         try:
             yield
         except InputError as error:
-            if newest(urls.list_files(self.function, f"{self.url}/index")) <= self.number:
+            if newest(urls.list_files(f"{self.url}/index")) <= self.number:
                 raise
-            raise refusal(self.function, f"{self.url} as it was listed", MOVED_ON, AGAIN) from error
+            raise self.moved() from error
 
     def read(self, url: str) -> bytes:
         """The bytes of an object of this state."""
         with self.steady():
-            return urls.read(self.function, url)
+            return urls.read(url)
 
     def read_index(self, number: int) -> dict[str, str]:
         """The objects of a state by file name; InputError for names that leave the folder, and invalid objects."""
         url = self.index_url(number)
-        fields = parse_json(self.function, self.read(url), url)
-        index: Index = convert(Index, fields, self.function, url)
+        fields = parse_json(self.read(url), url)
+        index: Index = convert(Index, fields, url)
         for name, place in index.files.items():
-            plain = all(part not in ("", ".", "..") for part in name.split("/")) and name.isprintable()
-            good = plain and OBJECT.fullmatch(place)
-            require(good, self.function, f"plain names and hashes in {url}", repr(name)[:80])
+            is_plain = all(part not in ("", ".", "..") for part in name.split("/")) and name.isprintable()
+            if not is_plain or not OBJECT.fullmatch(place):
+                raise InputError(f"{url} must hold plain names and hashes; got {repr(name)[:80]}")
         return index.files
 
     def index_url(self, number: int) -> str:
         """The URL of an index."""
         return f"{self.url}/index/{number:012d}.json"
 
-    def object_of(self, whole: str, number: int) -> str:
+    def object_of(self, sha256: str, number: int) -> str:
         """The name of an object that is written for the state of this number."""
-        return f"{number:012d}-{whole}"
+        return f"{number:012d}-{sha256}"
 
-    def object_url(self, whole: str) -> str:
+    def object_url(self, sha256: str) -> str:
         """The URL of the bytes of this SHA-256."""
-        return f"{self.url}/objects/{self.places[whole]}"
+        return f"{self.url}/objects/{self.places[sha256]}"
 
     def check_newest(self) -> None:
         """Raises InputError if another writer has made a newer state."""
-        there = newest(urls.list_files(self.function, f"{self.url}/index"))
-        require(there <= self.number, self.function, f"{self.url} as it was written", MOVED_ON, AGAIN)
+        if newest(urls.list_files(f"{self.url}/index")) > self.number:
+            raise self.moved()
 
     def push(self, root: Path, files: dict[str, str], grow: bool = False) -> None:
         """Makes `files`, the SHA-256 by name below `root`, the newest state, unless it is already.
@@ -128,40 +133,47 @@ class Remote:
         """
         if files == self.files and self.number and not self.dead:
             return
-        files = {name: self.upload(root / name, whole, grow) for name, whole in files.items()}
-        number, places = self.number + 1, {name: self.places[whole] for name, whole in files.items()}
+        files = {name: self.upload(root / name, sha256, grow) for name, sha256 in files.items()}
+        number = self.number + 1
+        places = {name: self.places[sha256] for name, sha256 in files.items()}
         content = json.dumps(dataclasses.asdict(Index(places, uuid.uuid4().hex))).encode()
-        expected, got = f"{self.url} as it was read", MOVED_ON
-        require(urls.create(self.function, self.index_url(number), content), self.function, expected, got, MOVED)
-        names = urls.list_files(self.function, f"{self.url}/index")
+        advice = "Run the same command again, or choose another URL; nothing was changed there"
+        if not urls.create(self.index_url(number), content):
+            raise self.moved(advice)
+        names = urls.list_files(f"{self.url}/index")
         if newest(names) > number:
-            urls.delete(self.function, [self.index_url(number)])
-            require(False, self.function, expected, got, MOVED)
-        self.number, self.files = number, files
-        self.places = {whole: places[name] for name, whole in files.items()}
+            urls.delete([self.index_url(number)])
+            raise self.moved(advice)
+        self.number = number
+        self.files = files
+        self.places = {sha256: places[name] for name, sha256 in files.items()}
         dead = sorted(self.dead)
         old = [f"{self.url}/index/{name}" for name in names if newest([name]) < number]
-        urls.delete(self.function, old + [f"{self.url}/objects/{name}" for name in dead])
+        urls.delete(old + [f"{self.url}/objects/{name}" for name in dead])
         self.objects.difference_update(dead)
 
-    def upload(self, path: Path, whole: str, grow: bool) -> str:
+    def upload(self, path: Path, sha256: str, grow: bool) -> str:
         """Writes the object of a file with this SHA-256, unless it exists; returns the actual SHA-256."""
-        if whole in self.places:
-            return whole
-        require(path.is_file(), self.function, f"the file {path}", "none")
+        if sha256 in self.places:
+            return sha256
+        if not path.is_file():
+            raise InputError(f"{path} must be a file; it does not exist")
         is_small = path.stat().st_size <= urls.PIECE
         content = path.read_bytes() if is_small else b""
-        got = fingerprint(content) if is_small else file_fingerprint(path)
-        expected, do = f"{path} with SHA-256 {whole[:12]}...", "Run the same command again, or tangent-jax store verify"
-        require(got == whole or grow, self.function, expected, f"{got[:12]}...: it was altered", do)
-        place = self.object_of(got, self.number + 1)
+        actual = fingerprint(content) if is_small else file_fingerprint(path)
+        if actual != sha256 and not grow:
+            raise InputError(
+                f"{path} must have SHA-256 {sha256[:12]}...; it was altered, to {actual[:12]}.... Run the same command "
+                "again, or tangent-jax store verify"
+            )
+        place = self.object_of(actual, self.number + 1)
         if is_small:
-            urls.write(self.function, f"{self.url}/objects/{place}", content)
+            urls.write(f"{self.url}/objects/{place}", content)
         else:
-            urls.upload(self.function, path, f"{self.url}/objects/{place}")
+            urls.upload(path, f"{self.url}/objects/{place}")
         self.objects.add(place)
-        self.places[got] = place
-        return got
+        self.places[actual] = place
+        return actual
 
     def fetch(self, folder: Path, wanted: Collection[str] | None = None) -> Path:
         """Downloads objects of the newest state, all or those wanted, to `folder`, and returns it: files by SHA-256.
@@ -169,11 +181,11 @@ class Remote:
         Objects of an earlier, killed call are reused.
         Raises: InputError if an object is missing or does not match its name.
         """
-        for whole in sorted({*self.files.values()} if wanted is None else wanted):
-            path = inside(folder, whole)
-            if not path.is_file() or file_fingerprint(path) != whole:
+        for sha256 in sorted({*self.files.values()} if wanted is None else wanted):
+            path = inside(folder, sha256)
+            if not path.is_file() or file_fingerprint(path) != sha256:
                 with self.steady():
-                    urls.download(self.function, self.object_url(whole), path, whole)
+                    urls.download(self.object_url(sha256), path, sha256)
         return folder
 
     def pull(self, root: Path) -> None:
@@ -184,8 +196,8 @@ class Remote:
         objects = self.fetch(root.with_name(f"{root.name}.objects"))
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
-        for name, whole in self.files.items():
+        for name, sha256 in self.files.items():
             path = inside(root, *name.split("/"))
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(objects / whole, path)
+            shutil.copyfile(objects / sha256, path)
         shutil.rmtree(objects, ignore_errors=True)

@@ -2,98 +2,98 @@
 
 import errno
 import re
+from typing import NamedTuple
 
-from tangent_jax.core.checks import InputError, refusal, require, without_secrets
+from tangent_jax.core.checks import InputError, without_secrets
+
+
+class Cause(NamedTuple):
+    """A cause of errors: the pattern of their classes, codes and text, and the message, with {url}, {text}, {right}."""
+
+    pattern: str
+    message: str
+
 
 NO_BUCKET = "NoSuchBucket|(bucket|container) does not exist|ContainerNotFound"
 CAUSES = (
-    (
+    Cause(
         "NoCredentials|PartialCredentials|CredentialRetrieval|TokenRetrieval|ProfileNotFound|DefaultCredentialsError",
-        "credentials for {url}",
-        "none",
-        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your provider's client reads; "
-        "for a public bucket of S3 set FSSPEC_S3_ANON=true",
+        "{url} needs credentials; there are none. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your "
+        "provider's client reads; for a public bucket of S3 set FSSPEC_S3_ANON=true",
     ),
-    (  # botocore of 2025 and later sends them, and servers such as older MinIO, Ceph and Qumulo do not know them
+    # botocore of 2025 and later sends checksums, which servers such as older MinIO, Ceph and Qumulo do not know
+    Cause(
         "MissingContentLength|XAmzContentSHA256Mismatch|x-amz-content-sha256|x-amz-(sdk-)?checksum|x-amz-trailer|"
         "STREAMING-UNSIGNED-PAYLOAD|aws-chunked|header you provided implies functionality",
-        "a server of {url} that knows the checksums which the S3 client sends",
-        "{text}",
-        "Set AWS_REQUEST_CHECKSUM_CALCULATION=when_required and AWS_RESPONSE_CHECKSUM_VALIDATION=when_required, and "
-        "run the same command again",
+        "the server of {url} must know the checksums which the S3 client sends; {text}. Set "
+        "AWS_REQUEST_CHECKSUM_CALCULATION=when_required and AWS_RESPONSE_CHECKSUM_VALIDATION=when_required, and run "
+        "the same command again",
     ),
-    (
+    Cause(
         "ExpiredToken|RequestExpired|TokenRefreshRequired|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|"
         "UnauthorizedSSOToken|RefreshError",
-        "valid credentials for {url}",
-        "{text}",
-        "Get new ones, or mend those that are set; the same command goes on",
+        "the credentials for {url} must be valid; {text}. Get new ones, or mend those that are set; the same command "
+        "goes on",
     ),
-    (
+    Cause(
         "RequestTimeTooSkewed|request time and the current time",
-        "a clock within 15 minutes of that of {url}",
-        "{text}",
-        "Set this machine's clock, as by NTP",
+        "the clock must be within 15 minutes of that of {url}; {text}. Set this machine's clock, as by NTP",
     ),
-    (
-        NO_BUCKET,
-        "the bucket of {url}",
-        "no such bucket",
-        "Make it, or mend its name",
-    ),
-    (
+    Cause(NO_BUCKET, "the bucket of {url} must exist; there is no such bucket. Make it, or mend its name"),
+    Cause(
         "PreconditionFailed|pre-conditions|FileExpired",
-        "{url} as it was listed",
-        "another object: it changed while it was read",
-        "Run the same command again, once nobody writes there",
+        "{url} must be as it was listed; it changed while it was read. Run the same command again, once nobody writes "
+        "there",
     ),
-    (
+    Cause(
         "ENOSPC|EDQUOT|HTTP507|quota|StorageFull|InsufficientStorage|no space left",
-        "room for {url}",
-        "{text}",
-        "Free some there, or raise the quota; the same command goes on",
+        "{url} needs more room; {text}. Free some there, or raise the quota; the same command goes on",
     ),
-    ("PermissionError", "the right to read or write {url}", "{text}", "{right}"),
-    ("FileNotFoundError", "a file or folder", "{url}, which does not exist", "Mend its name, or put it there"),
+    Cause("PermissionError", "the right to read or write {url} is missing; {text}. {right}"),
+    Cause("FileNotFoundError", "{url} does not exist. Mend its name, or put it there"),
 )
-"""(pattern of an error's classes, codes and text; what was expected; what was found; what to do), first match first."""
+"""The first cause whose pattern fits explains an error."""
 
 PACKAGES = {
-    **dict.fromkeys(("s3", "s3a"), "s3fs"),
-    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "adl": "adlfs",
     "hf": "huggingface_hub",
 }
 
 
-def check_url(function: str, url: str) -> None:
+def check_url(url: str) -> None:
     """Raises InputError for a URL that names no single place, or that holds credentials, which would be stored."""
     scheme, _, rest = url.partition("://")
-    local, do = scheme.lower() in ("file", "local"), "Write a local path alone, without a scheme"
-    require(not local, function, "a URL of a remote file system", url, do)
+    if scheme.lower() in ("file", "local"):
+        raise InputError(
+            f"a URL must be of a remote file system; got {url}. Write a local path alone, without a scheme"
+        )
     names = rest.rstrip("/").split("/")
-    require(
-        names[0] or (any(names) and scheme not in PACKAGES),
-        function,
-        "a URL with a bucket or a folder",
-        url,
-        "Name it, as in s3://bucket/folder",
-    )
-    plain = "\0" not in url and not {"", ".", ".."} & {*names[1:]} and names[0] not in (".", "..")
-    require(plain, function, "a plain URL", repr(url), "Leave out empty names, . and ..")
-    do = "Set them in the environment, as your provider's client reads them"
-    secret = scheme.lower() not in ("git", "github") and without_secrets(url) != url  # git://path:branch@revision
-    require(not secret, function, "a URL without credentials", url, do)
+    if not names[0] and (scheme in PACKAGES or not any(names)):
+        raise InputError(f"a URL must name a bucket or a folder; got {url}. Name it, as in s3://bucket/folder")
+    if "\0" in url or {"", ".", ".."} & {*names[1:]} or names[0] in (".", ".."):
+        raise InputError(f"a URL must be plain; got {url!r}. Leave out empty names, . and ..")
+    if scheme.lower() not in ("git", "github") and without_secrets(url) != url:  # git://path:branch@revision
+        raise InputError(
+            f"a URL must be without credentials; got {url}. Set them in the environment, as your provider's client "
+            "reads them"
+        )
 
 
-def explain_package(function: str, url: str, error: ImportError) -> InputError:
+def explain_package(url: str, error: ImportError) -> InputError:
     """The InputError that names the missing package of a file system."""
     scheme = url.partition("://")[0]
     package = PACKAGES.get(scheme.lower())
     if package is None:
         text = " ".join(str(error).split()).rstrip(".")
-        return refusal(function, f"the package that reads {scheme}://", f"none ({text})", "Install it by pip")
-    return refusal(function, f"{package}, which reads {scheme}://", "none", f"pip install {package}")
+        return InputError(f"{scheme}:// needs a package that reads it; there is none ({text}). Install it by pip")
+    return InputError(f"{scheme}:// needs {package}, which is not installed. pip install {package}")
 
 
 def kinds_of(error: Exception) -> set[str]:
@@ -109,15 +109,14 @@ def kinds_of(error: Exception) -> set[str]:
     return kinds
 
 
-def explain(function: str, url: str, error: Exception) -> InputError:
+def explain(url: str, error: Exception) -> InputError:
     """The InputError that explains an error of a file system."""
     text = " ".join((str(error) or type(error).__name__).split())[:200].rstrip(".")
     searched = " ".join([*kinds_of(error), text.replace(url.partition("://")[2], "")])
-    for pattern, expected, got, do in CAUSES:
-        if re.search(pattern, searched, re.IGNORECASE):
-            do = do.format(right=how_to_get_right(url))
-            return refusal(function, expected.format(url=url), got.format(url=url, text=text), do)
-    return refusal(function, f"{url} to answer", f"{type(error).__name__}: {text}", "Run the same command again")
+    for cause in CAUSES:
+        if re.search(cause.pattern, searched, re.IGNORECASE):
+            return InputError(cause.message.format(url=url, text=text, right=how_to_get_right(url)))
+    return InputError(f"{url} must answer; {type(error).__name__}: {text}. Run the same command again")
 
 
 def how_to_get_right(url: str) -> str:

@@ -1,30 +1,29 @@
 """A file or folder at a URL, with the methods of `Path` that data sets use; read in pieces, never copied.
 
 The folder is listed once, at the first access; existence, sizes and states come from that list. An object that differs
-from the list when it is read is refused.
+from the list when it is read is refused. Neither etils.epath nor universal_pathlib does either: they ask the server at
+each access, so a data set could begin with one version of a file and end with the next.
 """
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import expand_path
 from tangent_jax.remote import urls
 
 BLOCK = 1 << 18  # bytes that are read ahead of a seek
-AGAIN = "Run the same command again, once nobody writes there"
-SPEAKER = "open_dataset"
 
 
 class Size(NamedTuple):
-    """The size of a file in bytes, named as in `os.stat`; `st_mtime_ns`: a number that identifies its state."""
+    """The size of a file in bytes, named as in `os.stat`."""
 
     st_size: int
-    st_mtime_ns: int
 
 
 class Listing:
@@ -37,7 +36,7 @@ class Listing:
     @cached_property
     def files(self) -> dict[str, dict[str, Any]]:
         """The file system's information on each file, by its name below the URL."""
-        return urls.list_files(SPEAKER, self.url)
+        return urls.list_files(self.url)
 
     @cached_property
     def folders(self) -> set[str]:
@@ -53,77 +52,50 @@ LISTINGS: dict[str, Listing] = {}
 """The listings of this process, by URL; a data set's dates from its opening."""
 
 
-def listing_of(url: str) -> Listing:
-    """The listing of a URL in this process."""
-    return LISTINGS.setdefault(url, Listing(url))
-
-
+@dataclass(frozen=True, order=True)
 class UrlPath:
-    """The file or folder `name` below the URL of a listing."""
+    """The file or folder `key` below the URL `root`, which is listed; "" is the root itself."""
 
-    def __init__(self, root: str, name: str = "") -> None:
-        self.root, self.pure = root, PurePosixPath(name)
-
-    def __reduce__(self) -> tuple:
-        return UrlPath, (self.root, self.key)
-
-    @property
-    def key(self) -> str:
-        """Its name below the listing's URL, "" for the URL itself."""
-        return str(self.pure).removeprefix(".") if self.pure == PurePosixPath() else str(self.pure)
-
-    @property
-    def listing(self) -> Listing:
-        """The listing that contains it."""
-        return listing_of(self.root)
+    root: str
+    key: str = ""
 
     def __str__(self) -> str:
         return f"{self.root}/{self.key}".rstrip("/")
 
-    def __repr__(self) -> str:
-        return f"UrlPath({str(self)!r})"
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UrlPath) and str(self) == str(other)
-
-    def __lt__(self, other: "UrlPath") -> bool:
-        return str(self) < str(other)
-
-    def __truediv__(self, name: str) -> "UrlPath":
-        return UrlPath(self.root, f"{self.pure / name}")
+    # Names
 
     @property
-    def whole(self) -> PurePosixPath:
+    def names(self) -> PurePosixPath:
         """Its names, from the bucket on."""
         return PurePosixPath(str(self).partition("://")[2])
 
     @property
     def name(self) -> str:
         """The last of its names."""
-        return self.whole.name
+        return self.names.name
 
     @property
     def stem(self) -> str:
         """The last of its names, without its suffix."""
-        return self.whole.stem
+        return self.names.stem
 
     @property
     def suffix(self) -> str:
         """The suffix of its last name, such as ".tar"."""
-        return self.whole.suffix
+        return self.names.suffix
 
     @property
     def parts(self) -> tuple[str, ...]:
         """All names from the bucket on."""
-        return self.whole.parts
+        return self.names.parts
 
     @property
     def parent(self) -> "UrlPath":
-        """The folder around it."""
-        return UrlPath(self.root, f"{self.pure.parent}")
+        """The folder around it; the root's is the root."""
+        return UrlPath(self.root, str(PurePosixPath(self.key).parent).removeprefix("."))
+
+    def __truediv__(self, name: str) -> "UrlPath":
+        return UrlPath(self.root, str(PurePosixPath(self.key) / name))
 
     def absolute(self) -> "UrlPath":
         """Itself: a URL is absolute."""
@@ -131,9 +103,14 @@ class UrlPath:
 
     def relative_to(self, other: Any) -> PurePosixPath:
         """Its names below another place of the same file system."""
-        return self.whole.relative_to(other.whole)
+        return self.names.relative_to(other.names)
 
     # Answers from the listing
+
+    @property
+    def listing(self) -> Listing:
+        """The listing that contains it."""
+        return LISTINGS.setdefault(self.root, Listing(self.root))
 
     def is_file(self) -> bool:
         """True for a file."""
@@ -147,24 +124,20 @@ class UrlPath:
         """True for a file or a folder."""
         return self.is_file() or self.is_dir()
 
-    def below(self) -> Iterator["UrlPath"]:
-        """All files and folders below this one."""
+    def rglob(self, pattern: str) -> Iterator["UrlPath"]:
+        """Yields the files and folders below, at any depth, whose last name fits a pattern."""
         before = f"{self.key}/" if self.key else ""
-        for name in sorted({*self.listing.files, *self.listing.folders} - {""}):
-            if name.startswith(before):
-                yield UrlPath(self.root, name)
+        for key in sorted({*self.listing.files, *self.listing.folders} - {""}):
+            if key.startswith(before) and fnmatchcase(PurePosixPath(key).name, pattern):
+                yield UrlPath(self.root, key)
 
     def glob(self, pattern: str) -> Iterator["UrlPath"]:
         """Yields what lies below and fits a pattern such as "*/*.tar", one name for each part."""
-        wanted = pattern.split("/")
-        for path in self.below():
-            own = path.relative_to(self).parts
-            if len(own) == len(wanted) and all(map(fnmatchcase, own, wanted)):
+        patterns = pattern.split("/")
+        for path in self.rglob("*"):
+            parts = path.relative_to(self).parts
+            if len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns)):
                 yield path
-
-    def rglob(self, pattern: str) -> Iterator["UrlPath"]:
-        """Yields what lies below, at any depth, and whose last name fits a pattern."""
-        return (path for path in self.below() if fnmatchcase(path.name, pattern))
 
     def iterdir(self) -> Iterator["UrlPath"]:
         """Yields what lies in a folder."""
@@ -173,14 +146,13 @@ class UrlPath:
     def info(self) -> dict[str, Any]:
         """The file system's information on a file; InputError if it does not exist."""
         info = self.listing.info(self.key)
-        require(info is not None, SPEAKER, "a file", f"{self}, which does not exist")
-        assert info is not None
+        if info is None:
+            raise InputError(f"{self} must be a file; it does not exist")
         return info
 
     def stat(self) -> Size:
-        """The size of a file, and a number of its state."""
-        info = self.info()
-        return Size(int(info["size"]), hash(urls.state_of(str(self), info)))
+        """The size of a file."""
+        return Size(int(self.info()["size"]))
 
     def state(self) -> str | None:
         """Its URL and state as text; None if the file system reports no state."""
@@ -190,28 +162,38 @@ class UrlPath:
 
     def read_bytes(self) -> bytes:
         """The bytes of a file; InputError if it differs from the listing."""
-        size = self.stat().st_size
-        content = read_range(self, 0, size)
-        self.check_size(len(content), size)
+        content = read_range(self, 0, self.stat().st_size)
+        self.check_size(len(content))
         return content
 
-    def check_size(self, got: int, size: int) -> None:
+    def check_size(self, size: int) -> None:
         """Raises InputError for a file whose size differs from its listing."""
-        require(got == size, SPEAKER, f"{self} of {size} bytes, as it was listed", f"{got} bytes: it changed", AGAIN)
+        listed = self.stat().st_size
+        if size != listed:
+            raise self.changed(f"{size} bytes, not {listed}")
 
-    def open(self, mode: str = "rb", cache_type: str = "readahead") -> Any:
+    def changed(self, now: str) -> InputError:
+        """The InputError for a file that is no longer the listed one."""
+        return InputError(
+            f"{self} must be as it was listed; got {now}: it changed while it was read. Run the same command again, "
+            "once nobody writes there"
+        )
+
+    def open(self, mode: str = "rb", cache_type: str = "readahead") -> IO[bytes]:
         """Opens a file for reading bytes; InputError if it differs from the listing."""
-        require(mode == "rb", SPEAKER, "a file to be read", mode)
-        fs, path = urls.connect(SPEAKER, str(self))
-        info, size = self.info(), self.stat().st_size
-        with urls.telling(SPEAKER, str(self)):
+        if mode != "rb":
+            raise InputError(f"{self} must be opened for reading bytes; got mode {mode}")
+        listed = self.info()
+        size = self.stat().st_size
+        fs, path = urls.connect(str(self))
+        with urls.explain_errors(str(self)):
             file = fs.open(path, "rb", block_size=BLOCK, cache_type=cache_type)
-        now = getattr(file, "details", None)
-        if isinstance(now, dict):
-            got = urls.state_of("", {**now, "size": size})
-            same = got is None or got == urls.state_of("", {**info, "size": size})
-            require(same, SPEAKER, f"{self} as it was listed", "another object: it changed while it was read", AGAIN)
-        self.check_size(int(getattr(file, "size", None) or size), size)
+        details = getattr(file, "details", None)
+        if isinstance(details, dict):
+            state = urls.state_of("", {**details, "size": size})
+            if state is not None and state != urls.state_of("", {**listed, "size": size}):
+                raise self.changed("another object")
+        self.check_size(int(getattr(file, "size", None) or size))
         return file
 
 
@@ -222,9 +204,17 @@ Place = Path | UrlPath
 def read_range(place: Place, offset: int, size: int) -> bytes:
     """The bytes offset to offset + size of a file, fewer at its end; at a URL only these are read."""
     opened = place.open("rb", "none") if isinstance(place, UrlPath) else place.open("rb")
-    with opened as file, urls.telling(SPEAKER, str(place)):
+    with opened as file, urls.explain_errors(str(place)):
         file.seek(offset)
         return file.read(size)
+
+
+def stamp_of(place: Place) -> tuple[int, Any]:
+    """The size of a file and the time of its last write, or its state at a URL, which change with the file."""
+    if isinstance(place, UrlPath):
+        return place.stat().st_size, place.state()
+    state = place.stat()
+    return state.st_size, state.st_mtime_ns
 
 
 def name_below(place: Any, root: Any) -> str:
@@ -232,15 +222,15 @@ def name_below(place: Any, root: Any) -> str:
     return str(place.relative_to(root))
 
 
-def as_place(function: str, where: str | os.PathLike) -> Place:
+def as_place(where: str | os.PathLike) -> Place:
     """The path of a file or folder, local or at a URL; InputError for anything else. It may not exist."""
     if not urls.is_url(where):
-        return expand_path(function, where)
+        return expand_path(where)
     url = os.fspath(where).rstrip("/")
-    info = urls.info_of(function, url)
+    info = urls.info_of(url)
     if info is None:
         LISTINGS[url] = Listing(url)  # listed again at each opening
         return UrlPath(url)
     root, _, name = url.rpartition("/")
-    listing_of(root).known[name] = info
+    LISTINGS.setdefault(root, Listing(root)).known[name] = info
     return UrlPath(root, name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
 from tangent_jax.remote.url_errors import check_url, explain, explain_package, is_bare, is_no_bucket, is_taken
 
@@ -26,8 +26,8 @@ SCRATCH = "~/.cache/tangent_jax/urls"
 CACHE = "cache"
 """The name of cached feature rows in the local folder of a URL; results are in "out"."""
 PIECE = 1 << 22  # bytes of an object per read
-STORES = "Keep it on a file system, and copy it by `tangent-jax store push URL`"
-"""The advice for functions that need locks, renames and fsync."""
+STATES = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "version_id", "created")
+"""The names under which file systems report the state of an object, the surest first."""
 
 
 def is_url(value: object) -> bool:
@@ -35,33 +35,35 @@ def is_url(value: object) -> bool:
     return isinstance(value, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", value) is not None
 
 
-def connect(function: str, url: str) -> tuple[Any, str]:
+def connect(url: str) -> tuple[Any, str]:
     """(the file system of a URL, the path of the URL there).
 
     Raises: InputError for a file system that fsspec lacks, or whose package is missing.
     """
     import fsspec  # takes 0.2 seconds, so only for URLs
 
-    check_url(function, url)
+    check_url(url)
     try:
         return fsspec.url_to_fs(url.rstrip("/"))
     except ImportError as error:
-        raise explain_package(function, url, error) from error
+        raise explain_package(url, error) from error
     except ValueError as error:
-        raise refusal(function, "a URL that fsspec can open, such as s3://bucket/folder", f"{url} ({error})") from error
+        raise InputError(
+            f"a URL must be one that fsspec can open, such as s3://bucket/folder; got {url} ({error})"
+        ) from error
     except Exception as error:
-        raise explain(function, url, error) from error
+        raise explain(url, error) from error
 
 
 @contextmanager
-def telling(function: str, url: str) -> Iterator[None]:
+def explain_errors(url: str) -> Iterator[None]:
     """Converts errors of a file system, within the `with` block, to an InputError of one line that names the URL."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:  # each file system raises its own kinds of errors
-        raise explain(function, url, reason_of(url, error)) from error
+        raise explain(url, reason_of(url, error)) from error
 
 
 def reason_of(url: str, error: Exception) -> Exception:
@@ -69,7 +71,7 @@ def reason_of(url: str, error: Exception) -> Exception:
     if not is_bare(error):
         return error
     try:
-        fs, path = connect("urls", url)
+        fs, path = connect(url)
         fs.cat_file(path, 0, 1)
     except FileNotFoundError:
         return error
@@ -81,10 +83,10 @@ def reason_of(url: str, error: Exception) -> Exception:
 # Whole objects
 
 
-def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
+def list_files(url: str) -> dict[str, dict[str, Any]]:
     """The file system's present information on each file below a URL, by name; {} if there is none."""
-    fs, path = connect(function, url)
-    with telling(function, url):
+    fs, path = connect(url)
+    with explain_errors(url):
         fs.invalidate_cache()
         try:
             entries = fs.find(path, detail=True)
@@ -97,89 +99,94 @@ def list_files(function: str, url: str) -> dict[str, dict[str, Any]]:
     return {name.removeprefix(prefix): files[name] for name in sorted(files) if name.startswith(prefix)}
 
 
-def read(function: str, url: str) -> bytes:
+def read(url: str) -> bytes:
     """The bytes of an object."""
-    fs, path = connect(function, url)
-    with telling(function, url):
+    fs, path = connect(url)
+    with explain_errors(url):
         return fs.cat_file(path)
 
 
-def write(function: str, url: str, content: bytes) -> None:
+def write(url: str, content: bytes) -> None:
     """Writes an object as a whole; an error leaves the old one."""
-    fs, path = connect(function, url)
-    with telling(function, url):
+    fs, path = connect(url)
+    with explain_errors(url):
         fs.pipe_file(path, content)
 
 
-def upload(function: str, file: Path, url: str) -> None:
+def upload(file: Path, url: str) -> None:
     """Writes an object with the bytes of a file, as a whole; an error leaves the old one."""
     if file.stat().st_size <= PIECE:
-        return write(function, url, file.read_bytes())
-    fs, path = connect(function, url)
-    with telling(function, url):
+        return write(url, file.read_bytes())
+    fs, path = connect(url)
+    with explain_errors(url):
         return fs.put_file(os.fspath(file), path)
 
 
-def create(function: str, url: str, content: bytes) -> bool:
+def create(url: str, content: bytes) -> bool:
     """Writes an object if none exists; False if one with other bytes exists.
 
     If the object already has these bytes, this call is taken to have written it, with its answer lost. So the bytes
     must be unique to the caller, such as bytes with a random part.
     """
-    fs, path = connect(function, url)
+    fs, path = connect(url)
     try:
         fs.pipe_file(path, content, mode="create")
         return True
     except NotImplementedError as error:
-        do = "Use s3://, gs:// or az://, which create an object only where there is none"
-        raise refusal(function, f"a file system for {url} that can decide between two writers", error, do) from error
+        raise InputError(
+            f"the file system of {url} must decide between two writers; {error}. Use s3://, gs:// or az://, which "
+            "create an object only where there is none"
+        ) from error
     except Exception as error:
         if not is_taken(error):
-            raise explain(function, url, error) from error
-    with telling(function, url), contextlib.suppress(FileNotFoundError):
+            raise explain(url, error) from error
+    with explain_errors(url), contextlib.suppress(FileNotFoundError):
         return fs.cat_file(path) == content
     return False
 
 
-def delete(function: str, urls: list[str]) -> None:
+def delete(urls: list[str]) -> None:
     """Deletes objects; a missing one is no error."""
     for url in urls:
-        fs, path = connect(function, url)
-        with telling(function, url), contextlib.suppress(FileNotFoundError):
+        fs, path = connect(url)
+        with explain_errors(url), contextlib.suppress(FileNotFoundError):
             fs.rm_file(path)
 
 
-def download(function: str, url: str, file: Path, wanted: str | None = None) -> str:
-    """Writes the bytes of an object to a file, as a whole, and returns their SHA-256; `wanted`: the required one.
+def download(url: str, file: Path, sha256: str | None = None) -> str:
+    """Writes the bytes of an object to a file, as a whole, and returns their SHA-256; `sha256`: the required one.
 
     Raises: InputError if it differs, or the object is missing; the file does not exist then.
     """
-    fs, path = connect(function, url)
+    fs, path = connect(url)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    hashed = hashlib.sha256()
+    state = hashlib.sha256()
     try:
-        with telling(function, url), fs.open(path, "rb") as content, partial.open("wb") as own:
+        with explain_errors(url), fs.open(path, "rb") as content, partial.open("wb") as copy:
             while piece := content.read(PIECE):
-                hashed.update(piece)
-                keep(function, own, piece, file.parent)
-        got, do = f"bytes of SHA-256 {hashed.hexdigest()[:12]}...", "Copy it there again"
-        same = wanted in (None, hashed.hexdigest())
-        require(same, function, f"{url} with SHA-256 {(wanted or '')[:12]}...", got, do)
+                state.update(piece)
+                write_here(copy, piece, file.parent)
+        if sha256 not in (None, state.hexdigest()):
+            raise InputError(
+                f"{url} must have SHA-256 {sha256[:12]}...; got {state.hexdigest()[:12]}.... Copy it there again"
+            )
         synchronize(partial)
         os.replace(partial, file)
     finally:
         partial.unlink(missing_ok=True)
-    return hashed.hexdigest()
+    return state.hexdigest()
 
 
-def keep(function: str, file: IO[bytes], piece: bytes, folder: Path) -> None:
+def write_here(file: IO[bytes], piece: bytes, folder: Path) -> None:
     """Writes a piece of a local copy; a full disk of this machine is told apart from a full remote."""
     try:
         file.write(piece)
     except OSError as error:
-        do = "Free some on this machine; the same command goes on"
-        raise refusal(function, f"room for a local copy in {folder}", error.strerror, do) from error
+        raise InputError(
+            f"a local copy in {folder} needs more room; {error.strerror}. Free some on this machine; the same command "
+            "goes on"
+        ) from error
 
 
 # Local copies, for memory maps and for libraries that take paths
@@ -187,16 +194,15 @@ def keep(function: str, file: IO[bytes], piece: bytes, folder: Path) -> None:
 
 def state_of(url: str, info: dict[str, Any]) -> str | None:
     """The URL and state of an object as text; None if its file system cannot tell versions apart."""
-    known = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "version_id", "created")
-    state = next((str(info[name]) for name in known if info.get(name)), None)
+    state = next((str(info[name]) for name in STATES if info.get(name)), None)
     return None if state is None else f"{url}\0{info.get('size')} {state}"
 
 
 def scratch_of(url: str) -> Path:
     """The local folder of a URL's copies; the same for the same URL."""
-    check_url("urls", url)
+    check_url(url)
     url = url.rstrip("/")
-    folder = make_private(expand_path("urls", SCRATCH)) / fingerprint(url.encode())[:24]
+    folder = make_private(expand_path(SCRATCH)) / fingerprint(url.encode())[:24]
     if not (folder / "url").exists():
         make_private(folder)
         (folder / "url").write_text(url)
@@ -205,9 +211,8 @@ def scratch_of(url: str) -> Path:
 
 def url_of(path: Path) -> str | None:
     """The URL of a local copy's folder; None for other folders."""
-    named = path.parent / "url"
     with contextlib.suppress(OSError):
-        return named.read_text() if path.parent.parent == expand_path("urls", SCRATCH) else None
+        return (path.parent / "url").read_text() if path.parent.parent == expand_path(SCRATCH) else None
     return None
 
 
@@ -216,48 +221,52 @@ def with_urls(folders: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(place for folder in folders for place in (folder, url_of(Path(folder))) if place)]
 
 
-def local_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Path:
+def local_copy(path: str | os.PathLike, names: Sequence[str] = ()) -> Path:
     """The path itself, with `~` resolved; for a URL, the path of a local copy, fetched if it changed.
 
     `names`: only these files of a folder; for a file, these files beside it too, if they exist.
     Raises: InputError for anything else, or a URL that cannot be read.
     """
     if not is_url(path):
-        return expand_path(function, path)
-    return fetch_all(function, os.fspath(path).rstrip("/"), scratch_of(os.fspath(path)) / "files", names)
+        return expand_path(path)
+    return fetch_all(os.fspath(path).rstrip("/"), scratch_of(os.fspath(path)) / "files", names)
 
 
 @contextmanager
-def passing_copy(function: str, path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[Path]:
+def passing_copy(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[Path]:
     """Yields a `local_copy` for data that a removal may cover: a URL's copy is deleted when the `with` block ends.
 
     Memory maps of its files stay valid.
     """
     if not is_url(path):
-        yield expand_path(function, path)
+        yield expand_path(path)
         return
     with TemporaryDirectory(prefix="tangent_jax-") as folder:
-        yield fetch_all(function, os.fspath(path).rstrip("/"), Path(folder), names)
+        yield fetch_all(os.fspath(path).rstrip("/"), Path(folder), names)
 
 
-def fetch_all(function: str, url: str, root: Path, names: Sequence[str]) -> Path:
+def fetch_all(url: str, root: Path, names: Sequence[str]) -> Path:
     """Fetches the file or folder at a URL into a folder, as for `local_copy`, and returns the copy's path."""
-    folder, _, last = url.rpartition("/")
-    whole = info_of(function, url)
-    is_file, folder = whole is not None, url if whole is None else folder
-    infos = {name: info_of(function, f"{folder}/{name}") for name in names}
-    infos = infos | {last: whole} if is_file else infos or list_files(function, url)
-    there = {name: info for name, info in infos.items() if info is not None}
-    require(there, function, "a file or folder", f"{url}, which does not exist")
-    for name, info in there.items():
-        fetch(function, f"{folder}/{name}", info, inside(root, *name.split("/")))
-    return root / last if is_file else root
+    parent, _, last = url.rpartition("/")
+    file = info_of(url)
+    folder = url if file is None else parent
+    infos = {name: info_of(f"{folder}/{name}") for name in names}
+    if file is not None:
+        infos[last] = file
+    elif not names:
+        infos = dict(list_files(url))
+    existing = {name: info for name, info in infos.items() if info is not None}
+    if not existing:
+        raise InputError(f"{url} must be a file or folder; it does not exist")
+    for name, info in existing.items():
+        fetch(f"{folder}/{name}", info, inside(root, *name.split("/")))
+    return root if file is None else root / last
 
 
-def info_of(function: str, url: str) -> dict[str, Any] | None:
+def info_of(url: str) -> dict[str, Any] | None:
     """The file system's present information on a file; None if it does not exist."""
-    fs, path = connect(function, url)
-    with telling(function, url):
+    fs, path = connect(url)
+    with explain_errors(url):
         fs.invalidate_cache(path)
         try:
             info = fs.info(path)
@@ -268,12 +277,13 @@ def info_of(function: str, url: str) -> dict[str, Any] | None:
     return info if info.get("type") == "file" else None
 
 
-def fetch(function: str, url: str, info: dict[str, Any], file: Path) -> None:
+def fetch(url: str, info: dict[str, Any], file: Path) -> None:
     """Downloads an object to a file, unless the file has its bytes already: its state and hash lie beside it."""
-    state, beside = state_of(url, info), file.with_name(f".{file.name}.state")
-    is_known = state is not None and file.is_file() and beside.is_file()
-    if is_known and beside.read_text() == f"{state}\n{file_fingerprint(file)}":
+    state = state_of(url, info)
+    beside = file.with_name(f".{file.name}.state")
+    is_kept = state is not None and file.is_file() and beside.is_file()
+    if is_kept and beside.read_text() == f"{state}\n{file_fingerprint(file)}":
         return
     beside.unlink(missing_ok=True)
-    got = download(function, url, file)
-    beside.write_text(f"{state}\n{got}")
+    sha256 = download(url, file)
+    beside.write_text(f"{state}\n{sha256}")

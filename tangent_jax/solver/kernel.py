@@ -199,7 +199,7 @@ def make_kernel(
     True
     """
     objective = as_objective(objective, make_objective)
-    instance("a Predictor", predict, Predictor, "Use tj.solve")
+    instance("predict", predict, Predictor, "Use tj.solve")
     problem = make_problem(predict, data, objective, example_weights, predict.zeros())
     got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"
     expect(problem.is_quadratic, "a square loss", got, do)

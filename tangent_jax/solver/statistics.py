@@ -121,7 +121,7 @@ class Statistics:
     source: str
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        instance("statistics to add", other, Statistics, by="Statistics")
+        instance("other", other, Statistics)
         do = "Make both by one feature_map"
         same = (self.source, self.sizes, self.gram.shape) == (other.source, other.sizes, other.gram.shape)
         require(same, "Statistics", "statistics of one feature map", "those of two", do)

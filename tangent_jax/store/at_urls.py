@@ -35,8 +35,8 @@ class Trace(NamedTuple):
 
 def rows_at(url: str, left: list[str], hashes: Set[str], before: Set[str]) -> Iterator[Trace]:
     """The folders of cached rows below a URL that name removed images, or hold rows that a killed writer left."""
-    for name in sorted({*filter(ROWS.fullmatch, (name.partition("/")[0] for name in urls.list_files(REMOVE, url)))}):
-        remote = Remote(REMOVE, f"{url}/{name}")
+    for name in sorted({*filter(ROWS.fullmatch, (name.partition("/")[0] for name in urls.list_files(url)))}):
+        remote = Remote(f"{url}/{name}")
         whole = remote.files.get("examples.txt")
         held = {*remote.read(remote.object_url(whole)).decode(errors="replace").split()} if whole else set()
         gone = hashes & held | (hashes | before) & hidden(held)
@@ -48,7 +48,7 @@ def rows_at(url: str, left: list[str], hashes: Set[str], before: Set[str]) -> It
 
 def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> Iterator[Trace]:
     """The component with this fingerprint, its factors, steps and checkpoints, in a folder of results at a URL."""
-    remote = Remote(REMOVE, f"{url}/state")
+    remote = Remote(f"{url}/state")
     gone = {name for name in remote.files if origin.run is not None and origin.run in name.split("/")[:2]}
     whole = remote.files.get(RESULTS[0])
     if whole and is_component(remote.object_url(whole), fingerprint):
@@ -64,7 +64,7 @@ def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> I
 
 def is_component(url: str, fingerprint: str) -> bool:
     """True if a URL holds a component whose numbers have this fingerprint."""
-    if urls.info_of(REMOVE, url) is None:
+    if urls.info_of(url) is None:
         return False
     return trees.fingerprint(read_component(url, check=False)[0]) == fingerprint
 
@@ -72,7 +72,7 @@ def is_component(url: str, fingerprint: str) -> bool:
 def keep(remote: Remote, files: dict[str, str], results: Collection[str] = ()) -> None:
     """Deletes all files of a folder but these, then results, if nobody has written there since it was read."""
     remote.push(Path(), files)
-    urls.delete(REMOVE, [*results])
+    urls.delete([*results])
 
 
 def still(url: str) -> str:

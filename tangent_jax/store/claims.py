@@ -68,7 +68,7 @@ class Claims:
         """
         states = {name: {"state": "done"} for name in self.store.state.components}
         if self.path.exists():
-            table = convert(Groups, parse_json("Claims", self.path.read_bytes(), self.path), "Claims", self.path)
+            table = convert(Groups, parse_json(self.path.read_bytes(), self.path), self.path)
             for group, names in enumerate(table.groups):
                 states |= self.of(group, names)
         return states

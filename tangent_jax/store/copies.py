@@ -33,7 +33,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
     >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 3  # and marker, journal, HEAD
     True
     """
-    remote = Remote("store push", url)
+    remote = Remote(url)
     with store.using():
         lines = journal_of(store.root)
         check_same(remote, store.identity)
@@ -61,8 +61,8 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     >>> [*tj.Store(folder)]
     ['ann', 'bob']
     """
-    root = expand_path("store pull", root).absolute()
-    remote = Remote("store pull", url)
+    root = expand_path(root).absolute()
+    remote = Remote(url)
     expected, do = f"a store at {url}", "Copy one there: tangent-jax store push URL"
     require({*MARKS} <= {*remote.files}, "store pull", expected, "none", do)
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
@@ -104,7 +104,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():
                 place(objects / whole, path)
-        reader = Journal("store pull", objects / remote.files["journal.jsonl"])
+        reader = Journal(objects / remote.files["journal.jsonl"])
         reader.load()
         for entry in reader.entries[len(lines) :]:
             store.journal.append(entry)
@@ -138,11 +138,11 @@ def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
     """The bytes of a file at a URL, or of its local copy, checked against the index's SHA-256."""
     whole = remote.files.get(name, "")
-    require(whole, remote.function, f"{name} at {remote.url}", "none: it holds no store")
+    require(whole, "", f"{name} at {remote.url}", "none: it holds no store")
     copy = None if objects is None else objects / whole
     here = copy is not None and copy.is_file()
     content = copy.read_bytes() if copy and here else remote.read(remote.object_url(whole))
-    require(fingerprint(content) == whole, remote.function, f"an unaltered {remote.object_url(whole)}", "another")
+    require(fingerprint(content) == whole, "", f"an unaltered {remote.object_url(whole)}", "another")
     return content
 
 
@@ -151,7 +151,7 @@ def check_same(remote: Remote, identity: str, objects: Path | None = None) -> No
     if not remote.files:
         return
     same = identity.encode() in content_of(remote, "store.json", objects)
-    require(same, remote.function, f"a copy of this store at {remote.url}", "another store", "Choose another URL")
+    require(same, "", f"a copy of this store at {remote.url}", "another store", "Choose another URL")
 
 
 def check_whole(store: Disk) -> None:

@@ -66,11 +66,11 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
-        self.root, self.trust = expand_path("Store", root).absolute(), trust
+        self.root, self.trust = expand_path(root).absolute(), trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
         require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
         self.marker = self.root / "store.json"
-        self.journal = Journal("Store", self.root / "journal.jsonl", counted=True)
+        self.journal = Journal(self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
         if not is_store(self.root):
             self.create()
@@ -228,10 +228,10 @@ class Disk:
     def load(self) -> None:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
-            marker = parse_json("Store", self.marker.read_bytes(), self.marker)
+            marker = parse_json(self.marker.read_bytes(), self.marker)
             do = "Update tangent_jax; nothing was changed"
             require(marker.get("format") == FORMAT, "Store", f"a store of format {FORMAT}", marker.get("format"), do)
-            self.identity = read_sealed(Marker, "Store", self.marker, "Restore it from a backup").store
+            self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)
 

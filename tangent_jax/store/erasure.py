@@ -97,7 +97,7 @@ def rows_everywhere(
         else:
             traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, before, place))
     if kept_of(known | before, images):
-        line = f"in {expand_path('store remove', INDEX).absolute()}: identifiers and names of removed images"
+        line = f"in {expand_path(INDEX).absolute()}: identifiers and names of removed images"
         traces.append(Trace(line, partial(forget, known | before, images)))
     return traces
 

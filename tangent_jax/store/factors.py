@@ -41,7 +41,7 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
         kernels = {path: (flat[f"input/{path}"], flat[f"signal/{path}"]) for path in layouts}
         blocks = {path.removeprefix("block/"): leaf for path, leaf in flat.items() if path.startswith("block/")}
         count = flat["weight"].reshape(())
-        biases = convert(dict[str, str], json.loads(metadata["biases"]), "Store.factors", where)
+        biases = convert(dict[str, str], json.loads(metadata["biases"]), where)
         sums = {path: flat[f"sum/{path}"] for path in sorted(biases)}
         anchor = metadata["anchor"]
     except (KeyError, ValueError, TypeError) as error:

@@ -42,8 +42,8 @@ def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, st
     """
     content = encode_component(dw, trees.fingerprint(dw), metadata)
     if urls.is_url(path):
-        return urls.write("write_component", os.fspath(path), content)
-    path = expand_path("write_component", path)
+        return urls.write(os.fspath(path), content)
+    path = expand_path(path)
     expect(not path.is_dir(), "the path of a file", f"the folder {path}")
     return write_whole(path, content)
 
@@ -59,8 +59,8 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     >>> tj.store.read_component(path)[0]["head"]["kernel"].shape
     (6, 3)
     """
-    with urls.passing_copy("read_component", path) as file:
-        flat, metadata = read_tensors("read_component", file)
+    with urls.passing_copy(path) as file:
+        flat, metadata = read_tensors(file)
     try:
         dw = trees.nest(flat)
     except (TypeError, AttributeError) as error:
@@ -75,6 +75,6 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
 def read_metadata(path: Path) -> dict[str, str]:
     """The metadata of a component's file, unverified; the numbers are not read."""
     try:
-        return read_header("read_component", path)[1]
+        return read_header(path)[1]
     except OSError as error:
         raise refusal("read_component", "a component", f"{path} ({error.strerror or error})") from error

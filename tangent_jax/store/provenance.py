@@ -192,12 +192,12 @@ class Provenance:
 
         Args:   weights: the fingerprint of the dw beside the text; if it is not the sealed one, `is_own` is False.
         """
-        fields = parse_json("Provenance", text, where)
+        fields = parse_json(text, where)
         fields.pop("seal", None)
         own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
         fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
         fields["recipe"] = of_version_0_3(fields.get("recipe"))
-        return convert(cls, fields, "Provenance", where)
+        return convert(cls, fields, where)
 
 
 def text_of_seal(text: str, weights: str) -> str:

@@ -123,7 +123,7 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
     try:
         with open_plain(path, "rb") as file:
             content = file.read()
-        receipt = convert(Receipt, parse_json("verify_receipt", content, path), "verify_receipt", path)
+        receipt = convert(Receipt, parse_json(content, path), path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error

@@ -67,8 +67,8 @@ def removal_text(store: str, forgotten: Iterable[str]) -> str:
 
 def read_export(names: Any, *said: Any) -> Exported:
     """The export of a journal line; its path is printable text."""
-    names = convert(Hashes, names, "Store", "names of an export in the journal")
-    path, result, seal = convert(tuple[str, str, str], said, "Store", "an export in the journal")
+    names = convert(Hashes, names, "names of an export in the journal")
+    path, result, seal = convert(tuple[str, str, str], said, "an export in the journal")
     return Exported(names, visible(path), result, seal)
 
 
@@ -123,7 +123,7 @@ class State:
         elif operation == "merge":
             self.merge(line)
         elif operation == "intend":
-            erases = convert(tuple[str, ...], line["erases"], "Store", "erases of the journal")
+            erases = convert(tuple[str, ...], line["erases"], "erases of the journal")
             self.intended = tuple(dict.fromkeys(self.intended + erases))
         elif operation == "erase":
             pass  # traces of an earlier removal, which erase_traces() erased again: the content is as before
@@ -157,10 +157,8 @@ class State:
         for number, part in enumerate(accounts):
             part = {"of": [number, *files], **part}
             self.accounts[fingerprint(json.dumps(part, sort_keys=True).encode())] = part
-            account = None if part["privacy"] is None else convert(Spent, part["privacy"], "Store", "the journal")
-            hashes, public = (
-                convert(Hashes, part.get(f, ()), "Store", f"{f} of the journal") for f in ("examples", "public")
-            )
+            account = None if part["privacy"] is None else convert(Spent, part["privacy"], "the journal")
+            hashes, public = (convert(Hashes, part.get(f, ()), f"{f} of the journal") for f in ("examples", "public"))
             self.released.append((account, frozenset(hashes)))
             self.public |= {*public}
 

@@ -286,7 +286,7 @@ class Store(Disk, Components):
         with self.using(change=True):
             left = Exported(
                 tuple(self),
-                os.fspath(path) if urls.is_url(path) else str(expand_path("release", path).absolute()),
+                os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute()),
                 trees.fingerprint(dw),
             )
             self.commit(
@@ -307,7 +307,7 @@ class Store(Disk, Components):
         Checks that this store's journal committed the receipt, that no removed component is in the store, and, if
         nothing was added or removed since, that the survivors' sum is the receipt's.
         """
-        path = expand_path("verify_receipt", path)
+        path = expand_path(path)
         receipt, text_fingerprint = read_receipt(path)
         with self.using():
             wrong = []

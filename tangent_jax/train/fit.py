@@ -274,8 +274,8 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
 
     Raises: InputError for data without one.
     """
-    expected, do = "Batches with a key, where the predictor or the loss draws", "Pass Batches(inputs, targets, key)"
-    instance(expected, data, Batches, do, by="fit")
+    do = "The predictor or the loss draws, so pass Batches(inputs, targets, key)"
+    instance("data", data, Batches, do)
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
     return placement.replicate(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))

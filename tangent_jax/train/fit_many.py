@@ -128,7 +128,7 @@ def check_runs(training: Training, dw: Tree, runs: Sequence[Batches]) -> None:
     """Raises InputError for runs that are not Batches, do not fit the loss, or have different arrays."""
     for run in runs:
         do = "Pass features.batches(key, rows=...)"
-        instance("runs that are Batches", run, Batches, do)
+        instance("each of runs", run, Batches, do)
         as_source(run, None)
         check_data(training.predict, dw, run, training.objective)
     shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)

@@ -203,7 +203,7 @@ def make_loss(text: str, **given: float) -> Loss:
     Others have their defaults, the paper's.
     """
     name, *settings = text.split(":")
-    one_of("a loss", name, LOSSES, by="make_loss")
+    one_of("loss", name, LOSSES, by="make_loss")
     known = [field.name for field in dataclasses.fields(LOSSES[name])]
     for setting in settings:
         field, _, number = setting.partition("=")

@@ -118,7 +118,7 @@ def as_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
     """The objective, or the default for None; InputError for anything else, such as a loss or its name."""
     objective = default() if objective is None else objective
     do = "Pass tj.make_objective(loss)"
-    instance("an objective", objective, Objective, do)
+    instance("objective", objective, Objective, do)
     return objective
 
 

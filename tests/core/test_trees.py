@@ -54,5 +54,5 @@ def test_the_squared_norm_is_over_the_whole_tree():
 
 
 def test_a_part_of_another_tree_is_refused():
-    with pytest.raises(InputError, match="here: expected a part of w; got the leaf c"):
-        trees.check_part("here", W, {"c": 1.0})
+    with pytest.raises(InputError, match="dw must be a part of w; w lacks its leaf c"):
+        trees.check_part(W, {"c": 1.0})

@@ -67,7 +67,7 @@ def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
     assert Preprocessing(crop=0.5).resized_shape((40, 20), (4, 16)) == (32, 16)
     assert Preprocessing(crop=0.5, resize="exact").resized_shape((40, 20), (4, 16)) == (32, 8)
     assert Preprocessing(crop=1.0).resized_shape((31, 77), 23) == (23, 57)  # torchvision: int(23 * 77 / 31)
-    with pytest.raises(InputError, match="resize short or exact or none; got squash"):
+    with pytest.raises(InputError, match="resize must be one of short, exact, none; got squash"):
         Preprocessing(resize="squash")
 
 
@@ -96,10 +96,10 @@ def test_an_image_too_large_is_refused_before_it_is_decoded(size):
 
 def test_preprocessing_that_no_model_has_is_refused():
     for changes, match in [
-        ({"std": (0.0, 1.0, 1.0)}, "std of three numbers above 0"),
-        ({"mean": (0.5,)}, "mean of three numbers"),
-        ({"crop": 0.0}, "crop in"),
-        ({"interpolation": "cubic"}, "bicubic or lanczos; got cubic"),
+        ({"std": (0.0, 1.0, 1.0)}, "std must be three numbers above 0"),
+        ({"mean": (0.5,)}, "mean must be three numbers"),
+        ({"crop": 0.0}, "crop must be in"),
+        ({"interpolation": "cubic"}, "bicubic, lanczos; got cubic"),
     ]:
         with pytest.raises(InputError, match=match):
             Preprocessing(**changes)

@@ -88,7 +88,7 @@ def test_an_image_that_is_not_what_was_identified_is_not_decoded(tmp_path, index
     read = part.read_identified()
     assert read(1) == (tmp_path / "d/train/a/1.png").read_bytes()
     (tmp_path / "d/train/a/1.png").write_bytes(picture())
-    with pytest.raises(InputError, match=r"the image train/a/1.png as it was identified; got other bytes"):
+    with pytest.raises(InputError, match=r"the image train/a/1.png must be as it was identified; it was altered"):
         read(1)
     every(open_dataset(f"folder:{tmp_path}/d"))
     with sqlite3.connect(index) as database:

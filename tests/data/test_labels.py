@@ -246,13 +246,13 @@ def test_a_class_of_no_image_keeps_its_place_and_is_said(tmp_path):
     assert (dataset.classes, dataset.train.labels.tolist()) == (("a", "b", "c", "d"), [2, 0])
     assert dataset.remarks == ("2 of 4 classes have no image here, and keep their places: b, d",)
     as_parquet(tmp_path / "test.parquet", {"image": [picture(), picture()], "label": [1, 0]}, features)
-    refused(f"hf:{tmp_path}", "a training image of every class of .*; got none of b")
+    refused(f"hf:{tmp_path}", "must have a training image of every class; it has none of b")
 
 
 def test_a_refusal_says_what_was_left_out(tmp_path):
     as_parquet(tmp_path / "train.parquet", {"image": [picture()] * 4, "label": [0, -1, -1, 0]}, {"image": IMAGE})
     as_parquet(tmp_path / "test.parquet", {"image": [picture()], "label": [0]}, {"image": IMAGE})
-    refused(f"hf:{tmp_path}", "at least two classes in .*; left out 2 of 4 rows of train: without a label")
+    refused(f"hf:{tmp_path}", "must have at least two classes; .*; left out 2 of 4 rows of train: without a label")
 
 
 def test_labels_that_are_all_different_and_names_that_differ_by_case_are_said(tmp_path):

@@ -56,7 +56,7 @@ def test_chunks_come_in_order_with_the_same_bytes_and_the_unreadable_by_place(ar
 
 def test_examples_that_no_process_can_read_are_refused():
     decoder = Decoder(lambda i: np.zeros((9, 9, 3), np.uint8), ("a",), 8, Preprocessing())
-    with pytest.raises(InputError, match=r"examples that can be sent to processes; got .*lambda.* decode in threads"):
+    with pytest.raises(InputError, match=r"such that processes can receive them; .*lambda.* decode in threads"):
         next(decode_chunks(decoder, [range(1)], 1))
     assert not next(decode_chunks(decoder, [range(1)]))[0].any()
 

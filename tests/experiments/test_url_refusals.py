@@ -29,7 +29,7 @@ def s3(tmp_path_factory):
     with serving_bucket(tmp_path_factory.mktemp("scratch")) as server:
         server.here = here
         for path in here.rglob("*.*"):
-            urls.upload("test", path, f"s3://bucket/{path.relative_to(here)}")
+            urls.upload(path, f"s3://bucket/{path.relative_to(here)}")
         yield server
 
 
@@ -115,7 +115,7 @@ def test_results_that_cannot_be_written_end_a_training(binary, s3, tmp_path):
         assert line in ends(*flags)
         s3.mend()
         assert not s3.fs.exists(f"{url}/result.json")
-        whole = Remote("test", f"{url}/state")
+        whole = Remote(f"{url}/state")
         assert {whole.places[name] for name in whole.files.values()} <= whole.objects
     run(*flags)
     assert s3.fs.exists(f"{url}/result.json")
@@ -127,8 +127,8 @@ def test_a_data_set_that_changes_while_it_is_read_ends_a_training(s3, tmp_path, 
     """An image with other bytes of the same size, put there after the listing."""
     read, other = urls.list_files, {}
 
-    def list_then_replace(function, url):
-        listed = read(function, url)
+    def list_then_replace(url):
+        listed = read(url)
         if url.endswith("/photos") and not other:
             name = next(name for name in listed if name.startswith("train"))
             other[name] = s3.fs.cat_file(f"bucket/photos/{name}")
@@ -151,7 +151,7 @@ def test_a_push_that_fails_leaves_the_copy_as_it_was(s3, store):
             s3.fail("PUT", f"/pushed{i}/", code, status, text, after=after)
             assert line in ends("store", "push", url, f"--store={store}")
             s3.mend()
-            assert not Remote("test", url).number
+            assert not Remote(url).number
     run("store", "push", url, f"--store={store}")
     assert "the bucket of s3://nothing" in ends("store", "push", "s3://nothing/store", f"--store={store}")
 
@@ -218,7 +218,7 @@ def test_results_here_beside_a_cache_at_a_url(s3, tmp_path):
     run(*flags)
     assert {"result.json", "dw.safetensors"} <= {path.name for path in out.iterdir()}
     assert not s3.fs.exists("bucket/rows/result.json")
-    assert any(name.endswith("/index/000000000001.json") for name in urls.list_files("test", cache))
+    assert any(name.endswith("/index/000000000001.json") for name in urls.list_files(cache))
     s3.fail("PUT", "/rows2/", "QuotaExceeded", 507, "the bucket is full")
     flags[flags.index(f"--cache_dir={cache}")] = "--cache_dir=s3://bucket/rows2"
     line = ends(*flags[:-1], f"--out={tmp_path}/other")

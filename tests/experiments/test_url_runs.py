@@ -50,13 +50,13 @@ def inputs(s3, tmp_path_factory):
     save(root / "weights.safetensors", load("builtin"))
     for path in root.rglob("*"):
         if path.is_file():
-            urls.upload("test", path, f"s3://bucket/{path.relative_to(root)}")
+            urls.upload(path, f"s3://bucket/{path.relative_to(root)}")
     return root
 
 
 def number_at(url):
     """The number of the newest state of a run at a URL, which may be replaced before it is read."""
-    return newest(urls.list_files("test", f"{url}/state/index"))
+    return newest(urls.list_files(f"{url}/state/index"))
 
 
 def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL):
@@ -81,7 +81,7 @@ def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL)
 def same_run(line, url, local):
     """Asserts that a run at a URL has the result, the history and the tangent weights of a run in a folder."""
     here = json.loads((local / "result.json").read_text())
-    there = json.loads(urls.read("test", f"{url}/result.json"))
+    there = json.loads(urls.read(f"{url}/result.json"))
 
     def plain(fields):
         return {name: value for name, value in fields.items() if "second" not in name and name != "dataset"}
@@ -106,7 +106,7 @@ def test_finetune_and_export(s3, inputs, tmp_path):
     flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={cache}")
     line = killed_three_times(s3, tmp_path, "finetune", url, *flags)
     same_run(line, url, tmp_path / "here")
-    assert urls.list_files("test", cache), "features are kept there"
+    assert urls.list_files(cache), "features are kept there"
     store, to = tmp_path / "store", "s3://bucket/export"
     run("store", "add", f"--store={store}", f"--source={url}", "--name=a")
     pushed = json.loads(run("store", "push", "s3://bucket/store", f"--store={store}")[0])
@@ -117,10 +117,10 @@ def test_finetune_and_export(s3, inputs, tmp_path):
     for name in ("README.md", "README.md", "model.safetensors"):
         s3.fs.rm("bucket/export", recursive=True) if s3.fs.exists("bucket/export") else None
         process = start(module_of("store"), "export", f"--store={tmp_path}/pulled", f"--to={to}", "--trust")
-        wait_until(process, lambda name=name: name in urls.list_files("test", to))
+        wait_until(process, lambda name=name: name in urls.list_files(to))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        assert "provenance.json" not in urls.list_files("test", to)
+        assert "provenance.json" not in urls.list_files(to)
     s3.mend()
     run("store", "export", f"--store={tmp_path}/pulled", f"--to={to}", "--trust")
     (_, there), dw = load_export(to), Store(store)["a"]
@@ -135,7 +135,7 @@ def test_finetune_and_export(s3, inputs, tmp_path):
         f"--weights={inputs}/weights.safetensors",
     )
     for name in ("model.safetensors", "tangent.safetensors"):
-        assert urls.read("test", f"{to}/{name}") == (tmp_path / "export" / name).read_bytes(), name
+        assert urls.read(f"{to}/{name}") == (tmp_path / "export" / name).read_bytes(), name
     _, err = run("store", "export", f"--store={store}", f"--to={to}", code=1)
     assert "a folder that does not exist yet in --to; got s3://bucket/export" in err
     check_removed(s3, store, url, cache)
@@ -150,11 +150,9 @@ def check_removed(s3, store, url, cache):
     assert f"NOT reached: {url}: versions that its bucket keeps" in err
     assert f"NOT reached: {store.parent}/export" in err
     assert not s3.fs.exists(f"{url}/dw.safetensors")
-    assert not [
-        name for name in Remote("test", f"{url}/state").files if "checkpoints" in name or name == "dw.safetensors"
-    ]
-    names = {name.partition("/")[0] for name in urls.list_files("test", cache)}
-    held = [bool(Remote("test", f"{cache}/{name}").objects) for name in names]
+    assert not [name for name in Remote(f"{url}/state").files if "checkpoints" in name or name == "dw.safetensors"]
+    names = {name.partition("/")[0] for name in urls.list_files(cache)}
+    held = [bool(Remote(f"{cache}/{name}").objects) for name in names]
     assert sorted(held) == [False, True], "rows of test images stay"
 
 
@@ -182,7 +180,7 @@ def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_pat
     for index, one in enumerate(pair):
         one.join(300)
         assert one.exitcode == 0, (tmp_path / f"second-{index}/err").read_text()
-    assert json.loads(urls.read("test", f"{url}/result.json"))["steps"] == 6 * 5
+    assert json.loads(urls.read(f"{url}/result.json"))["steps"] == 6 * 5
     assert "going on after epoch" in (tmp_path / "second-0/err").read_text()
     assert '"method"' not in (tmp_path / "second-1/out").read_text()
 
@@ -197,11 +195,11 @@ def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_pat
     assert "room" in line
     assert "the bucket is full" in line
     assert not s3.fs.exists(f"{url}/result.json")
-    before = Remote("test", f"{url}/state")
+    before = Remote(f"{url}/state")
     assert before.number > 0
     s3.mend()
     output_of(code, *flags, HOME=tmp_path)
-    assert json.loads(urls.read("test", f"{url}/result.json"))["steps"] == 3 * 2
+    assert json.loads(urls.read(f"{url}/result.json"))["steps"] == 3 * 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -212,7 +210,7 @@ def test_private_steps_are_paid_at_the_url(number, s3, inputs, tmp_path):
     url = f"s3://bucket/private{number}"
     flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={tmp_path}/cache")
     line = killed_three_times(s3, tmp_path, "private", url, *flags, number=number)
-    paid = json.loads(urls.read("test", f"{url}/ledger.json"))["spent"]["steps_paid"]
+    paid = json.loads(urls.read(f"{url}/ledger.json"))["spent"]["steps_paid"]
     assert paid == 12
     assert line["epsilon"] == pytest.approx(json.loads((tmp_path / "here/result.json").read_text())["epsilon"])
     if number == signal.SIGTERM:

@@ -270,7 +270,7 @@ def test_images_that_were_skipped_are_read_once_the_limit_is_raised(tmp_path):
     got = compute(3, tmp_path, skip=True)
     assert got.skipped == 0
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
-    with pytest.raises(InputError, match=r"most_pixels >= 1, a whole number; got 0"):
+    with pytest.raises(InputError, match=r"most_pixels must be a whole number >= 1; got 0"):
         Cache(tmp_path, most_pixels=0)
 
 

@@ -31,34 +31,37 @@ GOOD = {"names": ["x", "y"], "scale": 2, "sizes": {"h": 3}, "row": ["z", 1], "in
 GOOD |= {"pairs": [["a", "b"], ["c", "d"]]}
 
 BAD = [
-    ({"names": ["x", 1]}, r"text in names of F\[1\]; got 1"),
-    ({"names": "xy"}, "a list in names of F; got 'xy'"),
-    ({"names": None}, "a list in names of F; got None"),
-    ({}, "the field names in F; got none"),
-    ({"names": [], "other": 1}, "a field of a Outer in F; got 'other'"),
-    ({"names": [], "scale": True}, "a number in scale of F; got True"),
-    ({"names": [], "scale": 10**400}, "a number in scale of F; got 1000"),
-    ({"names": [], "kind": "c"}, "a or b or null in kind of F; got 'c'"),
-    ({"names": [], "sizes": 1.0}, "an object or a whole number or null in sizes of F; got 1.0"),
-    ({"names": [], "sizes": {"h": False}}, "a whole number in h of sizes of F; got False"),
-    ({"names": [], "row": ["z"]}, "2 entries in row of F"),
-    ({"names": [], "pairs": [["a", "b"], ["c", 1]]}, r"text in pairs of F\[1\]; got 1"),
-    ({"names": [], "pairs": [["a", "b"], ["c"]]}, r"2 entries in pairs of F\[1\]; got \['c'\]"),
-    ({"names": [], "pairs": ["ab"]}, r"a list in pairs of F\[0\]; got 'ab'"),
-    ({"names": [], "inner": [{"count": 1}, {"count": "1"}]}, r"a whole number in count of inner of F\[1\]; got '1'"),
+    ({"names": ["x", 1]}, r"names of F\[1\] must be text; got 1"),
+    ({"names": "xy"}, "names of F must be a list; got 'xy'"),
+    ({"names": None}, "names of F must be a list; got None"),
+    ({}, "F must hold the field names; it is missing"),
+    ({"names": [], "other": 1}, "F must hold the fields of a Outer alone; got 'other'"),
+    ({"names": [], "scale": True}, "scale of F must be a number; got True"),
+    ({"names": [], "scale": 10**400}, "scale of F must be a number; got 1000"),
+    ({"names": [], "kind": "c"}, "kind of F must be a or b or null; got 'c'"),
+    ({"names": [], "sizes": 1.0}, "sizes of F must be an object or a whole number or null; got 1.0"),
+    ({"names": [], "sizes": {"h": False}}, "h of sizes of F must be a whole number; got False"),
+    ({"names": [], "row": ["z"]}, "row of F must have 2 entries"),
+    ({"names": [], "pairs": [["a", "b"], ["c", 1]]}, r"pairs of F\[1\] must be text; got 1"),
+    ({"names": [], "pairs": [["a", "b"], ["c"]]}, r"pairs of F\[1\] must have 2 entries; got \['c'\]"),
+    ({"names": [], "pairs": ["ab"]}, r"pairs of F\[0\] must be a list; got 'ab'"),
+    (
+        {"names": [], "inner": [{"count": 1}, {"count": "1"}]},
+        r"count of inner of F\[1\] must be a whole number; got '1'",
+    ),
 ]
 
 
 def test_a_record_has_the_types_of_its_fields():
     pairs = (("a", "b"), ("c", "d"))
     whole = Outer(("x", "y"), 2.0, None, {"h": 3}, ("z", 1), (Inner(2),), pairs, [None])
-    assert convert(Outer, GOOD, "f", "F") == whole
+    assert convert(Outer, GOOD, "F") == whole
     assert json.loads(json.dumps(plain(whole))) == GOOD | {"kind": None}
-    assert type(convert(float, 3, "f", "F")) is float
+    assert type(convert(float, 3, "F")) is float
 
 
 @pytest.mark.parametrize(("value", "match"), BAD)
 def test_a_field_of_another_type_is_named_in_one_line(value, match):
     with pytest.raises(InputError, match=match) as error:
-        convert(Outer, value, "f", "F")
+        convert(Outer, value, "F")
     assert "\n" not in str(error.value)

@@ -153,7 +153,7 @@ BAD = {
         {"classes": "a\nb\nc"},
         r"expected one number logit_scale in .*; got shape \(2,\)",
     ),
-    "scale 0": ({"logit_scale": np.zeros(1)}, {"classes": "a\nb\nc"}, "expected logit_scale > 0, finite; got 0"),
+    "scale 0": ({"logit_scale": np.zeros(1)}, {"classes": "a\nb\nc"}, "logit_scale must be a finite number > 0; got 0"),
 }
 
 

@@ -343,7 +343,7 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
         (lambda index, shards: index["weight_map"].update(a="../x.safetensors"), "beside it; got '../x.safetensors'"),
         (lambda index, shards: index["weight_map"].update(a=r"..\x.safetensors"), "must name files of safetensors"),
         (lambda index, shards: index["weight_map"].update(a="x.bin"), "beside it; got 'x.bin'"),
-        (lambda index, shards: index.pop("weight_map"), "an object in weight_map of"),
+        (lambda index, shards: index.pop("weight_map"), "weight_map of .* must be an object"),
         (lambda index, shards: index["weight_map"].clear(), "must name tensors; it has none"),
     ],
 )
@@ -373,7 +373,7 @@ def test_weights_in_several_files_come_from_a_url(tmp_path, monkeypatch):
     monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
     (tmp_path / "local").mkdir()
     for path in sharded(tmp_path / "local").iterdir():
-        urls.write("test", f"memory://sharded/{path.name}", path.read_bytes())
+        urls.write(f"memory://sharded/{path.name}", path.read_bytes())
     assert_rel_close(load("memory://sharded").w, model()[1])
 
 

@@ -130,9 +130,9 @@ def test_a_recipe_trains_them_and_a_tangent_trains_b_alone():
 
 
 def test_bad_ranks_are_refused_by_name():
-    with pytest.raises(InputError, match=r"LoRA: expected rank in 1\.\.96, a whole number; got 97"):
+    with pytest.raises(InputError, match=r"rank must be a whole number in 1\.\.96; got 97"):
         Recipe(kind="lora", rank=97).predictor(10)
-    with pytest.raises(InputError, match=r"with_adapters: expected width in 1\.\.96, a whole number; got 97"):
+    with pytest.raises(InputError, match=r"width must be a whole number in 1\.\.96; got 97"):
         Recipe(kind="adapter", rank=97).predictor(10)
     with pytest.raises(InputError, match="make_subset: expected a model with leaves for lora; got none"):
         make_subset(small()[0], "lora")

@@ -151,12 +151,12 @@ REFUSED = [
     ({"resample": True}, "resample must be one of .*; got True"),
     ({"size": "x"}, "size of preprocessor_config.json beside FILE"),
     ({"size": 0}, "size must be in pixels, 1 or more"),
-    ({"size": 9999}, r"image_size in 1\.\.4096"),
+    ({"size": 9999}, r"image_size must be a whole number in 1\.\.4096"),
     ({"size": {"height": 0.5}}, "size of preprocessor_config.json"),
     ({"rescale_factor": "x"}, "rescale_factor of preprocessor_config.json"),
     ({"rescale_factor": 0}, "rescale_factor must be above 0"),
     ({"image_mean": [0.5]}, "image_mean must be three numbers .*; got 1"),
-    ({"image_std": [0.5, 0.0, 0.5]}, "std of three numbers above 0"),
+    ({"image_std": [0.5, 0.0, 0.5]}, "std must be three numbers above 0"),
 ]
 
 

@@ -112,7 +112,7 @@ def test_weights_in_half_precision_keep_their_session(tmp_path):
 
 def edited(path, change):
     """The anchor's file with another text of its session."""
-    tensors, metadata = read_tensors("test", path)
+    tensors, metadata = read_tensors(path)
     path.write_bytes(encode({name: np.array(value) for name, value in tensors.items()}, change(tensors, metadata)))
 
 

@@ -111,7 +111,7 @@ def test_a_new_head_leaves_the_rest():
     ("call", "match"),
     [
         (lambda p: make_subset(p.model, "most"), "make_subset: expected kind in blocks"),
-        (lambda p: make_subset(p.model, blocks=4), r"blocks in 0\.\.3, a whole number; got 4"),
+        (lambda p: make_subset(p.model, blocks=4), r"blocks must be a whole number in 0\.\.3; got 4"),
         (lambda p: p.with_head(0, jax.random.key(0)), "classes in 1.*got 0"),
         (
             lambda p: p.reset(make_subset(small(4)[0]), jax.random.key(0)),
@@ -119,7 +119,7 @@ def test_a_new_head_leaves_the_rest():
         ),
         (
             lambda p: p.with_class_token(4, jax.random.key(0)),
-            r"blocks in 1\.\.3, a whole number; got 4",
+            r"blocks must be a whole number in 1\.\.3; got 4",
         ),
     ],
 )

@@ -225,7 +225,7 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
         (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon in 0.001..100"),
         (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), "delta in"),
         (lambda: make_mechanism(3.0, 1e-5, steps=2.5), "steps in .*got 2.5"),
-        (lambda: make_mechanism(float("nan"), 1e-5), "epsilon > 0, finite; got nan"),
+        (lambda: make_mechanism(float("nan"), 1e-5), "epsilon must be a finite number > 0; got nan"),
         (
             lambda: fit_private(linear, Batches(X, Y + 1), mechanism=make_mechanism(3.0, 1e-5), start=START),
             "class indices below 3",

@@ -393,8 +393,8 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: make_mechanism(0.0, 1e-5), "expected epsilon > 0, finite; got 0.0"),
-        (lambda: make_mechanism("3", 1e-5), "epsilon > 0, finite; got '3'"),
+        (lambda: make_mechanism(0.0, 1e-5), "^epsilon must be a finite number > 0; got 0.0"),
+        (lambda: make_mechanism("3", 1e-5), "epsilon must be a finite number > 0; got '3'"),
         (lambda: make_mechanism(-1.0, 1e-5), "epsilon > 0"),
         (lambda: make_mechanism(1.0, 0.0), r"delta in \(1e-15, 1\)"),
         (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm > 0"),

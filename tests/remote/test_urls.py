@@ -68,41 +68,41 @@ def refused(match, call, *arguments):
 
 
 def test_an_object_is_created_once(url):
-    assert urls.create("test", f"{url}/x", b"1")
-    assert not urls.create("test", f"{url}/x", b"2")
-    assert urls.create("test", f"{url}/x", b"1"), "the answer to the first try was lost"
-    assert urls.read("test", f"{url}/x") == b"1"
+    assert urls.create(f"{url}/x", b"1")
+    assert not urls.create(f"{url}/x", b"2")
+    assert urls.create(f"{url}/x", b"1"), "the answer to the first try was lost"
+    assert urls.read(f"{url}/x") == b"1"
 
 
 def test_a_folder_comes_back_as_it_was_pushed_last(url, tmp_path):
     root, files = folder(tmp_path / "a", **{"x": b"1", "deep/y": bytes(5 << 20), "same": b"1"})
-    Remote("test", url).push(root, files)
+    Remote(url).push(root, files)
     (root / "x").write_bytes(b"other")
     files = {"x": file_fingerprint(root / "x"), "deep/y": files["deep/y"]}
-    remote = Remote("test", url)
+    remote = Remote(url)
     assert remote.number == 1
     remote.push(root, files)
-    assert len(urls.list_files("test", f"{url}/objects")) == 2, "what no state names is deleted"
-    Remote("test", url).pull(tmp_path / "b")
+    assert len(urls.list_files(f"{url}/objects")) == 2, "what no state names is deleted"
+    Remote(url).pull(tmp_path / "b")
     assert {str(p.relative_to(tmp_path / "b")) for p in (tmp_path / "b").rglob("*") if p.is_file()} == {*files}
     assert all(file_fingerprint(tmp_path / "b" / name) == whole for name, whole in files.items())
 
 
 def test_of_two_writers_one_is_refused_and_changes_nothing(url, tmp_path):
     root, files = folder(tmp_path / "a", x=b"1", y=b"2")
-    first, second = Remote("test", url), Remote("test", url)
+    first, second = Remote(url), Remote(url)
     first.push(root, files)
     refused("a newer state, of another writer", second.push, root, {"x": files["x"]})
     first.push(root, {"y": files["y"]})
-    assert [*urls.list_files("test", f"{url}/index")] == ["000000000002.json"]
+    assert [*urls.list_files(f"{url}/index")] == ["000000000002.json"]
     refused("a newer state, of another writer", second.push, root, {"x": files["x"]})  # number 1 is free again
-    assert [*urls.list_files("test", f"{url}/index")] == ["000000000002.json"]
-    assert Remote("test", url).files == {"y": files["y"]}
+    assert [*urls.list_files(f"{url}/index")] == ["000000000002.json"]
+    assert Remote(url).files == {"y": files["y"]}
 
 
 def whole(url, folder):
     """The files of the newest state at a URL, each read whole."""
-    remote = Remote("test", url)
+    remote = Remote(url)
     remote.pull(folder)
     assert {name: file_fingerprint(folder / name) for name in remote.files} == remote.files
     return remote.files
@@ -117,8 +117,8 @@ def test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other
     url, calls = f"memory://bucket/{next(NUMBERS)}", itertools.count()
     root, files = folder(tmp_path / "a", x=b"1", y=b"2", z=b"3")
     x, y, z = ({name: files[name]} for name in "xyz")
-    Remote("test", url).push(root, x)
-    first, second = Remote("test", url), Remote("test", url) if early else None
+    Remote(url).push(root, x)
+    first, second = Remote(url), Remote(url) if early else None
     refusals = []
 
     def push(remote, *wanted):
@@ -131,7 +131,7 @@ def test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other
     def interrupted(call):
         def calling(*arguments):
             if next(calls) == request_of_first:
-                push(second or Remote("test", url), x | z, x)
+                push(second or Remote(url), x | z, x)
             return call(*arguments)
 
         return calling
@@ -142,108 +142,133 @@ def test_of_two_writers_at_any_request_one_is_refused_and_the_state_of_the_other
     monkeypatch.undo()
     assert next(calls) > request_of_first, "the second never wrote"
     assert len(refusals) == 1
-    assert "got a newer state, of another writer. Run the same command again" in refusals[0]
+    assert "a newer state, of another writer. Run the same command again" in refusals[0]
     assert whole(url, tmp_path / "b") in (x, y | z)
 
 
 def test_results_are_not_published_over_those_of_a_newer_run(url, monkeypatch):
-    with mirrors.open_mirror("test", url) as mirror:
+    with mirrors.open_mirror(url) as mirror:
         write_whole(mirror.root / "result.json", "{}")
         push = mirror.push
 
         def and_another(self):
             push()
-            Remote("test", f"{url}/state").push(self.root, {})
+            Remote(f"{url}/state").push(self.root, {})
 
         monkeypatch.setattr(mirrors.Mirror, "push", and_another)
-        refused("as it was written; got a newer state, of another writer", mirror.publish)
-    assert "result.json" not in urls.list_files("test", url)
+        refused("as it was read; it has a newer state, of another writer", mirror.publish)
+    assert "result.json" not in urls.list_files(url)
 
 
 def test_altered_and_missing_objects_are_told_and_change_nothing(url, tmp_path):
     root, files = folder(tmp_path / "a", x=b"1")
-    remote = Remote("test", url)
+    remote = Remote(url)
     remote.push(root, files)
     (tmp_path / "b").mkdir()
     (tmp_path / "b/mine").write_text("")
-    urls.write("test", remote.object_url(files["x"]), b"2")
-    refused(f"expected {url}/objects/.* with SHA-256", remote.pull, tmp_path / "b")
-    urls.delete("test", [remote.object_url(files["x"])])
-    refused("which does not exist", remote.pull, tmp_path / "b")
+    urls.write(remote.object_url(files["x"]), b"2")
+    refused(f"{url}/objects/.* must have SHA-256", remote.pull, tmp_path / "b")
+    urls.delete([remote.object_url(files["x"])])
+    refused("does not exist", remote.pull, tmp_path / "b")
     assert (tmp_path / "b/mine").exists()
-    urls.write("test", remote.index_url(2), b'{"files": {"../x": "%012d-%s"}, "writer": ""}' % (1, files["x"].encode()))
-    refused("expected plain names and hashes", Remote, "test", url)
+    urls.write(remote.index_url(2), b'{"files": {"../x": "%012d-%s"}, "writer": ""}' % (1, files["x"].encode()))
+    refused("must hold plain names and hashes", Remote, url)
 
 
 @pytest.mark.parametrize("stopped", range(6))
 def test_a_push_that_is_stopped_at_any_request_leaves_the_state_before_or_after(stopped, tmp_path, monkeypatch):
     url = f"memory://bucket/{next(NUMBERS)}"
     root, files = folder(tmp_path / "a", x=b"1", y=b"2")
-    Remote("test", url).push(root, {"x": files["x"]})
+    Remote(url).push(root, {"x": files["x"]})
     calls = itertools.count()
     for name in ("write", "create", "delete"):
         monkeypatch.setattr(urls, name, stopping(getattr(urls, name), lambda: next(calls) == stopped))
     try:
-        Remote("test", url).push(root, {"y": files["y"]})
+        Remote(url).push(root, {"y": files["y"]})
         done = True
     except KeyboardInterrupt:
         done = False
     assert done == (stopped > 2)
-    state = Remote("test", url).files
+    state = Remote(url).files
     assert state in ({"x": files["x"]}, {"y": files["y"]})
-    Remote("test", url).pull(tmp_path / "b")
+    Remote(url).pull(tmp_path / "b")
     assert {path.name for path in (tmp_path / "b").iterdir()} == {*state}
     monkeypatch.undo()
 
 
 def test_a_mirror_has_what_was_written_whole_and_goes_on_elsewhere(url, tmp_path, monkeypatch):
-    with mirrors.open_mirror("test", url) as mirror:
+    with mirrors.open_mirror(url) as mirror:
         write_whole(mirror.root / "ledger.json", "paid 1")
-        Journal("test", mirror.root / "runs.jsonl").append({"a": 1})
+        Journal(mirror.root / "runs.jsonl").append({"a": 1})
         here = {name: file_fingerprint(mirror.root / name) for name in ("ledger.json", "runs.jsonl")}
-        assert Remote("test", f"{url}/state").files == here
-        refused("expected no other process", mirrors.open_mirror("test", url).__enter__)
+        assert Remote(f"{url}/state").files == here
+        refused("must not be in use; process .* holds it", mirrors.open_mirror(url).__enter__)
     monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "elsewhere"))
-    with mirrors.open_mirror("test", url) as mirror:
+    with mirrors.open_mirror(url) as mirror:
         assert (mirror.root / "ledger.json").read_text() == "paid 1"
         write_whole(mirror.root / "result.json", "{}")
         mirror.publish()
-    assert urls.read("test", f"{url}/result.json") == b"{}"
+    assert urls.read(f"{url}/result.json") == b"{}"
     monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
-    with mirrors.open_mirror("test", url) as first:  # behind by a state: it takes the newer one
+    with mirrors.open_mirror(url) as first:  # behind by a state: it takes the newer one
         assert (first.root / "result.json").exists()
         monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "elsewhere"))
-        with mirrors.open_mirror("test", url) as second:
+        with mirrors.open_mirror(url) as second:
             second.remote.push(second.root, {})
         refused("a newer state, of another writer", write_whole, first.root / "ledger.json", "paid 2")
 
 
 def test_a_local_copy_is_fetched_where_it_changed(url, monkeypatch):
-    urls.write("test", f"{url}/x", b"1")
-    assert urls.local_copy("test", f"{url}/x", ["beside it is none"]).read_bytes() == b"1"
-    urls.write("test", f"{url}/x", b"2")
-    assert urls.local_copy("test", f"{url}/x").read_bytes() == b"2"
+    urls.write(f"{url}/x", b"1")
+    assert urls.local_copy(f"{url}/x", ["beside it is none"]).read_bytes() == b"1"
+    urls.write(f"{url}/x", b"2")
+    assert urls.local_copy(f"{url}/x").read_bytes() == b"2"
     monkeypatch.setattr(urls, "download", lambda *_: pytest.fail("fetched twice"))
-    path = urls.local_copy("test", f"{url}/x")
+    path = urls.local_copy(f"{url}/x")
     monkeypatch.undo()
     path.write_bytes(b"3")  # altered here
-    assert urls.local_copy("test", url).joinpath("x").read_bytes() == b"2"
+    assert urls.local_copy(url).joinpath("x").read_bytes() == b"2"
 
 
 ANSWERS = [
-    ("QuotaExceeded", 507, "the bucket is full", "room for s3://bucket/.*the bucket is full. Free some there"),
-    ("XMinioStorageFull", 507, "Storage backend has reached its minimum free drive threshold.", "room for s3://bucket"),
+    (
+        "QuotaExceeded",
+        507,
+        "the bucket is full",
+        "s3://bucket/.* needs more room; .*the bucket is full. Free some there",
+    ),
+    (
+        "XMinioStorageFull",
+        507,
+        "Storage backend has reached its minimum free drive threshold.",
+        "s3://bucket/.* needs more room",
+    ),
     (
         "RequestTimeTooSkewed",
         403,
         SKEWED,
-        "a clock within 15 minutes of that of s3://bucket/.*Set this machine's clock",
+        "the clock must be within 15 minutes of that of s3://bucket/.*Set this machine's clock",
     ),
-    ("AccessDenied", 403, "no", "the right to read or write s3://bucket/.*; got no. Ask the owner"),
-    ("ExpiredToken", 400, "The provided token has expired.", "valid credentials for s3://bucket/.*Get new ones"),
-    ("InvalidAccessKeyId", 403, "The AWS Access Key Id does not exist.", "valid credentials for s3://bucket/.*"),
-    ("SignatureDoesNotMatch", 403, "Check your key.", "valid credentials for s3://bucket/.*; got Check your key"),
-    ("InternalError", 400, "we are down", "s3://bucket/.* to answer; got OSError: .*we are down"),
+    ("AccessDenied", 403, "no", "the right to read or write s3://bucket/.* is missing; .*no. Ask the owner"),
+    (
+        "ExpiredToken",
+        400,
+        "The provided token has expired.",
+        "the credentials for s3://bucket/.* must be valid; .*Get new ones",
+    ),
+    (
+        "InvalidAccessKeyId",
+        403,
+        "The AWS Access Key Id does not exist.",
+        "the credentials for s3://bucket/.* must be valid",
+    ),
+    (
+        "SignatureDoesNotMatch",
+        403,
+        "Check your key.",
+        "the credentials for s3://bucket/.* must be valid; .*Check your key",
+    ),
+    ("InternalError", 400, "we are down", "s3://bucket/.* must answer; OSError: .*we are down"),
 ]
 """(S3's code, HTTP status, text; the line)."""
 
@@ -252,22 +277,22 @@ ANSWERS = [
 def test_what_a_server_refuses_is_one_line_for_every_request(code, status, text, line, s3, tmp_path):
     """HEAD too, to which S3 gives no reason; nothing is written, there or here."""
     url = f"s3://bucket/{next(NUMBERS)}"
-    urls.write("test", f"{url}/read", b"1")
+    urls.write(f"{url}/read", b"1")
     for method in ("PUT", "GET", "HEAD", "POST", "DELETE"):
         s3.fail(method, "", code, status, text)
-    refused(line, urls.write, "test", f"{url}/x", b"2")
-    refused(line, urls.create, "test", f"{url}/x", b"2")
-    refused(line, urls.read, "test", f"{url}/read")
-    refused(line, urls.info_of, "test", f"{url}/read")
-    refused(line, urls.list_files, "test", url)
-    refused(line, urls.delete, "test", [f"{url}/read"])
-    refused(line, urls.local_copy, "test", f"{url}/read")
-    refused(line, urls.download, "test", f"{url}/read", tmp_path / "read")
+    refused(line, urls.write, f"{url}/x", b"2")
+    refused(line, urls.create, f"{url}/x", b"2")
+    refused(line, urls.read, f"{url}/read")
+    refused(line, urls.info_of, f"{url}/read")
+    refused(line, urls.list_files, url)
+    refused(line, urls.delete, [f"{url}/read"])
+    refused(line, urls.local_copy, f"{url}/read")
+    refused(line, urls.download, f"{url}/read", tmp_path / "read")
     (tmp_path / "large").write_bytes(bytes(6 << 20))
-    refused(line, urls.upload, "test", tmp_path / "large", f"{url}/large")
+    refused(line, urls.upload, tmp_path / "large", f"{url}/large")
     assert not (tmp_path / "read").exists()
     s3.mend()
-    assert [*urls.list_files("test", url)] == ["read"]
+    assert [*urls.list_files(url)] == ["read"]
 
 
 OLD_SERVERS = (
@@ -288,13 +313,13 @@ def test_a_server_that_refuses_checksums_is_one_line_whose_remedy_works(code, st
     s3.fail("PUT", "old-server/", code, status, text, header="x-amz-sdk-checksum")
     names = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
     try:
-        with pytest.raises(InputError, match=f"a server of {url} that knows the checksums .*; got ") as error:
-            urls.create("test", url, b"1")
+        with pytest.raises(InputError, match=f"the server of {url} must know the checksums .*; ") as error:
+            urls.create(url, b"1")
         assert all(f"{name}=when_required" in str(error.value) for name in names)
         for name in names:
             monkeypatch.setenv(name, "when_required")
         S3FileSystem.clear_instance_cache()
-        assert urls.create("test", url, b"1")
+        assert urls.create(url, b"1")
     finally:
         s3.mend()
         S3FileSystem.clear_instance_cache()
@@ -333,21 +358,23 @@ def test_a_public_object_is_read_without_credentials(objects, set_fsspec, monkey
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     set_fsspec()
-    refused("expected credentials for .*; got none. .* for a public bucket of S3 set FSSPEC_S3_ANON=true", read, public)
+    refused("needs credentials; there are none. .* for a public bucket of S3 set FSSPEC_S3_ANON=true", read, public)
     set_fsspec(FSSPEC_S3_ANON="true")
     assert read(public) == b"1"
-    refused(f"the right to read or write {private}; .* unset FSSPEC_S3_ANON and set credentials", read, private)
+    refused(
+        f"the right to read or write {private} is missing; .* unset FSSPEC_S3_ANON and set credentials", read, private
+    )
 
 
 def read(url):
-    return urls.read("test", url)
+    return urls.read(url)
 
 
 def test_a_bucket_whose_readers_pay_is_read_by_the_variable_that_the_refusal_names(objects, s3, set_fsspec):
     _, url = objects
     try:
         s3.fail("GET", "private/", "AccessDenied", 403, "Access Denied", lacking="x-amz-request-payer")
-        refused("the right to read .*; got .*, and if its readers pay FSSPEC_S3_REQUESTER_PAYS=true", read, url)
+        refused("the right to read .* is missing; .*, and if its readers pay FSSPEC_S3_REQUESTER_PAYS=true", read, url)
         set_fsspec(FSSPEC_S3_REQUESTER_PAYS="true")
         assert read(url) == b"1"
     finally:
@@ -364,25 +391,25 @@ def test_a_server_of_ones_own_is_named_by_either_variable(objects, s3, set_fsspe
 def test_a_large_file_is_not_there_if_a_part_of_it_failed(s3, tmp_path):
     (tmp_path / "large").write_bytes(bytes(101 << 20))
     s3.fail("PUT", "/parts/large", "QuotaExceeded", 507, "the bucket is full", after=1)
-    refused("room for s3://bucket/parts/large", urls.upload, "test", tmp_path / "large", "s3://bucket/parts/large")
+    refused("s3://bucket/parts/large needs more room", urls.upload, tmp_path / "large", "s3://bucket/parts/large")
     s3.mend()
-    assert not urls.list_files("test", "s3://bucket/parts")
+    assert not urls.list_files("s3://bucket/parts")
 
 
 def test_a_bucket_and_credentials_that_are_missing_are_one_line(s3, monkeypatch, tmp_path):
-    refused("the bucket of s3://nothing/x; got no such bucket", urls.read, "test", "s3://nothing/x")
-    refused("the bucket of s3://nothing/x; got no such bucket", urls.write, "test", "s3://nothing/x", b"")
-    refused("the bucket of s3://nothing/x; got no such bucket", urls.info_of, "test", "s3://nothing/x")
-    refused("the bucket of s3://nothing; got no such bucket", urls.list_files, "test", "s3://nothing")
+    refused("the bucket of s3://nothing/x must exist", urls.read, "s3://nothing/x")
+    refused("the bucket of s3://nothing/x must exist", urls.write, "s3://nothing/x", b"")
+    refused("the bucket of s3://nothing/x must exist", urls.info_of, "s3://nothing/x")
+    refused("the bucket of s3://nothing must exist", urls.list_files, "s3://nothing")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     fsspec.filesystem("s3").clear_instance_cache()
-    for call in ((urls.write, "test", "s3://bucket/x", b""), (urls.info_of, "test", "s3://bucket/x")):
-        refused("credentials for s3://bucket/x; got none. Set AWS_ACCESS_KEY_ID", *call)
+    for call in ((urls.write, "s3://bucket/x", b""), (urls.info_of, "s3://bucket/x")):
+        refused("s3://bucket/x needs credentials; there are none. Set AWS_ACCESS_KEY_ID", *call)
     fsspec.filesystem("s3").clear_instance_cache()
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    refused("credentials for s3://bucket/x; got none", urls.read, "test", "s3://bucket/x")
+    refused("s3://bucket/x needs credentials", urls.read, "s3://bucket/x")
     fsspec.filesystem("s3").clear_instance_cache()
 
 
@@ -405,24 +432,27 @@ def caused(error, cause):
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "room for failing://a/quota; got .*Free some there"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "room for failing://a/quota"),
-        (OSError("The user has exceeded their Drive storage quota, 403"), "room for failing://a/quota"),
-        (FileNotFoundError("a/quota"), "a file or folder; got failing://a/quota, which does not exist"),
+        (OSError(errno.ENOSPC, "No space left on device"), "failing://a/quota needs more room; .*Free some there"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "failing://a/quota needs more room"),
+        (OSError("The user has exceeded their Drive storage quota, 403"), "failing://a/quota needs more room"),
+        (FileNotFoundError("a/quota"), "failing://a/quota does not exist"),
         (OSError("The specified bucket does not exist., 404"), "the bucket of failing://a/quota"),
         (FileNotFoundError("The specified container does not exist"), "the bucket of failing://a/quota"),
-        (caused(OSError("x"), type("DefaultCredentialsError", (Exception,), {})()), "credentials for failing://a"),
-        (ConnectionResetError("peer"), "failing://a/quota to answer; got ConnectionResetError: peer. Run the same"),
+        (
+            caused(OSError("x"), type("DefaultCredentialsError", (Exception,), {})()),
+            "failing://a/quota needs credentials",
+        ),
+        (ConnectionResetError("peer"), "failing://a/quota must answer; ConnectionResetError: peer. Run the same"),
         (RuntimeError("two\nlines of https://me:word@host/x"), "two lines of https://[*]{3}@host/x"),
     ],
 )
 def test_what_another_file_system_refuses_is_one_line(error, line, monkeypatch):
     fsspec.register_implementation("failing", Failing, clobber=True)
     monkeypatch.setattr(Failing, "error", error)
-    refused(line, urls.write, "test", "failing://a/quota", b"")
+    refused(line, urls.write, "failing://a/quota", b"")
     if not isinstance(error, FileNotFoundError) or "container" in line + str(error):
-        refused(line, urls.list_files, "test", "failing://a/quota")
-        refused(line, urls.create, "test", "failing://a/quota", b"")
+        refused(line, urls.list_files, "failing://a/quota")
+        refused(line, urls.create, "failing://a/quota", b"")
 
 
 def test_a_full_disk_of_this_machine_is_not_taken_for_a_full_bucket(url, tmp_path, monkeypatch):
@@ -430,73 +460,73 @@ def test_a_full_disk_of_this_machine_is_not_taken_for_a_full_bucket(url, tmp_pat
         def write(self, _):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    keep = urls.keep
-    monkeypatch.setattr(urls, "keep", lambda function, _, piece, folder: keep(function, Full(), piece, folder))
-    urls.write("test", f"{url}/x", b"1")
-    line = f"room for a local copy in {tmp_path}; got No space left on device. Free some on this machine"
-    refused(line, urls.download, "test", f"{url}/x", tmp_path / "x")
+    write_here = urls.write_here
+    monkeypatch.setattr(urls, "write_here", lambda _, piece, folder: write_here(Full(), piece, folder))
+    urls.write(f"{url}/x", b"1")
+    line = f"a local copy in {tmp_path} needs more room; No space left on device. Free some on this machine"
+    refused(line, urls.download, f"{url}/x", tmp_path / "x")
     assert not [*tmp_path.glob("x*")]
 
 
 def test_an_object_that_is_replaced_after_its_listing_is_told(s3):
     """Of the same size, by another client, whose writes this one's own listing does not show."""
-    urls.write("test", "s3://bucket/listed/x", b"1" * 100)
-    file = as_place("test", "s3://bucket/listed") / "x"
+    urls.write("s3://bucket/listed/x", b"1" * 100)
+    file = as_place("s3://bucket/listed") / "x"
     assert read_range(file, 10, 5) == b"11111"
     with file.open() as opened:
         s3.fs.pipe_file("bucket/listed/x", b"2" * 100)
         refused("it changed while it was read", read_range, file, 10, 5)
-        with pytest.raises(InputError, match="it changed while it was read"), urls.telling("test", str(file)):
+        with pytest.raises(InputError, match="it changed while it was read"), urls.explain_errors(str(file)):
             opened.read()
-    urls.write("test", "s3://bucket/listed/x", b"3" * 100)
+    urls.write("s3://bucket/listed/x", b"3" * 100)
     refused("it changed while it was read", read_range, file, 10, 5)
 
 
 def test_an_image_that_is_replaced_after_its_listing_is_told(s3):
     """Of the same size: its bytes are asked for under the ETag of the listing."""
-    urls.write("test", "s3://bucket/images/x", b"1" * 100)
-    folder = as_place("test", "s3://bucket/images")
+    urls.write("s3://bucket/images/x", b"1" * 100)
+    folder = as_place("s3://bucket/images")
     assert (folder / "x").read_bytes() == b"1" * 100
     s3.fs.pipe_file("bucket/images/x", b"2" * 100)
     refused("it changed while it was read", (folder / "x").read_bytes)
-    urls.info_of("test", "s3://bucket/images/x")  # forgets what this client has listed
+    urls.info_of("s3://bucket/images/x")  # forgets what this client has listed
     refused("it changed while it was read", (folder / "x").read_bytes)
 
 
 def test_a_state_that_is_replaced_while_it_is_read_is_told(url, tmp_path, monkeypatch):
     """Neither its index nor its objects are there any more: that is said, and not that they do not exist."""
     root, files = folder(tmp_path / "a", x=b"1", y=b"2")
-    writer = Remote("test", url)
+    writer = Remote(url)
     writer.push(root, {"x": files["x"]})
-    reader = Remote("test", url)
+    reader = Remote(url)
     list_files = urls.list_files
 
-    def list_then_push(function, listed):
-        names = list_files(function, listed)
+    def list_then_push(listed):
+        names = list_files(listed)
         monkeypatch.undo()
         writer.push(root, files)
         return names
 
     monkeypatch.setattr(urls, "list_files", list_then_push)
-    refused(f"{url} as it was listed; got a newer state, of another writer. Run the same", Remote, "test", url)
+    refused(f"{url} must be as it was read; it has a newer state, of another writer. Run the same", Remote, url)
     writer.push(root, {"y": files["y"]})
-    refused("got a newer state, of another writer. Run the same command again", reader.pull, tmp_path / "b")
+    refused("a newer state, of another writer. Run the same command again", reader.pull, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 
 def test_what_a_killed_push_left_is_deleted_by_the_next(url, tmp_path, monkeypatch):
     """Also if that one has nothing new to say: a removed file must not stay."""
     root, files = folder(tmp_path / "a", x=b"1", y=b"2")
-    Remote("test", url).push(root, files)
+    Remote(url).push(root, files)
     monkeypatch.setattr(urls, "delete", stopping(urls.delete, lambda: True))
     with pytest.raises(KeyboardInterrupt):
-        Remote("test", url).push(root, {"x": files["x"]})
+        Remote(url).push(root, {"x": files["x"]})
     monkeypatch.undo()
-    remote = Remote("test", url)
+    remote = Remote(url)
     assert (remote.files, len(remote.objects)) == ({"x": files["x"]}, 2)
     remote.push(root, {"x": files["x"]})
-    assert [*urls.list_files("test", f"{url}/objects")] == [f"000000000001-{files['x']}"]
-    assert len(urls.list_files("test", f"{url}/index")) == 1
+    assert [*urls.list_files(f"{url}/objects")] == [f"000000000001-{files['x']}"]
+    assert len(urls.list_files(f"{url}/index")) == 1
 
 
 SECRETS = [
@@ -513,8 +543,8 @@ SECRETS = [
 @pytest.mark.parametrize("url", SECRETS)
 def test_credentials_in_a_url_are_neither_told_nor_stored(url, tmp_path):
     for call in (
-        (urls.read, "test", url), (urls.local_copy, "test", url), (as_place, "test", url), (urls.scratch_of, url),
-        (mirrors.open_mirror("test", url).__enter__,), (Remote, "test", url), (expand_path, "test", url),
+        (urls.read, url), (urls.local_copy, url), (as_place, url), (urls.scratch_of, url),
+        (mirrors.open_mirror(url).__enter__,), (Remote, url), (expand_path, url),
     ):  # fmt: skip
         with pytest.raises(InputError) as error:
             call[0](*call[1:])
@@ -550,23 +580,23 @@ def test_what_only_looks_like_a_secret_is_shown(url):
 
 
 def test_a_url_is_the_same_with_a_slash_at_its_end(url):
-    urls.write("test", f"{url}/x", b"1")
-    assert [*urls.list_files("test", f"{url}/")] == ["x"]
+    urls.write(f"{url}/x", b"1")
+    assert [*urls.list_files(f"{url}/")] == ["x"]
     assert urls.scratch_of(f"{url}/") == urls.scratch_of(url)
-    assert urls.local_copy("test", f"{url}//") == urls.local_copy("test", url)
-    assert str(as_place("test", f"{url}/") / "x") == f"{url}/x"
+    assert urls.local_copy(f"{url}//") == urls.local_copy(url)
+    assert str(as_place(f"{url}/") / "x") == f"{url}/x"
 
 
 def test_urls_that_nothing_reads_are_one_line(monkeypatch):
-    refused("a URL that fsspec can open", urls.read, "test", "foo://bucket/x")
-    refused("a URL of a remote file system", urls.read, "test", "file:///etc/passwd")
+    refused("must be one that fsspec can open", urls.read, "foo://bucket/x")
+    refused("must be of a remote file system", urls.read, "file:///etc/passwd")
     for url in ("memory://bucket/../x", "memory://bucket/./x", "memory://../x", "memory://bucket//x"):
-        refused("a plain URL; got .*Leave out empty names, . and ..", urls.read, "test", url)
+        refused("a URL must be plain; got .*Leave out empty names, . and ..", urls.read, url)
     for url in ("s3://", "memory:///", "s3:////", "s3:///x"):
-        refused("a URL with a bucket or a folder", urls.list_files, "test", url)
+        refused("must name a bucket or a folder", urls.list_files, url)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    refused("gcsfs, which reads gs://; got none. pip install gcsfs", urls.read, "test", "gs://bucket/x")
+    refused("gs:// needs gcsfs, which is not installed. pip install gcsfs", urls.read, "gs://bucket/x")
     monkeypatch.setitem(sys.modules, "paramiko", None)
-    refused("the package that reads sftp://; got none .*paramiko", urls.read, "test", "sftp://host/x")
+    refused("sftp:// needs a package that reads it; there is none .*paramiko", urls.read, "sftp://host/x")
     assert [urls.is_url(value) for value in ("C:/x", Path("s3://x"), "s3://x")] == [False, False, True]
-    assert os.fspath(urls.local_copy("test", "~")) == os.path.expanduser("~")
+    assert os.fspath(urls.local_copy("~")) == os.path.expanduser("~")

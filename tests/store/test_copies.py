@@ -62,8 +62,8 @@ def test_a_store_comes_back_and_follows(url, tmp_path):
     copies.pull(root, url)
     assert holds(root, store)
     assert not gone.exists()
-    names = {*Remote("test", url).places.values()}
-    assert {*urls.list_files("test", f"{url}/objects")} == names, "what was removed is not at the URL either"
+    names = {*Remote(url).places.values()}
+    assert {*urls.list_files(f"{url}/objects")} == names, "what was removed is not at the URL either"
 
 
 def test_copies_that_parted_and_other_stores_are_refused(url, tmp_path):
@@ -95,8 +95,8 @@ def test_an_altered_file_is_neither_pushed_nor_pulled(url, tmp_path):
     refused("it was altered", copies.push, store, url)
     path.write_bytes(content)
     copies.push(store, url)
-    urls.write("test", Remote("test", url).object_url(copies.file_fingerprint(path)), content[:-1] + b"x")
-    refused("with SHA-256", copies.pull, tmp_path / "b", url)
+    urls.write(Remote(url).object_url(copies.file_fingerprint(path)), content[:-1] + b"x")
+    refused("must have SHA-256", copies.pull, tmp_path / "b", url)
     assert not (tmp_path / "b").exists()
 
 

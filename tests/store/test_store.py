@@ -298,7 +298,7 @@ def test_a_component_is_one_file_that_safetensors_reads(tmp_path):
     assert not leaf.flags.writeable  # a memory map
     assert (leaf == flat["head/kernel"]).all()
     store.path("shard 0").write_bytes(store.path("shard 0").read_bytes()[:-4])
-    with pytest.raises(InputError, match="expected a whole safetensors file"):
+    with pytest.raises(InputError, match="must be a whole safetensors file"):
         read_component(store.path("shard 0"))
 
 
@@ -407,5 +407,5 @@ def test_an_account_is_whole():
     for field in fields:
         with pytest.raises(InputError, match=f"the field {field}"):
             as_account({name: value for name, value in fields.items() if name != field})
-    with pytest.raises(InputError, match=r"steps_paid in 0\.\.50"):
+    with pytest.raises(InputError, match=r"steps_paid must be a whole number in 0\.\.50"):
         as_account({**fields, "steps_paid": 51})

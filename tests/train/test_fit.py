@@ -369,7 +369,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 
 @pytest.mark.parametrize(("call", "match"), [
-    (lambda: train(*task(), epochs=0), "expected epochs >= 1, a whole number; got 0"),
+    (lambda: train(*task(), epochs=0), "epochs must be a whole number >= 1; got 0"),
     (lambda: train(*task(), epochs=1.5), "a whole number; got 1.5"),
     (lambda: adam(0.0), "expected learning_rate > 0"),
     (lambda: make_objective(penalty=-1.0), "penalty, 0 or > 0"),
@@ -380,7 +380,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     (lambda: task(linearization="magic"), "expected linearization in closed_form, autodiff"),
     (lambda: Batches(X, Y[:-1]), r"expected as many inputs as targets \(69"),
     (lambda: fit(linear, batches(targets=Y - 1), start=START), "class indices >= 0; got -1"),
-    (lambda: Batches(X, Y, batch_size=0), "batch_size >= 1, a whole number; got 0"),
+    (lambda: Batches(X, Y, batch_size=0), "batch_size must be a whole number >= 1; got 0"),
     (lambda: fit(linear, Batches(X, Y), start=START), "batches with a key, which decides their order; got none"),
     (lambda: fit(linear, iter([(X, Y)]), start=START, epochs=2), "a batch in every epoch; got none in epoch 2"),
     (lambda: fit(linear, [(X[:4], Y[:4]), (X, Y)], start=START), "none above the first's 4"),

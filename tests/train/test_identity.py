@@ -319,7 +319,7 @@ def jitted():
         (lambda: fit(predict, Batches(X, Y - 5, KEY), start=START), "class indices >= 0; got -5"),
         (lambda: Batches(X, Y, 0), "a key such as jax.random.key"),
         (lambda: Batches(np.array([{}] * 300), Y, KEY), "one array of numbers"),
-        (lambda: Batches(X, Y, KEY, batch_size=2.5), "batch_size >= 1, a whole number; got 2.5"),
+        (lambda: Batches(X, Y, KEY, batch_size=2.5), "batch_size must be a whole number >= 1; got 2.5"),
         (lambda: Batches(X, Y, KEY, rows=np.array([0, 300])), r"rows in 0\.\.299"),
         (
             lambda: fit(predict, Batches(X, Y + 1, KEY), start=START),
@@ -347,7 +347,10 @@ def jitted():
             r"expected predict as .* inputs float\d\d \(b, 1\); got TypeError: dot_general .*. Compare shapes",
         ),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START.astype(jnp.float16)), "float32 or float64; got float16"),
-        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5), "epochs >= 1, a whole number; got 1.5"),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5),
+            "epochs must be a whole number >= 1; got 1.5",
+        ),
         (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "whole number; got True"),
         (lambda: fit(predict, 7, start=START), "Features, Batches, or an iterable of batches"),
         (lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2), "a finite loss; got nan in epoch 1"),

@@ -94,7 +94,7 @@ def read_request(path: Path) -> Request:
     if images:
         files = {content_identifier(image.read_bytes()): image for image in images}
         return Request(tuple(files), files)
-    asked = read_lines("--examples", path)
+    asked = read_lines(path)
     if not asked:
         raise InputError(f"--examples must be a file of identifiers or names of images, one a line; {path} has none")
     return Request(tuple(dict.fromkeys(asked)))

@@ -16,7 +16,7 @@ from tangent_jax.remote import urls
 def component_file() -> Iterator[Path]:
     """Yields the file of the component in --source, or a copy of it of a URL; InputError where there is none."""
     names = ("dw.safetensors", "factors.safetensors")
-    with urls.passing_copy("--source", F.source or "out/finetune", names) as folder:
+    with urls.passing_copy(F.source or "out/finetune", names) as folder:
         path = folder / "dw.safetensors"
         if not path.exists():
             raise InputError(

@@ -70,7 +70,7 @@ def out_at_url() -> Iterator[None]:
         raise InputError(
             f"--out must be a folder that the workers share; got {F.out}. Copy the folder when they have finished"
         )
-    with mirrors.open_mirror("--out", F.out) as mirror:
+    with mirrors.open_mirror(F.out) as mirror:
         print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
         F["out"].value = str(mirror.root)
         MIRRORS.append(mirror)

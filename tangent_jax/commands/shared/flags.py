@@ -17,7 +17,7 @@ from absl import flags
 import tangent_jax as tj
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.table import TABLE
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.io.files import expand_path
 
 F: Any = flags.FLAGS
@@ -127,7 +127,8 @@ def define(*names: str, table: Mapping[str, partial] = TABLE, **defaults: Any) -
 
 def path_of(flag: str) -> Path:
     """The path in a flag, with ~ resolved; InputError for a URL, and for text that is no path."""
-    return expand_path(f"--{flag}", F[flag].value)
+    with about(f"--{flag}"):
+        return expand_path(F[flag].value)
 
 
 def listed(flag: str, choices: Iterable[str] = ()) -> list[str]:

@@ -34,10 +34,10 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 def read_asked(flag: str, file: str) -> list[str]:
     """The identifiers or names in the file of a flag."""
-    with urls.passing_copy(f"--{flag}", file) as path:
+    with urls.passing_copy(file) as path:
         if not path.exists():
             raise InputError(f"--{flag} must be a file of identifiers or names; {path} does not exist")
-        asked = read_lines(f"--{flag}", path)
+        asked = read_lines(path)
     if not asked:
         raise InputError(f"--{flag} must be a file of identifiers or names, one a line; {path} has none")
     return asked

@@ -22,7 +22,7 @@ class Runs:
     """Accuracies of finished runs by their identity; a repeated command reads them instead of training again."""
 
     def __init__(self, path: Path) -> None:
-        self.journal, self.lock = Journal("Runs", path), path.with_suffix(".lock")
+        self.journal, self.lock = Journal(path), path.with_suffix(".lock")
         lines = hosts.from_writer(self.read)  # only one process of a job reads and writes
         self.done = {line.key: line.accuracy for line in lines}
         self.norms = {line.key: line.norm for line in lines if line.norm is not None}
@@ -31,7 +31,7 @@ class Runs:
         """The runs in the file; InputError if it was altered."""
         with hold_lock(self.lock):
             self.journal.load()
-        return [convert(Line, entry, "Runs", self.journal.path) for entry in self.journal.entries]
+        return [convert(Line, entry, self.journal.path) for entry in self.journal.entries]
 
     def add(self, key: str, accuracy: float, norm: float | None = None) -> None:
         """Adds a run to the file, on disk when this returns; other processes may add runs too."""

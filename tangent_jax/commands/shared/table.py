@@ -40,7 +40,7 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
         if not height.isdecimal() or not (width.isdecimal() or not cross):
             raise ValueError("expected pixels of a side, such as 224, or of height and width, such as 224x160")
         size = (int(height), int(width)) if cross and height != width else int(height)
-        check_image_size("flags", size)
+        check_image_size(size)
         return size
 
     def serialize(self, value: ImageSize) -> str:

@@ -38,7 +38,7 @@ class ResNetConfig:
         expect(1 <= len(self.blocks) <= 8, "blocks of 1..8 layers", self.blocks)
         for field, low, most in (("width", 1, 1 << 14), ("classes", 0, 1 << 20)):
             whole_number(field, getattr(self, field), low, most)
-        check_image_size("ResNetConfig", self.image_size)
+        check_image_size(self.image_size)
         whole_number("stem_width", self.stem_channels, 1, 1 << 14)
         for count in self.blocks:
             whole_number("blocks of a layer", count, 1, 1024)

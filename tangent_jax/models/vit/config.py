@@ -70,7 +70,7 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for field, most in MOST.items():
             whole_number(field, getattr(self, field), 0 if field in ("classes", "registers") else 1, most)
-        check_image_size("ViTConfig", self.image_size)
+        check_image_size(self.image_size)
         finite_number("rope_theta", self.rope_theta, 1.0)
         whole_number("adapter_width", self.adapter_width, 0, self.width)
         whole_number("adapter_from", self.adapter_from, 0, self.depth)

@@ -55,5 +55,5 @@ class TangentViT(nn.Module):
     def __call__(self, x: Array, start: int = 0) -> Dual:
         """Outputs and their tangent, both "b c", from the input of stage `start`; leaves below it must be frozen."""
         w, dw = self.variables["params"], self.variables.get("tangent", {})
-        trees.check_part("TangentViT", w, dw)
+        trees.check_part(w, dw)
         return forward(self.config, trees.pair(w, dw), x, start)

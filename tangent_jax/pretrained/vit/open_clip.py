@@ -36,8 +36,8 @@ def vision_of(file: Tensors) -> tuple[dict[str, Any], dict[str, Any]]:
     """(vision_cfg, model_cfg) of open_clip_config.json beside the file; both are empty without it."""
     where = f"{NAME}.json beside {file.path}"
     whole = file.beside.get(NAME, {})
-    model: dict[str, Any] = convert(dict[str, Any], whole.get("model_cfg", {}), "load", f"model_cfg of {where}")
-    vision: dict[str, Any] = convert(dict[str, Any], model.get("vision_cfg", {}), "load", f"vision_cfg of {where}")
+    model: dict[str, Any] = convert(dict[str, Any], whole.get("model_cfg", {}), f"model_cfg of {where}")
+    vision: dict[str, Any] = convert(dict[str, Any], model.get("vision_cfg", {}), f"vision_cfg of {where}")
     return vision, model
 
 
@@ -74,16 +74,16 @@ def of_json(file: Tensors) -> tuple[dict[str, Any], Preprocessing]:
     pool = vision.get("pool_type", "tok")
     if pool != "tok":
         raise InputError(f"pool_type of {where} must be tok, the class token; got {pool}")
-    width = convert(int, vision.get("width"), "load", f"width of vision_cfg of {where}")
-    per_head = convert(int, vision.get("head_width", 64), "load", f"head_width of vision_cfg of {where}")
-    layers = convert(int, vision.get("layers"), "load", f"layers of vision_cfg of {where}")
+    width = convert(int, vision.get("width"), f"width of vision_cfg of {where}")
+    per_head = convert(int, vision.get("head_width", 64), f"head_width of vision_cfg of {where}")
+    layers = convert(int, vision.get("layers"), f"layers of vision_cfg of {where}")
     depth = len({name.split(".")[2] for name in file.tensors if name.startswith("transformer.resblocks.")})
     if layers != depth or file.shapes.get("class_embedding") != (width,):
         raise InputError(
             f"the tensors of {file.path} must be those of {layers} layers of {width} features, as {where} says; got "
             f"{depth} layers, and a class token of shape {file.shapes.get('class_embedding')}"
         )
-    options = convert(dict[str, Any] | None, vision.get("act_kwargs"), "load", f"act_kwargs of {where}") or {}
+    options = convert(dict[str, Any] | None, vision.get("act_kwargs"), f"act_kwargs of {where}") or {}
     check_understood(options, ("approximate",), f"act_kwargs of {where}")
     is_tanh = options.get("approximate") == "tanh"
     activation = "quick_gelu" if model.get("quick_gelu") else "gelu_tanh" if is_tanh else "gelu"
@@ -94,7 +94,7 @@ def images_of(file: Tensors) -> Preprocessing:
     """The preprocessing in open_clip_config.json; CLIP's is the default."""
     where = f"preprocess_cfg of {NAME}.json beside {file.path}"
     whole = file.beside.get(NAME, {})
-    said: dict[str, Any] = convert(dict[str, Any], whole.get("preprocess_cfg", {}), "load", where)
+    said: dict[str, Any] = convert(dict[str, Any], whole.get("preprocess_cfg", {}), where)
     check_understood(said, IMAGES, where)
     mode = said.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash"):
@@ -102,4 +102,4 @@ def images_of(file: Tensors) -> Preprocessing:
     fields = {"mean": said.get("mean", [*CLIP[0]]), "std": said.get("std", [*CLIP[1]]), "crop": 1.0}
     fields |= {"interpolation": said.get("interpolation", "bicubic")}
     fields |= {"resize": "exact" if mode == "squash" else "short"}
-    return convert(Preprocessing, fields, "load", where)
+    return convert(Preprocessing, fields, where)

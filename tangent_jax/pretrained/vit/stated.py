@@ -58,14 +58,12 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
         raise InputError(f"model_type in {where} must be {WRAPPER}, for tensors under timm's names; got {kind}")
     check_understood(config, (*WHOLE, *LABELS, *OF_WRAPPER), where)
     named = config.get("architecture", timm_name(file))
-    said: str | None = convert(str | None, named, "load", f"architecture of {where}")
+    said: str | None = convert(str | None, named, f"architecture of {where}")
     name = said if is_ours else file.architecture or said
     expect(name == said or said is None, f"architecture {said}, as config.json says", name)
-    args: dict[str, Any] = (
-        convert(dict[str, Any] | None, config.get("model_args"), "load", f"model_args of {where}") or {}
-    )
+    args: dict[str, Any] = convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
     cfg: dict[str, Any] = (
-        convert(dict[str, Any] | None, config.get("pretrained_cfg"), "load", f"pretrained_cfg of {where}") or {}
+        convert(dict[str, Any] | None, config.get("pretrained_cfg"), f"pretrained_cfg of {where}") or {}
     )
     check_understood(cfg, CFG, f"pretrained_cfg of {where}")
     if name is None:
@@ -186,7 +184,7 @@ def tower_of(file: Tensors) -> Tensors:
     where, outer = f"config.json beside {file.path}", file.beside.get("config", {})
     if "vision_config" not in outer and "vision_config_dict" not in outer:
         return file
-    given = convert(dict[str, Any] | None, outer.get("vision_config"), "load", f"vision_config of {where}")
+    given = convert(dict[str, Any] | None, outer.get("vision_config"), f"vision_config of {where}")
     kind = outer.get("model_type")
     expect(kind is None or kind in WHOLES, f"a model_type of {', '.join(WHOLES)} in {where}", kind)
     check_understood(outer, [*READ, *PARTS], where)
@@ -200,7 +198,7 @@ def with_config_dict(inner: dict[str, Any], given: Any, where: str) -> dict[str,
     As transformers reads it, a field of the dict wins, and one that the dict lacks has its default, not the value of
     vision_config. Fields that the tensors show are taken from either.
     """
-    given = convert(dict[str, Any] | None, given, "load", f"vision_config_dict of {where}")
+    given = convert(dict[str, Any] | None, given, f"vision_config_dict of {where}")
     if given is None:
         return inner
     unseen = ("num_attention_heads", "hidden_act", "layer_norm_eps")

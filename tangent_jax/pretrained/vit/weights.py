@@ -111,7 +111,7 @@ def from_timm(file: Tensors) -> Pretrained:
         if images is None:
             line = "does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed"
             tell(f"{file.path} {line}")
-        table = convert(Preprocessing, images or {}, "load", f"the images of {file.path}")
+        table = convert(Preprocessing, images or {}, f"the images of {file.path}")
         prepared = Images(table, None)
     is_of_dinov2 = "mask_token" in file.left_out and "block_0/layer_scale1/scale" in flat  # timm's files have none
     if is_of_dinov2 and not has_registers:
@@ -331,7 +331,7 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> 
     said = of_architecture or file.config(Beside).image_size
     said = tuple(said) if isinstance(said, list) else said
     said = said[0] if isinstance(said, tuple) and said[0] == said[1] else said
-    check_image_size("load", said or 224)
+    check_image_size(said or 224)
     if "position_embedding" not in flat:
         return said or 224
     rows = int(np.prod(flat["position_embedding"].shape[:-1])) - ("class_token" in flat)
