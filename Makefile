@@ -8,7 +8,7 @@ LACKS ?= dp-accounting dm-tree
 TARGET ?= 3.12
 X86 := $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 _2_17_x86_64 2014_x86_64)
 
-.PHONY: accelerator wheels demo docs test test-all test-versions mutate lint parity release clean
+.PHONY: accelerator wheels demo docs test test-all test-versions mutate mutations lint parity release clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -39,7 +39,10 @@ test-versions:  ## the quick tests with the lowest versions that pyproject.toml 
 	  --editable . scikit-learn tensorboardX pytest hypothesis chex
 	JAX_PLATFORMS=cpu .venv-highest/bin/python -m pytest -p no:cacheprovider $(QUICK)
 
-mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
+mutate: .venv/mutate  ## cosmic-ray on the files on which guarantees rest (hours; it continues): ARGS=journal for one file
+	$(BIN)/python tests/mutate.py $(ARGS)
+
+mutations: .venv/dev  ## breaks the code where no tool can: the test that each row names must see it (10 minutes)
 	$(BIN)/python tests/mutations.py $(ARGS)
 
 lint: .venv/dev
@@ -97,6 +100,10 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 	@echo "installing into .venv (a minute or two) ..."
 	$(PIP) --editable '.[dev]'
 	touch $@ .venv/demo .venv/docs
+
+.venv/mutate: .venv/dev
+	$(PIP) --editable '.[mutate]'
+	touch $@
 
 clean:
 	rm -rf .venv .venv-lowest .venv-highest out build *.egg-info
