@@ -8,7 +8,7 @@ LACKS ?= dp-accounting dm-tree
 TARGET ?= 3.12
 X86 := $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 _2_17_x86_64 2014_x86_64)
 
-.PHONY: accelerator wheels demo docs test test-all test-versions mutate lint parity release clean
+.PHONY: accelerator wheels demo docs test quick test-all test-versions test-lowest test-newest mutate mutations lint style parity release clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -27,25 +27,40 @@ test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fu
 
 QUICK := tests/core tests/rules tests/train tests/test_linearization.py tests/models/test_features.py \
   tests/privacy/test_clipping.py tests/solver/test_optimum.py
+VERSIONS := --quiet --disable-pip-version-check --editable . scikit-learn tensorboardX pytest hypothesis chex beartype
 NEWEST ?= python3.13
 
-test-versions:  ## the quick tests with the lowest versions that pyproject.toml allows, and with the highest on Python NEWEST
-	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint lowest.txt \
-	  --editable . scikit-learn tensorboardX pytest hypothesis chex
-	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider $(QUICK)
-	$(NEWEST) -m venv .venv-highest
-	.venv-highest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-	  --editable . scikit-learn tensorboardX pytest hypothesis chex
-	JAX_PLATFORMS=cpu .venv-highest/bin/python -m pytest -p no:cacheprovider $(QUICK)
+test-versions:  ## both of those below
+	$(MAKE) test-lowest
+	$(MAKE) test-newest PYTHON=$(NEWEST)
 
-mutate: .venv/dev  ## breaks the code on purpose, place by place: every test named must see it (10 minutes)
+test-lowest:  ## the quick tests with the lowest versions that pyproject.toml allows
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --constraint lowest.txt $(VERSIONS)
+	JAX_PLATFORMS=cpu .venv-lowest/bin/python -m pytest -p no:cacheprovider $(QUICK)
+
+test-newest:  ## the quick tests with the newest versions
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --upgrade $(VERSIONS)
+	JAX_PLATFORMS=cpu .venv-newest/bin/python -m pytest -p no:cacheprovider $(QUICK)
+
+quick: .venv/dev  ## a minute that says whether a change is sane
+	$(BIN)/python -m pytest -n auto -m 'not slow and not long' tests/core tests/rules tests/linear tests/io/test_journal.py \
+	  tests/test_linearization.py tests/privacy/test_clipping.py $(ARGS)
+
+mutate: .venv/mutate  ## cosmic-ray on the files on which guarantees rest (hours; it continues): ARGS=journal for one file
+	$(BIN)/python tests/mutate.py $(ARGS)
+
+mutations: .venv/dev  ## breaks the code where no tool can: the test that each row names must see it (10 minutes)
 	$(BIN)/python tests/mutations.py $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+style: .venv/dev  ## docstrings, names, long and many-parameter functions: warnings to read, not a test
+	$(BIN)/ruff check --exit-zero --extend-select D,N,C901,PLR0913 tangent_jax
 
 parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and onnxruntime, which a user never needs
 	$(PIP) torch==2.13.0
@@ -98,5 +113,9 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 	$(PIP) --editable '.[dev]'
 	touch $@ .venv/demo .venv/docs
 
+.venv/mutate: .venv/dev
+	$(PIP) --editable '.[mutate]'
+	touch $@
+
 clean:
-	rm -rf .venv .venv-lowest .venv-highest out build *.egg-info
+	rm -rf .venv .venv-lowest .venv-newest out build *.egg-info

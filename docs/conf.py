@@ -16,7 +16,7 @@ import tangent_jax  # noqa: E402
 project = "tangent_jax"
 author = "the authors of tangent_jax"
 version = release = tangent_jax.__version__
-extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "codes", "words", "llms"]
+extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "codes", "llms"]
 # `[ab]**` in index.md: benchmarks, and accelerators/DEVICE where `make accelerator` wrote one. api/ and glossary.md: a
 # checkout may still have those of version 0.3, which git ignores.
 exclude_patterns = ["_ext", "api", "glossary.md"]

@@ -30,6 +30,12 @@ if not os.environ.get("TANGENT_JAX_OPTIMISED"):
     fast += tried * version("jaxlib").startswith("0.10.")
     os.environ.setdefault("XLA_FLAGS", " ".join(fast))
 
+# Shapes and types of annotations are checked at every call (before the library is imported).
+if os.environ.get("TANGENT_JAX_TYPECHECK"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook("tangent_jax", "beartype.beartype")
+
 import jax  # noqa: E402
 import pytest  # noqa: E402
 

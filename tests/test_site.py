@@ -1,4 +1,4 @@
-"""The site: every public name on one page, every flag, every word; it builds without network, warnings as errors."""
+"""The site: every public name on one page, every flag; it builds without network, warnings as errors."""
 
 import html
 import inspect
@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from pages import pages, prose_of
 
 import tangent_jax as tj
 from experiments.shared.names import public_names
@@ -22,7 +21,6 @@ import codes  # noqa: E402
 import commands  # noqa: E402
 import docstrings  # noqa: E402
 import reference  # noqa: E402
-import words  # noqa: E402
 
 EXAMPLE = """The sum of *both* x_i.
 
@@ -73,93 +71,6 @@ def test_a_docstring_is_prose_equations_lists_and_examples():
         ">>> 1 + 1",
         "2",
     ]
-
-
-def test_the_glossary_has_every_word():
-    section = (ROOT / "docs/design.md").read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([\w ,]+) \| .*$", section, re.MULTILINE)
-    assert len(rows) > 40
-    assert [*words.words()] == rows[1:]  # without the head
-    assert words.words()["pass"] == ("one product with J and one with J^T over all examples", "*epoch*")
-    assert all(f"\n{word}\n" in words.text() for row in words.words() for word in row.split(", "))
-
-
-# What people search for, and the page that answers it.
-SEARCHED = (
-    ("linearized model", "explanation/idea.md"),
-    ("neural tangent", "explanation/comparison.md"),
-    ("NTK", "explanation/composition.md"),
-    ("linear probe", "explanation/composition.md"),
-    ("ridge", "explanation/optimum.md"),
-    ("certificate", "explanation/optimum.md"),
-    ("influence", "explanation/optimum.md"),
-    ("DP-SGD", "explanation/privacy.md"),
-    ("user-level privacy", "explanation/privacy.md"),
-    ("differential privacy", "explanation/guarantees.md"),
-    ("threat model", "explanation/guarantees.md"),
-    ("machine unlearning", "howto/choose_removal.md"),
-    ("GDPR", "howto/removal_request.md"),
-    ("model merging", "howto/merge.md"),
-    ("model soup", "howto/merge.md"),
-    ("RegMean", "howto/merge.md"),
-    ("leave-one-out", "howto/wrong_labels.md"),
-    ("Laplace", "howto/uncertainty.md"),
-    ("ONNX", "howto/serve.md"),
-    ("Kubernetes", "howto/clusters.md"),
-    ("federated", "howto/federation.md"),
-    ("membership inference", "tutorials/remove_data.ipynb"),
-    ("NNX", "tutorials/your_model.ipynb"),
-    ("linear probe", "tutorials/quickstart.ipynb"),
-    ("machine unlearning", "tutorials/remove_data.ipynb"),
-    ("DP-SGD", "tutorials/private.ipynb"),
-    ("user-level privacy", "tutorials/private.ipynb"),
-    ("class-incremental", "howto/merge.md"),
-    ("LoRA", "howto/merge.md"),
-    ("mislabeled data", "howto/wrong_labels.md"),
-    ("wrong labels", "howto/wrong_labels.md"),
-    ("uncertainty", "howto/uncertainty.md"),
-    ("StableHLO", "howto/serve.md"),
-    ("PyTorch", "howto/serve.md"),
-    ("Slurm", "howto/clusters.md"),
-    ("exit code", "reference/exit_codes.md"),
-    ("safetensors", "reference/models.md"),
-    ("webdataset", "reference/data.md"),
-    ("install", "reference/commands.md"),
-)
-
-
-def beginning(page):
-    """The title of a page and the first paragraph below it, in one line."""
-    text = re.sub(r"\A---\n.*?\n---\n", "", prose_of(page), flags=re.DOTALL).strip()
-    title, _, rest = text.partition("\n")
-    assert title.startswith("# "), page
-    return " ".join(f"{title} {rest.strip().partition(chr(10) * 2)[0]}".split())
-
-
-@pytest.mark.parametrize(("word", "page"), SEARCHED, ids=lambda value: value)
-def test_a_word_that_people_search_for_stands_at_the_beginning_of_the_page_that_answers_it(word, page):
-    assert word.lower() in beginning(ROOT / "docs" / page).lower()
-
-
-def test_figures_stand_in_the_benchmarks_alone():
-    """Accuracies have three decimals. The table of libraries stands beside its own command."""
-    docs = ROOT / "docs"
-    every = [
-        docs / "index.md",
-        *(page for of in ("tutorials", "howto", "explanation", "reference") for page in pages(docs / of)),
-    ]
-    assert len(every) > 25
-    for page in every:
-        text = prose_of(page).partition("\n## Libraries that were measured\n")[0]
-        assert not re.findall(r"\b0\.\d{3}\b|\d ± ?\d", text), page
-
-
-def test_every_picture_says_what_it_shows():
-    """On one line, as the site drops a line break: "linearizedmodels"."""
-    for page in [ROOT / "README.md", *pages(ROOT / "docs")]:
-        for alt in re.findall(r"!\[(.*?)\]\(", prose_of(page), re.DOTALL):
-            assert len(alt.split()) > (1 if "paper" in page.parts else 6), f"{page}: {alt}"
-            assert "\n" not in alt or page.name == "README.md", f"{page}: {alt}"
 
 
 def test_the_table_of_exit_codes_has_a_row_for_each_meaning():
@@ -225,7 +136,4 @@ def test_the_site_builds_with_every_name_flag_and_page_and_no_dead_link(tmp_path
     listing = (site / "llms.txt").read_text()
     own = {path.relative_to(site).as_posix() for path in pages_of(site)} - {f"{name}.html" for name in SPHINXS}
     assert {*re.findall(r"\]\(([\w/]+\.html)\)", listing)} == own
-    assert all(
-        name in (site / "llms-full.txt").read_text()
-        for name in ("tangent_jax.solve", "--penalty", "## Upgrading from 0.2")
-    )
+    assert all(name in (site / "llms-full.txt").read_text() for name in ("tangent_jax.solve", "--penalty"))
