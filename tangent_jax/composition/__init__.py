@@ -1,0 +1,1 @@
+"""Components in memory: composed, merged, added up; no file, no URL."""
