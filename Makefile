@@ -84,7 +84,7 @@ release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in 
 	build/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo build/dist/*.whl)[data]"
 	$(BIN)/python tests/first_steps.py build/empty/bin/python
 
-accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 8 minutes: docs/accelerators/DEVICE.md
+accelerator:  ## measures this machine's device with the JAX that $(PYTHON) has, in 15 minutes: docs/accelerators/DEVICE.md
 	$(if $(wildcard build/wheels/*.whl),$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target build/site build/wheels/*.whl)
 	PYTHONPATH=build/site $(PYTHON) -m experiments.bench accelerator --out=out/accelerator $(ARGS)
 	mkdir -p docs/accelerators && cp out/accelerator/*.md docs/accelerators

@@ -41,13 +41,13 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop
 
-define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=480.0)
+define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=900.0)
 
 SMALL = tj.models.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
 PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest accepted relative error)
     "float32, highest": (jnp.float32, "highest", 1e-5),
-    "float32, as JAX has it": (jnp.float32, None, None),  # TF32 on a GPU, bfloat16 on a TPU
     "bfloat16": (jnp.bfloat16, None, 5e-2),
+    "float32, as JAX has it": (jnp.float32, None, None),  # TF32 on a GPU, bfloat16 on a TPU
 }
 EACH = {False: 2.0, True: 0.02}  # seconds that an operation is timed for, at most; --quick
 
@@ -73,7 +73,10 @@ def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     given = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
         want = values(predict, *given, cpu)
-    for name in [*PRECISIONS][2 if F.quick else 0 :]:
+    for name in ["bfloat16"] if F.quick else PRECISIONS:
+        if time.monotonic() > deadline:
+            yield {"name": name, "failed": "no time left"}
+            continue
         dtype, precision, tolerance = PRECISIONS[name]
         with jax.default_matmul_precision(precision):
             got = values(dataclasses.replace(predict, dtype=dtype), *given)
@@ -145,13 +148,13 @@ def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
 
 TIMED = ("ms", "±", "over", "MiB")
 SECTIONS = {
-    "agreement": Section(0.15, ("error", "right"), agreement),
-    "peak": Section(0.05, ("TFLOP/s", "GB/s"), peak),
-    "steps": Section(0.25, TIMED, steps),
-    "private": Section(0.1, TIMED, private),
-    "solver": Section(0.1, TIMED, solver),
-    "models": Section(0.05, TIMED, models),
-    "trunk": Section(0.3, ("images/s", "of peak", "ms", "MiB"), trunk),
+    "agreement": Section(0.4, ("error", "right"), agreement),
+    "peak": Section(0.02, ("TFLOP/s", "GB/s"), peak),
+    "steps": Section(0.2, TIMED, steps),
+    "private": Section(0.08, TIMED, private),
+    "solver": Section(0.08, TIMED, solver),
+    "models": Section(0.02, TIMED, models),
+    "trunk": Section(0.2, ("images/s", "of peak", "ms", "MiB"), trunk),
 }
 
 

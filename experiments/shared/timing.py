@@ -89,7 +89,8 @@ def rounds(operations: Iterable[Operation], title: str, repeats: int, seconds: f
 def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: float) -> list[Row]:
     """A row for each operation: its time and memory, or a line with the reason why there is none.
 
-    deadline: by `time.monotonic`, after which no operation starts; each: the most seconds to time one.
+    deadline: by `time.monotonic`, after which no operation is compiled; each: the most seconds to time one. What is
+    compiled is timed for `each` seconds at least, also where the deadline has passed.
     """
     ready = []
     rows = {}
@@ -104,7 +105,7 @@ def measured(makes: dict[str, Callable[[], Operation]], deadline: float, each: f
             ready.append(operation._replace(name=name))
         except Exception as error:  # any error of an untried compiler or device: the row names it
             rows[name] = failed(name, error)
-    left = min(max(deadline - time.monotonic(), 0.0), each * len(ready))
+    left = max(min(deadline - time.monotonic(), each * len(ready)), each)
     for row in rounds(ready, "measuring", 20, left) if ready else []:
         figures = {"ms": f"{1e3 * row['seconds']:.4g}", "±": f"{1e3 * row['spread']:.2g}"}
         memory = {} if row["memory_mib"] is None else {"MiB": f"{row['memory_mib']:.0f}"}
