@@ -7,6 +7,7 @@
     solver      the computations of a pass, and the factors
     models      50 shards' models at once, over one
     trunk       images a second by size, dtype and batch, and the fraction of the peak
+    attention   of frozen blocks in bfloat16: the library's, with its matrix, and jax.nn's
 
 Weights are random. Each section has its share of --seconds; a line reports each failure, also of time or memory.
 Results are written after every section, and the same command resumes from there. It needs only JAX, Flax, optax, Orbax,
@@ -40,6 +41,7 @@ from tangent_jax.commands.shared.flags import F, listed, numbers
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop
+from tangent_jax.rules import multi_head
 
 define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=900.0)
 
@@ -146,15 +148,37 @@ def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
                     yield row
 
 
+def attention(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+    """Attention without tangents in bfloat16, over the library's."""
+    model: Any = vit(F.size[0]).model
+    config = model.config
+    shape = (max(numbers("batch_size", int)), config.tokens, config.heads, config.width // config.heads)
+    q = jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
+
+    def ours(q: jax.Array) -> jax.Array:
+        return multi_head.attention(q, None, q, None, q, None)[0]
+
+    def with_matrix(q: jax.Array) -> jax.Array:
+        return multi_head.plain(q, q, q)
+
+    functions = {"the library's": ours, "with its matrix": with_matrix}
+    for implementation in ("xla", "cudnn") if jax.default_backend() == "gpu" else ("xla",):
+        of_jax = partial(jax.nn.dot_product_attention, implementation=implementation)
+        functions[f"jax.nn's, {implementation}"] = lambda q, of_jax=of_jax: of_jax(q, q, q)
+    makes: Any = {name: partial(timing.compiled, name, f, q) for name, f in functions.items()}
+    yield from over("the library's", makes, deadline)
+
+
 TIMED = ("ms", "±", "over", "MiB")
 SECTIONS = {
-    "agreement": Section(0.4, ("error", "right"), agreement),
+    "agreement": Section(0.35, ("error", "right"), agreement),
     "peak": Section(0.02, ("TFLOP/s", "GB/s"), peak),
     "steps": Section(0.2, TIMED, steps),
     "private": Section(0.08, TIMED, private),
     "solver": Section(0.08, TIMED, solver),
     "models": Section(0.02, TIMED, models),
     "trunk": Section(0.2, ("images/s", "of peak", "ms", "MiB"), trunk),
+    "attention": Section(0.05, TIMED, attention),
 }
 
 

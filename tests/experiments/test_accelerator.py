@@ -19,7 +19,7 @@ for name in "array_record dp_accounting grain huggingface_hub matplotlib sklearn
     sys.modules[name] = None
 runpy.run_module("experiments.bench.accelerator", run_name="__main__", alter_sys=True)
 """
-TITLES = ["Agreement", "Peak", "Steps", "Private", "Solver", "Models", "Trunk"]
+TITLES = ["Agreement", "Peak", "Steps", "Private", "Solver", "Models", "Trunk", "Attention"]
 
 
 def measure(folder, *flags):
@@ -35,7 +35,7 @@ def measure(folder, *flags):
 @pytest.mark.parametrize(
     ("first", "sections", "rows"),
     [
-        ("peak", ["peak", "trunk"], []),
+        ("peak", ["peak", "trunk", "attention"], ["jax.nn's, xla"]),
         pytest.param(
             "agreement,private",
             ["agreement", "private", "peak", "steps", "solver", "models", "trunk"],
