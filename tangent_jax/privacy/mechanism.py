@@ -11,9 +11,8 @@ the same sigma.
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import dp_accounting
 import jax
 import numpy as np
 from jax import Array
@@ -28,6 +27,9 @@ from tangent_jax.privacy.accounting import (
     epsilon_of,
     exact_delta,
 )
+
+if TYPE_CHECKING:
+    import dp_accounting
 
 NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
 """The neighbouring relation, by the unit of protection."""
@@ -102,7 +104,7 @@ class Mechanism:
         cost = partial(epsilon_of, sigma, self.steps, sampling_rate=self.sampling_rate)
         return beside_distance(cost, self.delta, discrete)
 
-    def dp_event(self, steps: int | None = None) -> dp_accounting.DpEvent:
+    def dp_event(self, steps: int | None = None) -> "dp_accounting.DpEvent":
         """What its steps (None: all) cost, as accountants of dp-accounting compose it.
 
         Discrete noise costs what Gaussian noise of the same sigma does, and the distance between them in delta.
@@ -111,6 +113,8 @@ class Mechanism:
         >>> mechanism.dp_event().count
         50
         """
+        import dp_accounting  # takes a second
+
         step = dp_accounting.GaussianDpEvent(float(self.noise_multiplier))
         if self.sampling_rate < 1:
             step = dp_accounting.PoissonSampledDpEvent(self.sampling_rate, step)
