@@ -77,8 +77,8 @@ def test_a_step_that_trains_nothing_is_refused():
 def test_a_leaf_that_w_has_not_or_that_has_no_tangent_is_refused():
     w = {"kernel": 2.0, "bias": 1.0, "table": jnp.arange(3)}
     f_lin = linearize(lambda w, x: w["kernel"] * x, w)
-    refused = "linearize: expected a part of w; got the leaf kernl, which w has not. w has kernel. Build dw by jax.tree"
+    refused = "dw must be a part of w; w lacks its leaf kernl, and has kernel. Build dw by jax.tree"
     with pytest.raises(InputError, match=refused):
         f_lin({"kernl": 1.0}, 3.0)
-    with pytest.raises(InputError, match=r"dw in float; got int32 at table. Leave it out of dw; .* nnx.Variable"):
+    with pytest.raises(InputError, match=r"leaves of dw must be floats; got int32 at table. Leave it out of dw; .* nnx.Variable"):
         f_lin({"table": jnp.zeros(3, int)}, 3.0)

@@ -34,7 +34,7 @@ from tangent_jax.privacy.discrete import check_grid, on_grid, sensitivity_of, st
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.norms import clipped_gradients, is_closed_form
-from tangent_jax.privacy.privatizer import private_mean
+from tangent_jax.privacy.transformation import private_mean
 from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.fit import State

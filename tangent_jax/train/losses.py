@@ -18,7 +18,7 @@ import optax
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, finite_number, one_of, refusal, require
+from tangent_jax.core.checks import InputError, expect, finite_number, one_of
 from tangent_jax.train.targets import as_labels
 
 
@@ -203,17 +203,18 @@ def make_loss(text: str, **given: float) -> Loss:
     Others have their defaults, the paper's.
     """
     name, *settings = text.split(":")
-    one_of("loss", name, LOSSES, by="make_loss")
-    known = [field.name for field in dataclasses.fields(LOSSES[name])]
+    one_of("loss", name, LOSSES)
+    fields = [field.name for field in dataclasses.fields(LOSSES[name])]
     for setting in settings:
         field, _, number = setting.partition("=")
         try:
             given[field] = float(number)
         except ValueError as error:
-            raise refusal("make_loss", f"{name}:HYPER_PARAMETER=NUMBER", text) from error
+            raise InputError(f"loss must be of the form {name}:HYPER_PARAMETER=NUMBER; got {text}") from error
     for field, value in given.items():
-        require(field in known, "make_loss", f"hyper-parameters of {name}: {', '.join(known) or 'none'}", field)
-        finite_number(field, value, 0.0, 1e6, by="make_loss")
+        if field not in fields:
+            raise InputError(f"hyper-parameters of {name} must be of {', '.join(fields) or 'none'}; got {field}")
+        finite_number(field, value, 0.0, 1e6)
     return LOSSES[name](**given)
 
 

@@ -144,7 +144,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
     1e-05
     """
     if penalty != 0:
-        finite_number("penalty, 0 or", penalty, 0.0, 1e9)
+        finite_number("penalty", penalty, 0.0, 1e9)
     if isinstance(loss, str):
         return Objective(make_loss(loss, **given), penalty)
     expected = "hyper-parameters of a named loss"

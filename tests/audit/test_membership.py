@@ -95,7 +95,7 @@ def test_wrong_uses_of_an_attack_are_one_clear_line():
     members = examples(np.random.default_rng(0), 4, "m")
     nobody = members.take(np.array([], int))
     for match, given in {
-        "expected shadows >= 2": (members, train, 1),
+        "shadows must be a whole number >= 2": (members, train, 1),
         "at least one member and one other": (nobody, train, 2),
         "expected 2 models of train; got 0": (members, lambda data, halves: [], 2),
     }.items():

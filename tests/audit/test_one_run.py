@@ -233,7 +233,7 @@ OPTIONS = {"mechanism": CLAIMED, "start": START}
     ("call", "match"),
     [
         (lambda folder: fit_audited(linear, DATA, X, folder=folder, **OPTIONS), "a canary needs a label"),
-        (lambda _: make_canaries(DATA, 3, 19), "count >= 20"),
+        (lambda _: make_canaries(DATA, 3, 19), "count must be a whole number >= 20"),
         (lambda _: make_canaries(BYTES, 3, 20), "inputs that are floats"),
         (lambda folder: fit_audited(linear, DATA, MORE, folder=folder, **OPTIONS), "20 to 400 canaries"),
         (
@@ -242,7 +242,7 @@ OPTIONS = {"mechanism": CLAIMED, "start": START}
         ),
         (lambda folder: audited(folder, optimizer=adam()), "affine in the gradient"),
         (lambda folder: secret_coins(folder / "c", 30) + secret_coins(folder / "c", 31), "31 coins in"),
-        (edit, "an unaltered"),
+        (edit, "must be unaltered"),
         (spoil, "the released step"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_family_is_added_by_one_entry(tmp_path, monkeypatch):
     path, made = tmp_path / "model.safetensors", Pretrained(Other(model.config), w, "here")
     path.write_bytes(encode({f"mine.{name}": np.asarray(leaf) for name, leaf in trees.leaves(w).items()}, {}))
     assert_same(load(tmp_path, "other-2"), made)
-    with pytest.raises(InputError, match="load: expected other-2, another network; got a Vision Transformer in"):
+    with pytest.raises(InputError, match="expected other-2, another network; got a Vision Transformer in"):
         load("builtin", "other-2")
     assert load("random:other-2").model == Other(model.config.replace(classes=1000))
     save(path, made.with_lora(2, 1, KEY))
@@ -211,8 +211,8 @@ def test_what_would_not_read_back_is_not_written(tmp_path):
         (path, Pretrained(mine, w, ""), "expected a Vision Transformer or a ResNet.*, alone or with LoRA; got Mine. "
          r"Export a model of your own with its step, and read it by load_export\(folder, model=\.\.\.\)"),
         (path, Pretrained(mine, w, "").with_lora(1, 1, KEY), "alone or with LoRA; got Mine"),
-        (tmp_path / "m.bin", made, r"save: expected a path that ends in \.safetensors; got .*m\.bin"),
-        (path, Pretrained(made.model.replace(pre_norm=0), w, ""), "save: expected true or false in pre_norm of config"),
+        (tmp_path / "m.bin", made, r"expected a path that ends in \.safetensors; got .*m\.bin"),
+        (path, Pretrained(made.model.replace(pre_norm=0), w, ""), "pre_norm of config of .* must be true or false"),
         (path, Pretrained(made.model.replace(eps=np.float32(1e-6)), w, ""), "a model whose settings JSON holds"),
         (path, Pretrained(VisionTransformer(MyConfig(**dataclasses.asdict(made.model.config))), w, ""),
          r"save: expected a model that its settings make again, .*; got VisionTransformer\(config=MyConfig"),
@@ -263,7 +263,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "LoRA: expected a model without LoRA"),
         (
             {"wrappers": [{"lora": {"rank": 1, "blocks": 1}}]},
-            "load: expected the tensor of block_1/.*lora_a.*; got none",
+            "expected the tensor of block_1/.*lora_a.*; got none",
         ),
     ],
 )
@@ -285,9 +285,9 @@ def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
     titles = "; ".join(re.escape(naming.title) for family in module.FAMILIES for naming in family.namings)
     with pytest.raises(InputError, match=f"{titles}. The nearest is timm, .*"):
         load(path)
-    with pytest.raises(InputError, match=r"load: expected an architecture of Ti/8, .*resnet152.*; got XL/16"):
+    with pytest.raises(InputError, match=r"expected an architecture of Ti/8, .*resnet152.*; got XL/16"):
         load("random:XL/16")
-    with pytest.raises(InputError, match=r"load: expected an architecture of .*; got resnet51"):
+    with pytest.raises(InputError, match=r"expected an architecture of .*; got resnet51"):
         load("builtin", "resnet51")
 
 

@@ -87,7 +87,7 @@ def test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks():
         assert ("projection/kernel" in paths) == (kind in ("blocks", "everything"))
         assert "projection/bias" not in paths  # CLIP has none
     assert "projection/kernel" not in frozen(with_projection=False).model.shapes()
-    with pytest.raises(InputError, match=r"make_subset: expected a leaf to train, .*; got none of head"):
+    with pytest.raises(InputError, match=r"expected a leaf to train, .*; got none of head"):
         make_subset(model, "head")
 
 

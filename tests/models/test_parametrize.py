@@ -134,7 +134,7 @@ def test_bad_ranks_are_refused_by_name():
         Recipe(kind="lora", rank=97).predictor(10)
     with pytest.raises(InputError, match=r"width must be a whole number in 1\.\.96; got 97"):
         Recipe(kind="adapter", rank=97).predictor(10)
-    with pytest.raises(InputError, match="make_subset: expected a model with leaves for lora; got none"):
+    with pytest.raises(InputError, match="expected a model with leaves for lora; got none"):
         make_subset(small()[0], "lora")
     with pytest.raises(InputError, match="no reset with adapters or LoRA"):
         Recipe(kind="lora", reset=True).predictor(10)

@@ -208,7 +208,7 @@ def test_architectures_are_told_apart(tmp_path):
     model = ResNet(resnet_config("resnet18", width=4, classes=6))
     tensors = model.to_world(trees.leaves(initial_weights(model, jax.random.key(1))))
     save_file({name: np.asarray(value) for name, value in tensors.items()}, path)
-    with pytest.raises(InputError, match=r"load: expected an architecture of timm's ResNets in .*; got L/16"):
+    with pytest.raises(InputError, match=r"expected an architecture of timm's ResNets in .*; got L/16"):
         load(path, "L/16")
     with pytest.raises(InputError, match="load: expected resnet50, a ResNet; got a Vision Transformer in builtin"):
         load("builtin", "resnet50")

@@ -110,9 +110,9 @@ def test_a_new_head_leaves_the_rest():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda p: make_subset(p.model, "most"), "make_subset: expected kind in blocks"),
+        (lambda p: make_subset(p.model, "most"), "kind must be one of blocks"),
         (lambda p: make_subset(p.model, blocks=4), r"blocks must be a whole number in 0\.\.3; got 4"),
-        (lambda p: p.with_head(0, jax.random.key(0)), "classes in 1.*got 0"),
+        (lambda p: p.with_head(0, jax.random.key(0)), "classes must be a whole number in 1.*got 0"),
         (
             lambda p: p.reset(make_subset(small(4)[0]), jax.random.key(0)),
             "subset of this model's leaves; got block_3/",

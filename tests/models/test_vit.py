@@ -115,17 +115,17 @@ def test_a_leaf_is_drawn_by_its_path_alone():
     [
         ({"heads": 5}, "width 12 a multiple of heads"),
         ({"image_size": 3}, "image_size must be at least one patch of 4 pixels; got 3"),
-        ({"pool": "max"}, "pool in token, avg, norm_avg, plain_avg, token_avg, token_register, attention"),
+        ({"pool": "max"}, "pool must be one of token, avg, norm_avg, plain_avg, token_avg, token_register, attention"),
         ({"activation": "relu"}, "activation must be one of gelu"),
-        ({"depth": 0}, r"depth in 1\.\."),
-        ({"positions": "sine"}, "positions in learned, rotary, none"),
+        ({"depth": 0}, r"depth must be a whole number in 1\.\."),
+        ({"positions": "sine"}, "positions must be one of learned, rotary, none"),
         ({"positions": "rotary", "width": 18}, "a multiple of 4 features a head for rotary positions; got 6 features"),
         ({"class_token": False}, "a class token for pool token; got none"),
         ({"image_size": (8, 3)}, r"image_size must be at least one patch of 4 pixels; got \(8, 3\)"),
-        ({"image_size": (8, 8, 3)}, "image_size a side, or height and width"),
+        ({"image_size": (8, 8, 3)}, "image_size must be a side, or height and width"),
         ({"image_size": (8, 0)}, r"image_size must be a whole number in 1\.\.4096"),
-        ({"registers": -1}, r"registers in 0\.\."),
-        ({"rope_theta": 1.0}, "rope_theta > 1"),
+        ({"registers": -1}, r"registers must be a whole number in 0\.\."),
+        ({"rope_theta": 1.0}, "rope_theta must be a finite number > 1"),
         ({"class_token_at": 2}, r"class_token_at in 0\.\.1"),
         ({"class_token_at": 0, "pool": "avg"}, "pool token"),
     ],
@@ -137,5 +137,5 @@ def test_an_impossible_configuration_is_refused(change, match):
 
 @pytest.mark.parametrize("name", ["XL/16", "L", "L/15"])
 def test_an_unknown_name_is_refused(name):
-    with pytest.raises(InputError, match="vit_config: expected SIZE/PATCH"):
+    with pytest.raises(InputError, match="expected SIZE/PATCH"):
         vit_config(name)

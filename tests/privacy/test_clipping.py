@@ -173,13 +173,13 @@ def test_it_costs_about_one_step():
     ("call", "match"),
     [
         (lambda t: plainly(*t, 0.0), "clip_norm must be a finite number > 0; got 0.0"),
-        (lambda t: plainly(*t, -1.0), "clip_norm > 0"),
-        (lambda t: plainly(*t, float("inf")), "clip_norm > 0, finite"),
+        (lambda t: plainly(*t, -1.0), "clip_norm must be a finite number > 0; got -1.0"),
+        (lambda t: plainly(*t, float("inf")), "clip_norm must be a finite number > 0; got inf"),
         (lambda t: jax.eval_shape(lambda: plainly(*t, 1.0, lambda z, y: CE(z, y).mean())), "a loss or metric of shape"),
         (lambda _: noise_multiplier_of(0.0, 1e-5, 50), "epsilon must be a finite number > 0; got 0.0"),
         (lambda _: noise_multiplier_of(1.0, 1.5, 50), r"delta in \(1e-15, 1\)"),
         (lambda _: epsilon_of(0.0, 50, 1e-5), "noise_multiplier in 1e-09"),
-        (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps in 1\.\."),
+        (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps must be a whole number in 1\.\."),
         (lambda _: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), "sampling_rate in"),
     ],
 )

@@ -56,7 +56,7 @@ START = {"a": jnp.zeros((30, 3)), "b": jnp.zeros((30, 3))}
 
 
 def as_account(fields):
-    return convert(Spent, fields, "", "an account")
+    return convert(Spent, fields, "an account")
 
 
 def two_leaves(dw, x):

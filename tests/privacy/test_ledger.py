@@ -126,7 +126,7 @@ def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path,
     ("changes", "match"),
     [
         ({"steps_paid": 0}, "5 steps paid; got 0"),
-        ({"steps_paid": 6}, r"steps_paid in 0\.\.5"),
+        ({"steps_paid": 6}, r"steps_paid must be a whole number in 0\.\.5"),
         ({"steps": 6}, "the mechanism of this run in .*; got another"),
         ({"noise_multiplier": 100.0}, "the mechanism of this run in .*; got another"),
         ({"private": False}, "the mechanism of this run"),
@@ -224,7 +224,7 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
         (lambda: make_mechanism(1e9, 1e-5), "epsilon in 0.001..100"),
         (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon in 0.001..100"),
         (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), "delta in"),
-        (lambda: make_mechanism(3.0, 1e-5, steps=2.5), "steps in .*got 2.5"),
+        (lambda: make_mechanism(3.0, 1e-5, steps=2.5), "steps must be a whole number in .*got 2.5"),
         (lambda: make_mechanism(float("nan"), 1e-5), "epsilon must be a finite number > 0; got nan"),
         (
             lambda: fit_private(linear, Batches(X, Y + 1), mechanism=make_mechanism(3.0, 1e-5), start=START),
@@ -232,7 +232,7 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
         ),
         (
             lambda: fit_private(linear, Batches(X, Y), mechanism="epsilon 3", start=START),
-            "a mechanism of make_mechanism; got str",
+            "mechanism must be a Mechanism; got str",
         ),
         (
             lambda: fit_private(
@@ -268,7 +268,7 @@ def test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept(refused, tmp_pat
             raise InputError("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "WRITTEN", [copy])
+        patch.setattr(files, "LISTENERS", [copy])
         with pytest.raises(InputError, match="full"):
             train(tmp_path, seconds=0.0)
     fitted = train(tmp_path)

@@ -38,7 +38,7 @@ SUMS = {
 
 
 def as_account(fields):
-    return convert(Spent, fields, "", "an account")
+    return convert(Spent, fields, "an account")
 
 
 def clip(how, predict, dw, x, y, present=OF_TWO, clip_norm=1.0):
@@ -241,7 +241,7 @@ def test_features_know_whose_they_are_and_make_room_for_the_largest_owner(tmp_pa
             lambda: Batches(np.zeros((3, 1)), np.zeros(3, int), owners=["a"]),
             r"of each of 3 examples, .*; got <U1 of \(1,",
         ),
-        (lambda: make_mechanism(3.0, 1e-5, unit="image"), "unit in example, owner; got image"),
+        (lambda: make_mechanism(3.0, 1e-5, unit="image"), "unit must be one of example, owner; got image"),
     ],
 )
 def test_wrong_owners_are_one_clear_line(call, match):

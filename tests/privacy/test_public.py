@@ -188,7 +188,7 @@ def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_oth
     assert_rel_close(jax.tree.map(jnp.zeros_like, dw), predict.zeros())
     assert_rel_close(own(v, x), predict(dw, x))
     assert_rel_close(unwhiten(predict, dw), dw)
-    with pytest.raises(InputError, match="expected a part of w"):
+    with pytest.raises(InputError, match="dw must be a part of w"):
         predict(v, x)
     with pytest.raises(InputError, match="expected a step in whitened coordinates"):
         own(dw, x)

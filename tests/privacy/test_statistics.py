@@ -160,7 +160,7 @@ def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(cas
         release_statistics(map_, data, CLASSES, mechanism=LITTLE, shares=shares, ledger=Ledger(tmp_path))
     assert not [*tmp_path.iterdir()]  # no ledger
     for wrong in ((-1, K), (3, -1), (0, K), (1.5, K), (3, None)):
-        with pytest.raises(InputError, match=r"(classes|size) >= 1, a whole number; got"):
+        with pytest.raises(InputError, match=r"(classes|size) must be a whole number >= 1; got"):
             Contribution(*wrong)
 
 

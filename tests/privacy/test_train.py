@@ -318,14 +318,14 @@ NOTHING = Spent(Mechanism(1.0, 1.0, 1_000_000, 1e-5), 0, True)
 
 def test_a_ledger_is_held_by_one_run(tmp_path):
     with open_ledger(tmp_path, "mine", NOTHING) as held:
-        with pytest.raises(InputError, match="no other process"), open_ledger(tmp_path, "mine", NOTHING):
+        with pytest.raises(InputError, match="must not be in use; process"), open_ledger(tmp_path, "mine", NOTHING):
             pass
         held.pay(3)
     with open_ledger(tmp_path, "mine", NOTHING) as again:
         assert again.spent.steps_paid == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
-        with pytest.raises(InputError, match="one that was edited"), open_ledger(tmp_path, "mine", NOTHING):
+        with pytest.raises(InputError, match="must be unaltered; it was edited"), open_ledger(tmp_path, "mine", NOTHING):
             pass
 
 
@@ -395,12 +395,12 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
     [
         (lambda: make_mechanism(0.0, 1e-5), "^epsilon must be a finite number > 0; got 0.0"),
         (lambda: make_mechanism("3", 1e-5), "epsilon must be a finite number > 0; got '3'"),
-        (lambda: make_mechanism(-1.0, 1e-5), "epsilon > 0"),
+        (lambda: make_mechanism(-1.0, 1e-5), "epsilon must be a finite number > 0; got -1.0"),
         (lambda: make_mechanism(1.0, 0.0), r"delta in \(1e-15, 1\)"),
-        (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm > 0"),
-        (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps in 1\.\."),
+        (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm must be a finite number > 0; got 0.0"),
+        (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps must be a whole number in 1\.\."),
         (lambda: make_mechanism(1.0, 1e-5, sampling_rate=2.0), "sampling_rate in"),
-        (lambda: momentum(0.0), "learning_rate > 0"),
+        (lambda: momentum(0.0), "learning_rate must be a finite number > 0"),
         (lambda: train(make_mechanism(1.0, 1 / 40)), r"delta < 1 / examples = 0.025; got 0.025"),
         (
             lambda: fit_private(

@@ -233,7 +233,7 @@ REFUSED = {
     "a square loss": lambda p, x, y: {"objective": make_objective("ce", 1.0)},
     "example_weights > 0": lambda p, x, y: {"example_weights": [1, 1, 1, 1, 1, 0]},
     "a model that is linear in dw": lambda p, x, y: {"predict": dataclasses.replace(p, method="nlft")},
-    "a Predictor": lambda p, x, y: {"predict": lambda dw, x: p(dw, x)},
+    "predict must be a Predictor": lambda p, x, y: {"predict": lambda dw, x: p(dw, x)},
 }
 
 
@@ -241,7 +241,7 @@ REFUSED = {
 def test_what_has_no_kernel_is_refused_in_one_line(message):
     predict, _, x, y = task("blocks", 0)
     given = {"predict": predict, "data": Batches(x, y), "objective": OBJECTIVE, **REFUSED[message](predict, x, y)}
-    with pytest.raises(InputError, match=f"expected .*{message}") as caught:
+    with pytest.raises(InputError, match=message) as caught:
         make_kernel(**given)
     if "at most" in message:
         assert "GB" in str(caught.value)

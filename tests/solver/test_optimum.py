@@ -272,7 +272,7 @@ REFUSED = {
     "a model that is linear in dw; got nlft": lambda p, d: {"predict": dataclasses.replace(p, method="nlft")},
     "a start for a function": lambda p, d: {"predict": lambda dw, x: p(dw, x)},
     "penalty > 0 for a certificate": lambda p, d: {"objective": make_objective("rsl", 0.0)},
-    "certificate > 0": lambda p, d: {"certificate": 0.0},
+    "certificate must be a finite number > 0": lambda p, d: {"certificate": 0.0},
     "class indices below 7": lambda p, d: {"data": Batches(d.inputs, np.array([0, 1, 2, 3, 4, 7]))},
     "example_weights of 6 examples": lambda p, d: {"example_weights": [1, 2]},
     "example_weights of 6 examples, >= 0": lambda p, d: {"example_weights": [1, 1, 1, 1, 1, -1]},
@@ -280,12 +280,12 @@ REFUSED = {
     r"example_weights that .*; got 1 to 1e\+39": lambda p, d: {"example_weights": [1, 1, 1, 1, 1, 1e39]},
     "a finite gradient": lambda p, d: {"data": Batches(d.inputs.at[3].set(jnp.nan), d.targets)},
     "finite outputs": lambda p, d: {"data": Batches(d.inputs.at[0].set(jnp.nan), d.targets)},
-    "passes >= 2": lambda p, d: {"passes": 1},
+    "passes must be a whole number >= 2": lambda p, d: {"passes": 1},
     r"a step with every trained leaf; got none at \['head/bias'\]": lambda p, d: {
         "start": {**p.zeros(), "head": {"kernel": p.zeros()["head"]["kernel"]}}
     },
     r"a step of trained leaves alone; got one at \['block_1/": lambda p, d: {"start": task("blocks", 1)[0].zeros()},
-    r"head/bias of shape \(7,\); got \(8,\)": lambda p, d: {
+    r"head/bias must have shape \(7,\); got \(8,\)": lambda p, d: {
         "start": {**p.zeros(), "head": {**p.zeros()["head"], "bias": jnp.zeros(8)}}
     },
     "a Lying whose gradient is": lambda p, d: {"objective": Objective(Lying(), 1.0)},
@@ -304,7 +304,7 @@ class Lying(MeanSquared):
 def test_what_cannot_be_solved_is_refused_in_one_line(message):
     predict, _, _, _, data = task("blocks", 0)
     given = {"predict": predict, "data": data, "objective": RSL, **REFUSED[message](predict, data)}
-    with pytest.raises(InputError, match=f"expected .*{message}"):
+    with pytest.raises(InputError, match=message):
         solve(**given)
 
 

@@ -354,7 +354,7 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
         total.leave_one_out(rows[:-1], targets[:-1], Settings())
     with pytest.raises(InputError, match="expected a way at least of lda, ridge; got none"):
         choose_settings(total, rows, targets, ways=())
-    with pytest.raises(InputError, match="how in lda, ridge; got svm"):
+    with pytest.raises(InputError, match="how must be one of lda, ridge; got svm"):
         choose_settings(total, rows, targets, ways=("svm",))
 
 
@@ -393,12 +393,12 @@ def test_known_rows_are_summed_and_checked(mapped_case):
     assert np.array_equal(make_statistics(built, data, CLASSES, rows).gram, whole.gram)
     assert np.array_equal(make_statistics(built, data, CLASSES, rows * 2).gram, whole.gram * 4)
     for wrong in (rows[1:], rows[:, 1:], rows[0]):
-        with pytest.raises(InputError, match=r"^make_statistics: expected rows of shape \(9, "):
+        with pytest.raises(InputError, match=r"^rows must have shape \(9, "):
             make_statistics(built, data, CLASSES, wrong)
     rows[4] = np.nan
     with pytest.raises(InputError, match=r"got NaN or infinity, of 4\.png"):
         make_statistics(built, data, CLASSES, rows)
-    with pytest.raises(InputError, match=r"^make_statistics: expected class indices below 1"):
+    with pytest.raises(InputError, match=r"^expected class indices below 1"):
         make_statistics(built, data, CLASSES[:1])
 
 
@@ -469,7 +469,7 @@ def test_wrong_statistics_are_refused_in_one_line(case):
     other = dataclasses.replace(whole, source="another")
     with pytest.raises(InputError, match=r"statistics of one feature map; got those of two. Make both by one"):
         whole + other
-    with pytest.raises(InputError, match="statistics to add; got float"):
+    with pytest.raises(InputError, match="other must be a Statistics; got float"):
         whole + 1.5
     with pytest.raises(InputError, match=r"class indices below 4, the number of classes; got 4"):
         of_rows(built, rows, targets + (targets == 3), CLASSES)
@@ -477,7 +477,7 @@ def test_wrong_statistics_are_refused_in_one_line(case):
         of_rows(built, rows, targets * 1.0, CLASSES)
     empty = of_rows(built, rows[:0], targets[:0], CLASSES).of_classes(CLASSES)
     for settings, match, own in (
-        (Settings("svm"), "how in lda, ridge; got svm", whole),
+        (Settings("svm"), "how must be one of lda, ridge; got svm", whole),
         (Settings(shrinkage=0.0), "shrinkage", whole),
         (Settings(balance=np.nan), "balance", whole),
         (Settings(), "an example; got none", empty),

@@ -36,7 +36,7 @@ from tangent_jax.train.objective import make_objective
 
 
 def as_account(fields):
-    return convert(Spent, fields, "", "an account")
+    return convert(Spent, fields, "an account")
 
 
 def filled(root, count=3, **changes):

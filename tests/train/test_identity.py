@@ -45,7 +45,7 @@ def test_values_are_told_apart_by_their_content():
     keys = [jax.random.key(0), jax.random.key(1), *(jax.random.key(0, impl=impl) for impl in ("rbg", "unsafe_rbg"))]
     assert len({identity(key) for key in keys}) == len(keys)
     assert identity(make_objective("rsl").loss) != identity(make_objective("rsl", kappa=1.0).loss)
-    with pytest.raises(InputError, match="told apart by its content; got a function"):
+    with pytest.raises(InputError, match="must be identified by its content; got a function"):
         identity(lambda x: x)
 
 
@@ -75,7 +75,7 @@ def test_a_callback_to_the_host_is_refused_by_its_name():
     def f(x):
         return jax.pure_callback(lambda x: x, x, x)
 
-    with pytest.raises(InputError, match="without callbacks to the host; got pure_callback"):
+    with pytest.raises(InputError, match="must make no callbacks to the host; got pure_callback"):
         program(f, jnp.zeros(3))
     with pytest.raises(InputError, match="pure_callback"):
         program(lambda x: jax.lax.map(f, x), jnp.zeros(3))
@@ -351,7 +351,7 @@ def jitted():
             lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5),
             "epochs must be a whole number >= 1; got 1.5",
         ),
-        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "whole number; got True"),
+        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "epochs must be a whole number >= 1; got True"),
         (lambda: fit(predict, 7, start=START), "Features, Batches, or an iterable of batches"),
         (lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2), "a finite loss; got nan in epoch 1"),
         (lambda: fit_many(predict, [Batches(X * np.inf, Y, KEY)], start=START, epochs=2), "a finite loss"),
@@ -371,7 +371,7 @@ def jitted():
             lambda: fit(predict, Batches(X, Y, KEY), make_objective(lambda z, y: z), start=START),
             r"a loss or metric of shape \(1,\) for one example; got \(1, 3\)",
         ),
-        (lambda: fit(predict, Batches(X, Y, KEY), "mse", start=START), "an objective; got str. Pass tj.make_objective"),
+        (lambda: fit(predict, Batches(X, Y, KEY), "mse", start=START), "objective must be an Objective; got str. Pass tj.make_objective"),
         (
             lambda: fit(predict, Batches(X, X[:, 0], KEY), make_objective("mse"), start=START),
             r"of the outputs' shape \(n, 3\); got shape \(300,\). Pass targets\[:, None\]",
@@ -385,8 +385,8 @@ def jitted():
             lambda: fit(predict, Batches(X, Y, KEY), start=START, metrics={"loss": accuracy}),
             "metrics of other names than epoch, loss",
         ),
-        (lambda: adam(float("inf")), "learning_rate > 0, at most 1e"),
-        (lambda: make_objective("rsl", kappa=float("inf")), "kappa > 0, at most"),
+        (lambda: adam(float("inf")), "learning_rate must be a finite number > 0 and at most 1e"),
+        (lambda: make_objective("rsl", kappa=float("inf")), "kappa must be a finite number > 0 and at most"),
         (lambda: make_objective(penalty=float("nan")), "penalty"),
     ],
 )

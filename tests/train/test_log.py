@@ -231,7 +231,7 @@ def test_the_steps_asked_for_are_traced_and_others_are_not(tmp_path, capsys):
 
 def test_what_cannot_be_logged_is_refused_before_anything_is_done(tmp_path):
     for options, message in (
-        ({"writers": ["tsv"]}, "writers in csv, tensorboard, wandb; got tsv"),
+        ({"writers": ["tsv"]}, "writers must be one of csv, tensorboard, wandb; got tsv"),
         ({"profile": (3, 2)}, "profile must be steps"),
         ({"profile": (0, 2)}, "profile must be steps"),
     ):

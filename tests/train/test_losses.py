@@ -110,10 +110,19 @@ def test_a_named_loss_is_public_and_every_recipe_and_command_has_it(name):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["hinge", "rsl:kappa", "rsl:kappa=x", "rsl:alpha=0", "rsl:kappa=-1", "rsl:kappa=inf", "ce:kappa=2"]
+    ("wrong", "message"),
+    [
+        ("hinge", "loss must be one of rsl, ce, mse; got hinge"),
+        ("rsl:kappa", "loss must be of the form rsl:HYPER_PARAMETER=NUMBER; got rsl:kappa"),
+        ("rsl:kappa=x", "got rsl:kappa=x"),
+        ("rsl:alpha=0", "alpha must be a finite number > 0"),
+        ("rsl:kappa=-1", "kappa must be a finite number > 0"),
+        ("rsl:kappa=inf", "kappa must be a finite number > 0"),
+        ("ce:kappa=2", "hyper-parameters of ce must be of none; got kappa"),
+    ],
 )
-def test_an_impossible_loss_is_refused(wrong):
-    with pytest.raises(InputError, match="make_loss: expected"):
+def test_an_impossible_loss_is_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
         losses.make_loss(wrong)
 
 
