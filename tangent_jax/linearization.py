@@ -14,7 +14,7 @@ from flax.errors import TraceContextError
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import refusal, require
+from tangent_jax.core.checks import expect, unexpected
 from tangent_jax.core.notation import Dual, Tree
 
 
@@ -36,16 +36,16 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     def f_lin(dw: Tree, *x: Array) -> Dual:
         trees.check_part(w, dw)
         do = "It trains nothing: look at the paths by which you filter w"
-        require(trees.leaves(dw), "linearize", "dw with a leaf", "none", do)
-        return Dual(*jax.jvp(partial(of_part, "linearize", f, w, x), (trees.restrict(w, dw),), (dw,)))
+        expect(trees.leaves(dw), "dw with a leaf", "none", do)
+        return Dual(*jax.jvp(partial(of_part, f, w, x), (trees.restrict(w, dw),), (dw,)))
 
     return f_lin
 
 
-def of_part(by: str, f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
+def of_part(f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
     """f(w, *x) with the leaves of `part`; InputError in the name of `by` for a module that changes its state."""
     try:
         return f(trees.replace(w, part), *x)
     except TraceContextError as error:
         do = "Before nnx.split put the module into evaluation: module.eval()"
-        raise refusal(by, "a function (w, *x) that changes no state", str(error).partition(" (http")[0], do) from error
+        raise unexpected("a function (w, *x) that changes no state", str(error).partition(" (http")[0], do) from error

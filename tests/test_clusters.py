@@ -75,7 +75,7 @@ def test_a_coordinator_whose_name_comes_late_is_waited_for(monkeypatch):
         job._reach(f"late:{server.getsockname()[1]}", time.monotonic() + 10)
     assert len(asked) == 2
     asked.clear()
-    with pytest.raises(InputError, match=r"start: expected a coordinator that has an address; got never:1"):
+    with pytest.raises(InputError, match=r"the host of never:1 must have an address"):
         job._reach("never:1", time.monotonic())
 
 

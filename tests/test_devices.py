@@ -161,11 +161,11 @@ def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
 
 
 REFUSED = {
-    "--devices=9": "use_devices: expected at least 1 device, and no more than are there (1); got 9",
-    "--coordinator=127.0.0.1:1": "start: expected a job's three numbers together; got 1 of them",
-    "--coordinator=12700 --processes=2 --process_id=0": "start: expected a coordinator HOST:PORT; got 12700",
-    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "start: expected a process_id of 0 to 1; got 2",
-    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "start: expected a port that is free",
+    "--devices=9": "finetune: --devices must be in 1..1, the devices of this machine; got 9",
+    "--coordinator=127.0.0.1:1": "finetune: coordinator, processes and process_id must be given together; got 1 of them",
+    "--coordinator=12700 --processes=2 --process_id=0": "finetune: coordinator must be HOST:PORT; got 12700",
+    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "finetune: process_id must be a whole number in 0..1; got 2",
+    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "finetune: the port of 127.0.0.1:{taken} must be free",
 }
 
 
@@ -174,7 +174,7 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
     with socket.create_server(("", 0)) as server:
         flags = given.format(taken=server.getsockname()[1]).split()
         _, stderr = output_of("tangent_jax.commands.finetune", *flags, code=1)
-    assert stderr.startswith(REFUSED[given])
+    assert stderr.startswith(REFUSED[given].format(taken=server.getsockname()[1]))
     assert stderr.count("\n") == 1
 
 
@@ -182,7 +182,7 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
 def test_a_process_that_nobody_joins_ends_with_one_line(process, tmp_path):
     finish(start(tmp_path, f"{process}", free_port(), "--soon"), code=1)
     last = (tmp_path / "stderr").read_text().splitlines()[-1]
-    assert "start: expected 2 processes of the job within 2 s; got fewer." in last
+    assert "2 processes of the job must start within 2 s; got fewer." in last
 
 
 @pytest.mark.long

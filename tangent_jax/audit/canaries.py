@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import expect, instance, require, whole_number
+from tangent_jax.core.checks import expect, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts, Rows
 from tangent_jax.io import hosts
@@ -116,7 +116,7 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
             write_whole(path, seal_fields({"coins": "".join(map(str, bits))}), private=True)
         do = "Choose another folder"
         content: Coins = read_sealed(Coins, path, do)
-        require(len(content.coins) == count, "fit_audited", f"{count} coins in {path}", len(content.coins), do)
+        expect(len(content.coins) == count, f"{count} coins in {path}", len(content.coins), do)
         return np.array([coin == "1" for coin in content.coins])
 
     return hosts.from_writer(read)
@@ -149,7 +149,7 @@ class Released:
 
         def read(path: Path) -> np.ndarray:
             whole = path.exists() and path.stat().st_size == flat.nbytes
-            require(whole, "fit_audited", f"the released step {path}", "none, or a damaged one", "Audit another run")
+            expect(whole, f"the released step {path}", "none, or a damaged one", "Audit another run")
             return np.frombuffer(path.read_bytes(), flat.dtype)
 
         for row in rows:

@@ -78,7 +78,7 @@ class SumsOfFeatures(TangentWeights):
     takes_merges = False
 
     def check(self, dw: Tree, origin: Origin) -> None:
-        k = check_leaves(dw, len(check_classes("statistics", origin.classes)))
+        k = check_leaves(dw, len(check_classes(origin.classes)))
         check_lengths(dw, settings_of(origin).sizes(k))
 
     def check_new(self, dw: Tree, origin: Origin) -> None:

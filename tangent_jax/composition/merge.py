@@ -125,7 +125,7 @@ class Merger:
         for name in names:
             component = named[name]
             factors = factors_of(name, component)
-            check_factors("merge", component.dw, factors)
+            check_factors(component.dw, factors)
             total = factors if total is None else total + factors
         return total
 

@@ -58,20 +58,7 @@ def expect(condition: Any, expected: str, got: object, do: str = "") -> None:
 
 def unexpected(expected: str, got: object, do: str = "") -> InputError:
     """Returns the InputError of `expect`, for `raise ... from`."""
-    return refusal("", expected, got, do)
-
-
-def require(condition: Any, function: str, expected: str, got: object, do: str = "") -> None:
-    """Raises InputError with the project's one-line message unless `condition` holds."""
-    if not condition:
-        raise refusal(function, expected, got, do)
-
-
-def refusal(function: str, expected: str, got: object, do: str = "") -> InputError:
-    """Returns the InputError of `require`, for `raise ... from`."""
-    return InputError(
-        (f"{function}: " if function else "") + f"expected {expected}; got {got}." + (f" {do}." if do else "")
-    )
+    return InputError(f"expected {expected}; got {got}." + (f" {do}." if do else ""))
 
 
 def failure(error: Exception) -> str:
@@ -100,7 +87,7 @@ def visible(text: str) -> str:
     return "".join(shows)
 
 
-def as_array(name: str, value: Any, by: str = "") -> np.ndarray:
+def as_array(name: str, value: Any) -> np.ndarray:
     """Returns the value as an array; InputError for rows of several lengths, and other values that are no array."""
     try:
         return np.asarray(value)
@@ -108,7 +95,7 @@ def as_array(name: str, value: Any, by: str = "") -> np.ndarray:
         raise InputError(f"{name} must be one array; got rows that make none ({error})") from error
 
 
-def whole_number(name: str, value: Any, low: int, high: int | None = None, by: str = "") -> int:
+def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
     """Returns `value`, a whole number of Python or NumPy in low..high; InputError for others, even True and 1.0."""
     try:
         number = operator.index(value)
@@ -120,7 +107,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, by: s
     return number
 
 
-def finite_number(name: str, value: T, above: float, most: float = math.inf, by: str = "") -> T:
+def finite_number(name: str, value: T, above: float, most: float = math.inf) -> T:
     """Returns `value`, a finite number with above < value <= most; InputError for others."""
     number: Any = value
     is_scalar = isinstance(number, (int, float)) or getattr(number, "shape", None) == ()
@@ -135,7 +122,7 @@ def finite_number(name: str, value: T, above: float, most: float = math.inf, by:
     return value
 
 
-def one_of(name: str, value: T, choices: Iterable[T], do: str = "", by: str = "") -> T:
+def one_of(name: str, value: T, choices: Iterable[T], do: str = "") -> T:
     """Returns `value`, one of the choices; InputError for others. do: what the reader of the message can do."""
     choices = [*choices]
     if value not in choices:
@@ -145,7 +132,7 @@ def one_of(name: str, value: T, choices: Iterable[T], do: str = "", by: str = ""
     return value
 
 
-def instance(name: str, value: Any, kind: type[T], do: str = "", by: str = "") -> T:
+def instance(name: str, value: Any, kind: type[T], do: str = "") -> T:
     """Returns `value`, of the type `kind`; InputError naming the type of others."""
     if not isinstance(value, kind):
         a = "an" if kind.__name__[0] in "AEIO" else "a"
@@ -153,7 +140,7 @@ def instance(name: str, value: Any, kind: type[T], do: str = "", by: str = "") -
     return value
 
 
-def of_shape(name: str, value: T, shape: tuple[int, ...], do: str = "", by: str = "") -> T:
+def of_shape(name: str, value: T, shape: tuple[int, ...], do: str = "") -> T:
     """Returns `value`, an array of this shape; InputError for others."""
     given = tuple(getattr(value, "shape", ()))
     if given != tuple(shape):

@@ -23,7 +23,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.checks import InputError, expect
 from tangent_jax.core.notation import Tree
 
 T = TypeVar("T")
@@ -35,9 +35,12 @@ def use_devices(count: int | None) -> None:
 
     Raises: InputError for more devices than exist.
     """
-    there, do = jax.local_device_count(), "On a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=N"
-    good = count is None or 1 <= count <= there
-    require(good, "use_devices", f"at least 1 device, and no more than are there ({there})", count, do)
+    there = jax.local_device_count()
+    if count is not None and not 1 <= count <= there:
+        raise InputError(
+            f"--devices must be in 1..{there}, the devices of this machine; got {count}. On a CPU, set "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=N"
+        )
     _used[0] = count
 
 
@@ -186,7 +189,7 @@ def together(function: Callable[[], T]) -> T:
     raise error or kinds[codes[first] - 1](f"{text.decode(errors='replace').strip()} (in process {first})")
 
 
-def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> None:
+def check_alike(arrays: Callable[[], Iterable[np.ndarray]]) -> None:
     """Raises InputError, in all processes of a job, if their arrays differ: they would train different things.
 
     Args:   arrays: returns them; it is not called in a single process.
@@ -197,4 +200,4 @@ def check_alike(function: str, arrays: Callable[[], Iterable[np.ndarray]]) -> No
             crc = zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc)
         do = "Start all processes of a job alike, on the same data"
         good = len({*gather(np.array(crc, np.uint32)).tolist()}) == 1
-        require(good, function, "the same examples, order and settings in every process", "others in some", do)
+        expect(good, "the same examples, order and settings in every process", "others in some", do)

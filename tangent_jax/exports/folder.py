@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, one_of, require
+from tangent_jax.core.checks import InputError, expect, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.card import anonymize, make_card, nameless
 from tangent_jax.exports.lowering import OPSET, OPSETS
@@ -67,8 +67,8 @@ def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, c
     if isinstance(predict, FeatureMap):
         predict, tangent = predict.predict, encode(trees.leaves(dw), {})
     else:
-        tangent = encode_model("export", predict.model, trees.leaves(dw), "world")
-    anchor = encode_model("export", predict.model, trees.leaves(predict.w), "world", nameless(predict.session))
+        tangent = encode_model(predict.model, trees.leaves(dw), "world")
+    anchor = encode_model(predict.model, trees.leaves(predict.w), "world", nameless(predict.session))
     write_whole(folder / "model.safetensors", anchor)
     write_whole(folder / "tangent.safetensors", tangent)
 
@@ -83,19 +83,19 @@ FORMATS = {
 """The formats that `tj.export` writes."""
 
 
-def check_format(function: str, format: str, opset: int | None = None) -> None:
+def check_format(format: str, opset: int | None = None) -> None:
     """Raises InputError for an unknown format, one whose packages are not installed, or an opset that it lacks.
 
     >>> tj.exports.check_format("export", "safetensors")
     """
-    one_of("format", format, FORMATS, by=function)
+    one_of("format", format, FORMATS)
     if opset is not None and format != "onnx":
         raise InputError(f"opset is of the format onnx, and this export is {format}. Leave opset out, or export onnx.")
     if opset is not None and opset not in OPSETS:
         raise InputError(f"opset must be {OPSETS[0]} to {OPSETS[-1]}; got {opset}. TensorRT 10 reads up to 20.")
     for package in FORMATS[format].needs:
         do = f"Run pip install 'tangent-jax[{format}]'"
-        require(find_spec(package), function, f"{package}, which {format} needs", "none installed", do)
+        expect(find_spec(package), f"{package}, which {format} needs", "none installed", do)
 
 
 def export(
@@ -118,8 +118,8 @@ def export(
     """
     if urls.is_url(folder):
         return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes, opset)
-    folder, predict = expand_path(folder), predict.bind("export", dw)
-    check_format("export", format, opset)
+    folder, predict = expand_path(folder), predict.bind(dw)
+    check_format(format, opset)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
     known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
     expect(features is None or FORMATS[format].of_features, f"a head on features in one of {known}", format)
@@ -205,7 +205,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     if fields.get("features"):
         settings = convert(FeatureSettings, fields["features"], said)
         head = {name: jnp.asarray(leaf) for name, leaf in read_tensors(paths[1])[0].items()}
-        settings.of(pretrained).bind("load_export", head)
+        settings.of(pretrained).bind(head)
         return pretrained, head
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part(pretrained.w, dw)

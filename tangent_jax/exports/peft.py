@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, finite_number, instance, require, whole_number
+from tangent_jax.core.checks import expect, finite_number, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.records import parse_json, short
@@ -58,13 +58,13 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
 
     Raises: InputError unless the model is a Hugging Face ViT with LoRA, and for a dw of other leaves.
     """
-    model = check_lora("write_peft", predict.model)
+    model = check_lora(predict.model)
     is_total = predict.output == "total"
-    require(is_total, "write_peft", "outputs f_w + J_w f . dw", "the tangent alone, which no merged network gives")
+    expect(is_total, "outputs f_w + J_w f . dw", "the tangent alone, which no merged network gives")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
     others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
     do = "Train the subset lora or lora_b"
-    require(not others, "write_peft", "a dw of LoRA factors and the head", ", ".join(others[:3]), do)
+    expect(not others, "a dw of LoRA factors and the head", ", ".join(others[:3]), do)
 
     def moved(path: str) -> np.ndarray:
         here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
@@ -123,7 +123,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     rank = said
     first = min(base.stage_of(f"{module}/kernel") for module in modules)
     adapted = pretrained.with_lora(rank, base.stages - 1 - first, jax.random.key(0))
-    model = check_lora("read_peft", adapted.model)
+    model = check_lora(adapted.model)
     w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
     dw = trees.leaves(subset.zeros(adapted.w))
     for module, (of_a, of_b) in model.factor_shapes().items():
@@ -169,7 +169,7 @@ def read_scale(path: Path) -> tuple[int, float]:
     return rank, config["lora_alpha"] / rank
 
 
-def check_lora(function: str, model: Any) -> LoRA:
+def check_lora(model: Any) -> LoRA:
     """The model, a Hugging Face ViT with LoRA; InputError for others."""
     instance("the model", model, LoRA, "Make it by with_lora")
     inside = {f"{module}/{kind}" for module in MODULES for kind in ("kernel", "bias")}
@@ -180,7 +180,7 @@ def check_lora(function: str, model: Any) -> LoRA:
     others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
     others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
     got = f"{title_of(model)} with {others[0] if others else ''}"
-    require(not others, function, "a Vision Transformer as Hugging Face has it", got)
+    expect(not others, "a Vision Transformer as Hugging Face has it", got)
     return model
 
 

@@ -29,7 +29,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from tangent_jax._version import __version__
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, refusal
+from tangent_jax.core.checks import InputError, expect, unexpected
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
@@ -137,7 +137,7 @@ def one_line(expected: str, do: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # any error of a user's model or a converter
         first = (str(error).splitlines() or [""])[0]
-        raise refusal("export", expected, f"{type(error).__name__}: {first[:200].rstrip('.')}", do) from error
+        raise unexpected(expected, f"{type(error).__name__}: {first[:200].rstrip('.')}", do) from error
 
 
 @contextmanager

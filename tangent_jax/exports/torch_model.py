@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import write_whole
 from tangent_jax.models.parametrize import unwrap
@@ -29,14 +29,14 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
         family is not None and family.is_in_torch,
         " or ".join(f.title for f in FAMILIES if f.is_in_torch),
     )
-    require(is_known, "write_torch", expected, title_of(base), do)
+    expect(is_known, expected, title_of(base), do)
     for name, value in base.settings.items():
         good = name in known and (known[name] is None or value in known[name])
-        require(good, "write_torch", f"{expected} of settings that {MODULE} knows", f"{name} {value}", do)
+        expect(good, f"{expected} of settings that {MODULE} knows", f"{name} {value}", do)
     do = "Load w + dw into timm's own model"
-    require(predict.method == "taft", "write_torch", "a tangent model, method taft", predict.method, do)
+    expect(predict.method == "taft", "a tangent model, method taft", predict.method, do)
     for name, tree in (("model", predict.w), ("tangent", dw)):
-        content = encode_model("write_torch", predict.model, trees.leaves(tree), "world")
+        content = encode_model(predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)
     write_whole(folder / MODULE, source)
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, refusal, require
+from tangent_jax.core.checks import InputError, expect, unexpected
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import hosts
 from tangent_jax.io.files import (
@@ -79,7 +79,7 @@ class Saver:
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.run, self.folder = run, expand_path(folder).absolute() / run
-        placement.check_alike("checkpoints", lambda: [np.frombuffer(run.encode(), np.uint8)])
+        placement.check_alike(lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = hosts.from_writer(self.read)
         self.saved, self.seconds, self.steps = time.perf_counter(), seconds, 0
@@ -94,7 +94,7 @@ class Saver:
             return None
         checkpoint = read_sealed(Checkpoint, self.path, self.advice())
         expected, got = f"the checkpoint of {self.run}", f"that of {checkpoint.run}"
-        require(checkpoint.run == self.run, "checkpoints", expected, got, self.advice())
+        expect(checkpoint.run == self.run, expected, got, self.advice())
         return checkpoint
 
     def restore(self, state: Tree, history: History) -> Tree:
@@ -114,14 +114,14 @@ class Saver:
 
         folder, stored = self.folder / checkpoint.state, checkpoint.state_digest
         whole = folder.is_dir() and folder_fingerprint(folder) == stored
-        require(whole, "checkpoints", f"an unaltered {folder}", "one that is missing or altered", self.advice())
+        expect(whole, f"an unaltered {folder}", "one that is missing or altered", self.advice())
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
         try:
             with checkpointer() as orbax:
                 restored = orbax.restore(folder / "state", args=ocp.args.StandardRestore(target))
         except Exception as error:
             got = f"{type(error).__name__} in {folder}"
-            raise refusal("checkpoints", "a state of this run", got, self.advice()) from error
+            raise unexpected("a state of this run", got, self.advice()) from error
         return [restored[name] for name in target]
 
     def is_due(self, last: bool) -> bool:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.checks import InputError, expect
 from tangent_jax.io import hosts
 from tangent_jax.io.checkpoints import Saver, checkpoints_in
 from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
@@ -78,23 +78,23 @@ class Account:
         """The account on disk; InputError unless it is complete, this run's, and agrees with its checkpoint."""
         if not self.path.exists():
             checkpoints = checkpoints_in(self.path.parent)
-            require(not checkpoints, "Ledger", f"the ledger beside {checkpoints[:1]}", "none", DO)
+            expect(not checkpoints, f"the ledger beside {checkpoints[:1]}", "none", DO)
             return self.spent
         content: Content = read_sealed(Content, self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
-        require(content.run == self.saver.run, "Ledger", expected, "one of another data set or setting", do)
+        expect(content.run == self.saver.run, expected, "one of another data set or setting", do)
         spent = convert(Spent, content.spent, self.path)
         same = spent.pay(self.spent.steps_paid) == self.spent
-        require(same, "Ledger", f"the mechanism of this run in {self.path}", "another", DO)
+        expect(same, f"the mechanism of this run in {self.path}", "another", DO)
         checkpoint = self.saver.checkpoint
         ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
         fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
         lost = theirs is None and content.checkpoint is None
         got = "one that is missing, altered, or older than the other"
-        require(fits or lost, "Ledger", f"{self.path} and {self.saver.path} of one run", got, DO)
+        expect(fits or lost, f"{self.path} and {self.saver.path} of one run", got, DO)
         taken = 0 if checkpoint is None else len(checkpoint.history)
-        require(taken <= spent.steps_paid, "Ledger", f"{taken} steps paid", spent.steps_paid, DO)
+        expect(taken <= spent.steps_paid, f"{taken} steps paid", spent.steps_paid, DO)
         return spent
 
     @property

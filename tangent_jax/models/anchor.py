@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, require, whole_number
+from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
@@ -68,9 +68,9 @@ class Pretrained:
                     drawn by its name: it gets the same numbers in heads of other classes, in any order.
         """
         if isinstance(classes, int | np.integer):
-            model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20, by="with_head"))
+            model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20))
             return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head_paths(model), key)})
-        names = check_classes("with_head", classes)
+        names = check_classes(classes)
         single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])
         columns = jax.vmap(lambda own: draw(single, head_paths(single), own)["head"])(keys)
         head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)
@@ -119,7 +119,7 @@ class Pretrained:
     def reset(self, subset: Subset, key: Array) -> "Pretrained":
         """PT=F: draws the trained leaves again, before linearising; a draw depends on key and path."""
         others = sorted({*subset.paths} - self.model.shapes().keys())
-        require(not others, "reset", "a subset of this model's leaves", ", ".join(others[:3]))
+        expect(not others, "a subset of this model's leaves", ", ".join(others[:3]))
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
     def with_body(self, w: Tree, session: FirstSession | None = None) -> "Pretrained":
@@ -161,7 +161,7 @@ class Pretrained:
         model = self.model if model is None else model
         kind, (base, _) = type(model).__name__, unwrap(model)
         do = "Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
-        require(hasattr(model, method), method, "a model that can do it, such as a VisionTransformer", kind, do)
+        expect(hasattr(model, method), "a model that can do it, such as a VisionTransformer", kind, do)
         return getattr(model, method)
 
 
@@ -176,13 +176,13 @@ def name_key(key: Array, name: str) -> Array:
     return jax.random.fold_in(jax.random.fold_in(key, int(words[0])), int(words[1]))
 
 
-def check_classes(function: str, classes: Sequence[str]) -> tuple[str, ...]:
+def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     """The names of classes as a tuple; InputError if they are no names, or a name repeats."""
     is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
     is_named = is_named and all(isinstance(name, str) for name in classes)
-    require(is_named, function, "a number of classes, or their names", repr(classes)[:80])
+    expect(is_named, "a number of classes, or their names", repr(classes)[:80])
     twice = [name for name, count in Counter(classes).items() if count > 1]
-    require(not twice, function, "classes of different names", f"{twice[:1]} twice")
+    expect(not twice, "classes of different names", f"{twice[:1]} twice")
     return tuple(classes)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, finite_number, refusal, require
+from tangent_jax.core.checks import expect, finite_number, unexpected
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
@@ -69,8 +69,8 @@ class FrozenHead:
         do = "Make the head of the data set's own class names"
         missing, others = first_and_more(classes, self.classes), first_and_more(self.classes, classes)
         expected = f"embeddings of the data set's {len(classes)} classes"
-        require(not missing, "FrozenHead", expected, self._got(f"none of {missing}"), do)
-        require(not others, "FrozenHead", f"{expected} alone", self._got(f"those of {others} too"), do)
+        expect(not missing, expected, self._got(f"none of {missing}"), do)
+        expect(not others, f"{expected} alone", self._got(f"those of {others} too"), do)
         rows = [self.classes.index(name) for name in classes]
         return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
 
@@ -99,11 +99,11 @@ class WithFrozenHead(Wrapper):
 
     def __post_init__(self) -> None:
         kind = type(self.base).__name__
-        require(not isinstance(self.base, Wrapper), "with_frozen_head", "a model as it was loaded", kind, BEFORE)
+        expect(not isinstance(self.base, Wrapper), "a model as it was loaded", kind, BEFORE)
         width = embedding_width(self.base)
         expected = f"embeddings of width {width}, as the model's outputs are"
         got, do = f"width {self.shape[0]}", "Take those of its own CLIP"
-        require(width == self.shape[0], "with_frozen_head", expected, got, do)
+        expect(width == self.shape[0], expected, got, do)
 
     @property
     def classes(self) -> int:
@@ -125,7 +125,7 @@ class WithFrozenHead(Wrapper):
 
     def initial(self, path: str, key: Array) -> Array:
         if path == EMBEDDINGS:
-            raise refusal("with_head", "a model without a frozen head", "one that has it", BEFORE)
+            raise unexpected("a model without a frozen head", "one that has it", BEFORE)
         return self.base.initial(*self.for_base({path: None}), key)
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:

@@ -20,7 +20,7 @@ from jax import Array
 from jax.tree_util import GetAttrKey, keystr
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, failure, refusal, require
+from tangent_jax.core.checks import InputError, expect, failure, unexpected
 from tangent_jax.core.identities import identity, primitives, program_reading
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
@@ -102,7 +102,7 @@ class FunctionModel:
         """A dense head of N(0, 0.01^2) with bias 0."""
         is_drawn = path not in {leaf.path for leaf in self.leaves}
         do = "Draw it yourself, and give it to model_of"
-        require(is_drawn, "model_of", "a dense head to draw", f"{path}, a leaf of your own", do)
+        expect(is_drawn, "a dense head to draw", f"{path}, a leaf of your own", do)
         shape = self.shapes()[path]
         return jnp.zeros(shape) if path == "head/bias" else 0.01 * jax.random.normal(key, shape, jnp.float32)
 
@@ -127,9 +127,9 @@ class FunctionModel:
 
     def with_classes(self, classes: int) -> "FunctionModel":
         """The same stages with a dense head; InputError if the caller gave a head."""
-        require(self.head is None, "with_head", "stages without a head", "a head of your own", OWN)
+        expect(self.head is None, "stages without a head", "a head of your own", OWN)
         shape = self.input_shapes[-1]
-        require(len(shape) == 1, "with_head", 'stages that end in features "b d"', f"shape (b, {str(shape)[1:]}")
+        expect(len(shape) == 1, 'stages that end in features "b d"', f"shape (b, {str(shape)[1:]}")
         return dataclasses.replace(self, classes=classes)
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
@@ -259,12 +259,12 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
             raise
         except Exception as error:
             do = WRONG_SHAPES if isinstance(error, (TypeError, ValueError, TraceContextError)) else ""
-            raise refusal("model_of", f"a function (w, x) for {where}", failure(error), do) from error
+            raise unexpected(f"a function (w, x) for {where}", failure(error), do) from error
         do = "Put dropout into evaluation: module.eval(), eqx.nn.inference_mode, deterministic=True"
-        require(not drawn, "model_of", f"{where} that draws nothing", ", ".join(sorted(drawn)), do)
+        expect(not drawn, f"{where} that draws nothing", ", ".join(sorted(drawn)), do)
         is_array = hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and y.shape[:1] == (1,)
         got, do = jax.tree.map(lambda a: f"{a.dtype}{a.shape}", y), "Carry a mask as one more column"
-        require(is_array, "model_of", f'one array of floats "b ..." from {where}', got, do)
+        expect(is_array, f'one array of floats "b ..." from {where}', got, do)
         yield Traced(identity(program, [*read]), [*read], y.shape[1:])
         x = y
 

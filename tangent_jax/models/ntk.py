@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, require, whole_number
+from tangent_jax.core.checks import InputError, expect, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Leaf, Probed
@@ -172,9 +172,9 @@ class FeatureMap:
         """The map with another compute dtype, None for that of the weights."""
         return dataclasses.replace(self, predict=self.predict.in_dtype(dtype))
 
-    def bind(self, function: str, head: Tree) -> "FeatureMap":
+    def bind(self, head: Tree) -> "FeatureMap":
         """The map with the number of outputs of a head of `Statistics.solve`; InputError for another tree."""
-        return dataclasses.replace(self, outputs=outputs_of(head, sum(self.sizes), function))
+        return dataclasses.replace(self, outputs=outputs_of(head, sum(self.sizes)))
 
     def __call__(self, head: Tree, x: Array) -> Array:
         return score_rows(head, self.rows(x))
@@ -321,12 +321,12 @@ def feature_map(
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 
 
-def outputs_of(head: Tree, k: int, function: str) -> int:
+def outputs_of(head: Tree, k: int) -> int:
     """The number of classes c of a head of k features; InputError for another tree."""
     got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
     c = (*got.get("bias", ()), 0)[0]
     expected = f"a center ({k},), a kernel ({k}, c) and a bias (c,)"
-    require(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, function, expected, got)
+    expect(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, expected, got)
     return c
 
 
@@ -340,7 +340,7 @@ def score_rows(head: Tree, rows: Any) -> Any:
     (12, 3)
     """
     expect(np.ndim(rows) == 2, 'rows "n k"', f"shape {np.shape(rows)}")
-    outputs_of(head, np.shape(rows)[1], "score_rows")
+    outputs_of(head, np.shape(rows)[1])
     if isinstance(rows, np.ndarray):  # on the host, in the dtype of the rows
         head = jax.tree.map(np.asarray, head)
     return (rows - head["center"]) @ head["kernel"] + head["bias"]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require, whole_number
+from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.frozen_head import WithFrozenHead
 from tangent_jax.models.wrapper import Wrapper
@@ -33,11 +33,11 @@ class LoRA(Wrapper):
     blocks: int
 
     def __post_init__(self) -> None:
-        require(not isinstance(self.base, LoRA), "LoRA", "a model without LoRA", "one that has it")
-        whole_number("blocks", self.blocks, 1, self.base.stages - 2, by="LoRA")
+        expect(not isinstance(self.base, LoRA), "a model without LoRA", "one that has it")
+        whole_number("blocks", self.blocks, 1, self.base.stages - 2)
         sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
-        require(sizes, "LoRA", f"leaves named .../kernel in the last {self.blocks} blocks", "none")
-        whole_number("rank", self.rank, 1, min(sizes), by="LoRA")
+        expect(sizes, f"leaves named .../kernel in the last {self.blocks} blocks", "none")
+        whole_number("rank", self.rank, 1, min(sizes))
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of A and B by their module."""

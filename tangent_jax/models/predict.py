@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, one_of, require
+from tangent_jax.core.checks import expect, one_of
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
@@ -69,7 +69,7 @@ class Predictor:
             value = getattr(self, field)
             one_of(field, value, known)
         if self.linearization == "closed_form":
-            self.closed_form("Predictor", "Take linearization=None, or autodiff")
+            self.closed_form("Take linearization=None, or autodiff")
         known = OUTPUTS[: 1 + (self.method == "taft")]
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
         expect(self.output in known, expected, f"{self.output} of {self.method}")
@@ -77,17 +77,17 @@ class Predictor:
         expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
 
     def __call__(self, dw: Tree, x: Array) -> Array:
-        self.bind("Predictor", dw)
+        self.bind(dw)
         start = self.subset.stage
         if self.method == "nlft":
             moved, x = prepare(self.model, trees.add(self.w, dw), x, self.dtype, start)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
         w, x = prepare(self.model, self.w, x, self.dtype, start)
         if self.linearization == "closed_form":  # dw stays in f32, so that its gradient is summed in f32
-            return self.answer(self.closed_form("Predictor")(trees.pair(w, dw), x, start))
+            return self.answer(self.closed_form()(trees.pair(w, dw), x, start))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
 
-    def bind(self, function: str, dw: Tree) -> "Predictor":
+    def bind(self, dw: Tree) -> "Predictor":
         """The predictor itself; InputError for a dw that is not part of its anchor."""
         trees.check_part(self.w, dw)
         return self
@@ -96,10 +96,10 @@ class Predictor:
         """The predictor with another compute dtype, None for that of the weights."""
         return dataclasses.replace(self, dtype=dtype)
 
-    def closed_form(self, function: str, do: str = "") -> Callable[..., Dual]:
+    def closed_form(self, do: str = "") -> Callable[..., Dual]:
         """The model's `dual`; InputError for a model without one: `do` suggests an alternative."""
         kind, dual = type(self.model).__name__, self.model.dual
-        require(dual is not None, function, "a model with a closed form of its tangent", f"a {kind} without", do)
+        expect(dual is not None, "a model with a closed form of its tangent", f"a {kind} without", do)
         assert dual is not None
         return dual
 
@@ -108,7 +108,7 @@ class Predictor:
 
         Raises: InputError for a model without a closed form.
         """
-        stage, dual = self.subset.stage, self.closed_form("probe")
+        stage, dual = self.subset.stage, self.closed_form()
         w, x = prepare(self.model, self.w, x, self.dtype, stage)
         dw = trees.cast(dw, self.dtype)
         return probe_uses(lambda probes: dual(trees.pair(w, probes), x, stage), self.answer, dw, at_zero)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing
 
@@ -36,7 +36,7 @@ class Arrays:
     def check(self, x: Array) -> Array:
         """The inputs "b ...", whole numbers in this dtype, floats in their own; InputError for another kind."""
         kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
-        require(kinds[0] == kinds[1], "Model", f"inputs of {self.dtype}", x.dtype, "Cast them, or make another model")
+        expect(kinds[0] == kinds[1], f"inputs of {self.dtype}", x.dtype, "Cast them, or make another model")
         return x if kinds[0] == "inexact" else x.astype(self.dtype)
 
 
@@ -165,10 +165,10 @@ def stages_run(
     Raises: InputError, at trace time, for stages that do not exist, or if x is no batch of inputs of `start`.
     """
     stop = last + 1 if stop is None else stop
-    require(0 <= start <= stop <= last + 1, kind, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
+    expect(0 <= start <= stop <= last + 1, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
     shape, do = ("b", *input_shape(start)), "Resize images, or compute features of this stage"
     good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
-    require(good, kind, f"the input of stage {start}, of shape {shape}", x.shape, do)
+    expect(good, f"the input of stage {start}, of shape {shape}", x.shape, do)
     return range(start, stop)
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, refusal, require, unexpected
+from tangent_jax.core.checks import InputError, expect, unexpected
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.git_lfs import check_no_pointer
@@ -128,7 +128,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
     expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
     names = "ours" if pretrained.session is None else "world"
-    content = encode_model("save", model, trees.leaves(pretrained.w), names, pretrained.session)
+    content = encode_model(model, trees.leaves(pretrained.w), names, pretrained.session)
     write_whole(path, content) if url is None else urls.write(url, content)
 
 
@@ -327,7 +327,6 @@ class Description:
 
 
 def encode_model(
-    function: str,
     model: Model,
     flat: Mapping[str, Any],
     names: Literal["ours", "world"],
@@ -342,7 +341,7 @@ def encode_model(
     arrays = {path: np.asarray(leaf) for path, leaf in flat.items()}
     for path, leaf in arrays.items():
         got = f"{path} in {leaf.dtype}"
-        require(leaf.dtype.itemsize <= 4, function, "leaves that float32 holds", got, "Cast them to float32 first")
+        expect(leaf.dtype.itemsize <= 4, "leaves that float32 holds", got, "Cast them to float32 first")
     (base, wrappers), family = unwrap(model), family_of(model)
     name = None if family is None else family.name
     of_images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
@@ -350,10 +349,10 @@ def encode_model(
     try:
         text = json.dumps(description)
     except TypeError as error:
-        raise refusal(function, "a model whose settings JSON holds", f"{base.settings} ({error})") from error
+        raise unexpected("a model whose settings JSON holds", f"{base.settings} ({error})") from error
     if family is not None:
-        again = from_description(function, parse_json(text, "its settings"), "its settings")
-        require(again == model, function, f"a model that its settings make again, {again}", model)
+        again = from_description(parse_json(text, "its settings"), "its settings")
+        expect(again == model, f"a model that its settings make again, {again}", model)
     own = {}
     if session is not None:
         read_back = trees.nest({path: np.asarray(leaf, np.float32) for path, leaf in arrays.items()})
@@ -365,7 +364,7 @@ def read_ours(file: Tensors) -> Pretrained:
     """Reads a file of `save` or `export`."""
     where = f"the metadata of {file.path}"
     fields = parse_json(file.metadata[METADATA], where)
-    model = from_description("load", fields, where)
+    model = from_description(fields, where)
     flat = model.from_world(file.tensors) if fields["names"] == "world" else file.tensors
     return assemble(model, flat, file.path)
 
@@ -378,17 +377,17 @@ def with_session(pretrained: Pretrained, file: Tensors) -> Pretrained:
     return dataclasses.replace(pretrained, session=session)
 
 
-def from_description(function: str, fields: dict[str, Any], where: str) -> Model:
+def from_description(fields: dict[str, Any], where: str) -> Model:
     """The model of a Description's fields."""
     description: Description = convert(Description, fields, where)
     family = next((family for family in FAMILIES if family.name == description.family), None)
     known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"
-    require(family is not None, function, f"a family of {known} in {where}", description.family, do)
+    expect(family is not None, f"a family of {known} in {where}", description.family, do)
     assert family is not None
     config = convert(family.config, description.config, f"config of {where}")
-    require(description.preprocessing is not None, function, f"preprocessing in {where}", None)
+    expect(description.preprocessing is not None, f"preprocessing in {where}", None)
     model = family.model(config, description.preprocessing)
     for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
-        require(name in WRAPPERS, function, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
+        expect(name in WRAPPERS, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
         model = convert(WRAPPERS[name], {**own, "base": model}, f"{name} of {where}")
     return model

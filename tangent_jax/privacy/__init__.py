@@ -6,9 +6,9 @@ from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.noise import noisy_mean, secret_key
 from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form
-from tangent_jax.privacy.transformation import privatizer
 from tangent_jax.privacy.public import check_public, unwhiten, whiten
 from tangent_jax.privacy.statistics import Contribution, contributions, denoise, on_sphere, release_statistics
+from tangent_jax.privacy.transformation import privatizer
 from tangent_jax.train.optimizers import momentum
 
 __all__ = [

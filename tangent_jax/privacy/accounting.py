@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tangent_jax.core.checks import expect, finite_number, require, whole_number
+from tangent_jax.core.checks import expect, finite_number, whole_number
 
 EPSILONS = (1e-3, 100.0)
 """The range of budgets: rounding hides smaller ones, larger ones give no protection."""
@@ -96,7 +96,7 @@ def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: i
         (1 + math.exp(min(epsilon, 700))) * steps * DISTANCE,
         "Take more noise, a larger delta, or Gaussian noise",
     )
-    require(added <= RESERVED * delta, "beside_distance", "an epsilon that discrete noise can state", epsilon, do)
+    expect(added <= RESERVED * delta, "an epsilon that discrete noise can state", epsilon, do)
     return epsilon
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.clipping import ClippedSum
 
@@ -34,7 +34,7 @@ def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: floa
     Raises:     InputError for a noise multiplier that is not positive.
     """
     traced = isinstance(noise_multiplier, Array)
-    require(traced or noise_multiplier > 0, "noisy_mean", "noise_multiplier > 0", noise_multiplier)
+    expect(traced or noise_multiplier > 0, "noise_multiplier > 0", noise_multiplier)
     scale = noise_multiplier * clipped.sensitivity
 
     def noisy(i: int, leaf: Array) -> Array:

@@ -41,7 +41,7 @@ def clipped_sum_closed_form(
     (2,)
     """
     check_clip_norm(clip_norm)
-    predict.closed_form("clipped_sum_closed_form", "Call clipped_sum")
+    predict.closed_form("Call clipped_sum")
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")

@@ -25,7 +25,7 @@ import scipy.linalg
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, require
+from tangent_jax.core.checks import InputError, expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, layout
 from tangent_jax.models.predict import Predictor
@@ -61,7 +61,7 @@ def whiten(predict: Predictor, public: Features | None = None, private: Features
     if public is None:
         moments = moments_of_norms(predict)
     else:
-        check_images("whiten", public, private)
+        check_images(public, private)
         moments = moments_of_images(predict, public)
     if not moments:
         return predict
@@ -76,7 +76,7 @@ def whiten(predict: Predictor, public: Features | None = None, private: Features
 
 def moments_of_images(predict: Predictor, public: Features) -> Moments:
     """The moments of the inputs of all trained kernels, by public images."""
-    predict.closed_form("whiten")
+    predict.closed_form()
     # square loss without targets: only the inputs' factors are used
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
     tangent = dataclasses.replace(predict, method="taft")
@@ -116,22 +116,22 @@ def layouts(predict: Predictor) -> dict[str, Layout]:
     return found
 
 
-def check_public(function: str, public: Collection[str], private: Collection[str]) -> None:
+def check_public(public: Collection[str], private: Collection[str]) -> None:
     """Raises InputError if an image is public and private, by content identifiers.
 
     >>> tj.privacy.check_public("whiten", public={"aa", "bb"}, private={"cc"})
     """
     shared = {*public} & {*private}
     got = f"{len(shared)} of {len(public)} that are among the private ones"
-    require(not shared, function, "public images that are not private", got, "Take them out of one of the two")
+    expect(not shared, "public images that are not private", got, "Take them out of one of the two")
 
 
-def check_images(function: str, public: Features, private: Features | None) -> None:
+def check_images(public: Features, private: Features | None) -> None:
     """Raises InputError for no public image, one that is public and private, or private images that are not named."""
     if private is None:
         raise InputError("private must be the features of the training images, beside public; got none")
     expect(len(public), "a public image at least", "none")
-    check_public(function, *([identifier for identifier, _ in part.examples] for part in (public, private)))
+    check_public(*([identifier for identifier, _ in part.examples] for part in (public, private)))
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")

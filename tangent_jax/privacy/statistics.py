@@ -29,7 +29,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core.checks import expect, require, whole_number
+from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
@@ -85,7 +85,7 @@ class Contribution:
         whole_number("classes", self.classes, 1)
         whole_number("size", self.size, 1)
         good = len(self.shares) == 3 and all(0 <= share < np.inf for share in self.shares) and self.shares[1] > 0
-        require(good, "Contribution", "shares of G, B and the counts, 0 or more, that of B above 0", self.shares)
+        expect(good, "shares of G, B and the counts, 0 or more, that of B above 0", self.shares)
 
     @property
     def scales(self) -> np.ndarray:
@@ -117,7 +117,7 @@ class Contribution:
         mechanism = fitted.info.spent.mechanism
         of_owners = mechanism.unit == "owner" and rows.owners is not None
         units = mechanism.expected_size(len({*(rows.owners or ())}) if of_owners else len(rows))
-        names, (a, b, c), k = check_classes("release_statistics", classes), self.scales, self.size
+        names, (a, b, c), k = check_classes(classes), self.scales, self.size
         scale = float(mechanism.clip_norm) * units
         leaves = {name: scale * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()}
         sums = leaves["sums"] / b
@@ -169,7 +169,7 @@ def on_sphere(
         if norm is not None and "h" in map_.parts:
             roots[map_.parts.index("h")] = inverse_root(moment_of_norm(map_.w, norm))[0]
         return dataclasses.replace(map_, center=jnp.zeros(sum(map_.sizes)), root=jax.scipy.linalg.block_diag(*roots))
-    check_images("on_sphere", public, private)
+    check_images(public, private)
     rows = checked_rows(map_, public).astype(np.float64)
     center = rows.mean(0)
     root = inverse_root(np.cov(rows.T, bias=True).astype(np.float32)[None])[0]

@@ -25,7 +25,7 @@ from jax import Array
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import expect
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, Probed, layout
 from tangent_jax.rules.probe import widen
@@ -62,8 +62,8 @@ class Curvature:
     def __add__(self, other: "Curvature") -> "Curvature":
         """The factors of both sets of examples together."""
         alike = self.layouts == other.layouts and trees.leaves(self).keys() == trees.leaves(other).keys()
-        require(alike, "Curvature", "factors of one model and subset", "others")
-        require(self.anchor == other.anchor, "Curvature", "factors at one anchor", "two")
+        expect(alike, "factors of one model and subset", "others")
+        expect(self.anchor == other.anchor, "factors at one anchor", "two")
         return jax.tree.map(operator.add, self, other)  # NumPy arrays stay NumPy arrays, in f64 without x64
 
     @property
@@ -108,11 +108,11 @@ class Curvature:
         return jax.tree.unflatten(jax.tree.structure(dw), list(product.values()))
 
 
-def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
+def check_factors(dw: Tree, curvature: Curvature) -> None:
     """Raises InputError for factors of other leaves or shapes."""
     leaves = trees.leaves(dw)
     extra = sorted({*curvature.kernels, *curvature.blocks} - {*leaves})
-    require(not extra, function, "factors of the step's leaves", f"those of {extra[:1]}")
+    expect(not extra, "factors of the step's leaves", f"those of {extra[:1]}")
     for path, leaf in leaves.items():
         size = leaf.size
         if path in curvature.kernels:
@@ -120,7 +120,7 @@ def check_factors(function: str, dw: Tree, curvature: Curvature) -> None:
             size = a.shape[0] * a.shape[-1] * g.shape[-1]
         elif path in curvature.blocks:
             size = int(np.prod(curvature.blocks[path].shape[:2]))
-        require(size == leaf.size, function, f"factors of {path}, {leaf.size} numbers", size)
+        expect(size == leaf.size, f"factors of {path}, {leaf.size} numbers", size)
 
 
 def batch_curvature(probed: Probed, cotangents: Array, example_weights: Array, most: int) -> Curvature:
@@ -230,7 +230,7 @@ def invert_shifted(a: np.ndarray, shift: Any) -> Array:
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (a,))
     for matrix in a:
         root, failed = potrf(matrix.T, lower=0, clean=0, overwrite_a=1)  # the transpose, so that LAPACK works in place
-        require(failed == 0, "invert", "factors that are positive and finite", "others")
+        expect(failed == 0, "factors that are positive and finite", "others")
         potri(root, lower=0, overwrite_c=1)
         mirror(matrix)
     return jnp.asarray(a)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core.checks import require
+from tangent_jax.core.checks import expect
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.train.objective import Objective
@@ -99,7 +99,7 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
     0.917
     """
     (n, c), total = outputs.shape, float(objective.penalty) * len(outputs)
-    require(total > 0, "expand", "penalty > 0", float(objective.penalty), "Give the objective a penalty")
+    expect(total > 0, "penalty > 0", float(objective.penalty), "Give the objective a penalty")
     with jax.enable_x64(True):
         f, y = jnp.asarray(outputs, jnp.float64), jnp.asarray(targets)
         gradients = np.asarray(jax.grad(lambda f: jnp.sum(objective.losses(f, y)))(f))

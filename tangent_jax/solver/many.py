@@ -28,7 +28,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, finite_number, require, whole_number
+from tangent_jax.core.checks import expect, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear import cg
@@ -128,7 +128,7 @@ def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -
     for turn, row in enumerate(rows):
         v = as_example_weights(row, len(problem.batches), problem.dtype)
         count = turn + 1 if steps is None else len(steps)
-        require(turn < count, "solve_many", "a start for each row of example_weights", f"{count} starts")
+        expect(turn < count, "a start for each row of example_weights", f"{count} starts")
         yield Asked(turn, v, None if steps is None else steps[turn])
 
 
@@ -150,14 +150,14 @@ class Many:
         if self.curvature is None and problem.has_factors:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
         if self.curvature is not None:
-            check_factors("solve_many", self.base, self.curvature)
+            check_factors(self.base, self.curvature)
             self.inverse = placement.place(invert(self.curvature, problem.total_penalty, SHARE))
         self.formed = form_all(problem)
         if self.formed is not None:  # later passes read nothing else
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
         norm = float(trees.norm(self.gradient.total))
-        require(np.isfinite(norm), "solve_many", "a finite gradient", norm, "Look for inputs that are not finite")
+        expect(np.isfinite(norm), "a finite gradient", norm, "Look for inputs that are not finite")
         v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
         self.leading = leading(
             lambda q: (

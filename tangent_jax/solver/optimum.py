@@ -126,7 +126,7 @@ def solve(
     dw, curvature = start_of(predict, start.dw if isinstance(start, Fitted) else start), curvature_of(start)
     problem = make_problem(predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
-        check_factors("solve", dw, curvature)
+        check_factors(dw, curvature)
     with Run(on_step, progress, log) as run:
         if checkpoints is not None:
             name = run_identity(problem.batches, problem.identity_inputs(dw), curvature, certificate, passes)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, require
+from tangent_jax.core.checks import expect
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.operator import formed_rows
@@ -65,4 +65,4 @@ def check_room(predict: Predictor, count: int) -> None:
     classes, room = max(1, predict.model.classes), placement.machine_memory() // 2
     needed = 0 if predict.model.dual is not None else 8 * count * classes * predict.subset.size
     got, do = f"{count} x {classes} x {predict.subset.size} numbers", "Train fewer leaves, or use tj.solve"
-    require(needed <= room, "jacobian_rows", f"rows of J of at most {room >> 20} MiB in f64", got, do)
+    expect(needed <= room, f"rows of J of at most {room >> 20} MiB in f64", got, do)

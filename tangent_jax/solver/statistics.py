@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, finite_number, instance, of_shape, one_of, require
+from tangent_jax.core.checks import InputError, expect, finite_number, instance, of_shape, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
@@ -124,7 +124,7 @@ class Statistics:
         instance("other", other, Statistics)
         do = "Make both by one feature_map"
         same = (self.source, self.sizes, self.gram.shape) == (other.source, other.sizes, other.gram.shape)
-        require(same, "Statistics", "statistics of one feature map", "those of two", do)
+        expect(same, "statistics of one feature map", "those of two", do)
         classes = tuple(sorted({*self.classes, *other.classes}))
         a, b = self.of_classes(classes), other.of_classes(classes)
         return dataclasses.replace(a, gram=a.gram + b.gram, sums=a.sums + b.sums, counts=a.counts + b.counts)
@@ -134,7 +134,7 @@ class Statistics:
 
     def of_classes(self, classes: Sequence[str]) -> "Statistics":
         """The same statistics over these classes, in this order; new classes have no example."""
-        names = check_classes("Statistics.of_classes", classes)
+        names = check_classes(classes)
         lost = sorted({*self.classes} - {*names})
         expect(not lost, "names that hold every class here", f"none for {lost[:1]}")
         at = [names.index(name) for name in self.classes]
@@ -299,7 +299,7 @@ def checked_rows(
 
 def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
     """The statistics of examples with known feature rows "n k"; classes without examples are left out."""
-    names = check_classes("make_statistics", classes)
+    names = check_classes(classes)
     targets = as_labels(targets, len(names))
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
     gram, sums, counts = moments(rows, targets, len(names))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.composition.kinds import kind_of
-from tangent_jax.core.checks import InputError, about, require
+from tangent_jax.core.checks import InputError, about, expect
 from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, write_whole_folder
 from tangent_jax.io.journal import Journal
 from tangent_jax.remote.snapshots import Remote
@@ -40,7 +40,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
         theirs = remote_lines(remote)
         do = f"Pull it first: tangent-jax store pull {url}"
         expected, got = f"{url} with a beginning of this store's journal", "a copy that moved on, or has parted from it"
-        require(lines[: len(theirs)] == theirs, "store push", expected, got, do)
+        expect(lines[: len(theirs)] == theirs, expected, got, do)
         files = {str(path.relative_to(store.root)): whole for path, whole in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS}
         new = len({*files.values()} - {*remote.places})
@@ -64,7 +64,7 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     root = expand_path(root).absolute()
     remote = Remote(url)
     expected, do = f"a store at {url}", "Copy one there: tangent-jax store push URL"
-    require({*MARKS} <= {*remote.files}, "store pull", expected, "none", do)
+    expect({*MARKS} <= {*remote.files}, expected, "none", do)
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
     wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
@@ -77,7 +77,7 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
         go_on(Disk(root), remote, objects)
     else:
         empty = not root.exists() or (root.is_dir() and not any(root.iterdir()))
-        require(empty, "store pull", f"a store, or an empty folder, in {root}", "other files", "Choose another folder")
+        expect(empty, f"a store, or an empty folder, in {root}", "other files", "Choose another folder")
         partial = root.with_name(f".{root.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed pull
         with write_whole_folder(root, partial):
@@ -99,7 +99,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
             f"a store with a beginning of the journal of {remote.url}",
             f"{store.root}, which has other lines",
         )
-        require(theirs[: len(lines)] == lines, "store pull", expected, got, "Push it first, or pull to another folder")
+        expect(theirs[: len(lines)] == lines, expected, got, "Push it first, or pull to another folder")
         for name, whole in remote.files.items():
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():
@@ -109,7 +109,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
         for entry in reader.entries[len(lines) :]:
             store.journal.append(entry)
         same = journal_of(store.root) == theirs
-        require(same, "store pull", f"the lines of {remote.url} in {store.root}", "others", "Pull to another folder")
+        expect(same, f"the lines of {remote.url} in {store.root}", "others", "Pull to another folder")
         store.load()
         store.sweep()
 
@@ -138,11 +138,11 @@ def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
     """The bytes of a file at a URL, or of its local copy, checked against the index's SHA-256."""
     whole = remote.files.get(name, "")
-    require(whole, "", f"{name} at {remote.url}", "none: it holds no store")
+    expect(whole, f"{name} at {remote.url}", "none: it holds no store")
     copy = None if objects is None else objects / whole
     here = copy is not None and copy.is_file()
     content = copy.read_bytes() if copy and here else remote.read(remote.object_url(whole))
-    require(fingerprint(content) == whole, "", f"an unaltered {remote.object_url(whole)}", "another")
+    expect(fingerprint(content) == whole, f"an unaltered {remote.object_url(whole)}", "another")
     return content
 
 
@@ -151,7 +151,7 @@ def check_same(remote: Remote, identity: str, objects: Path | None = None) -> No
     if not remote.files:
         return
     same = identity.encode() in content_of(remote, "store.json", objects)
-    require(same, "", f"a copy of this store at {remote.url}", "another store", "Choose another URL")
+    expect(same, f"a copy of this store at {remote.url}", "another store", "Choose another URL")
 
 
 def check_whole(store: Disk) -> None:

@@ -32,7 +32,7 @@ import numpy as np
 
 from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, require, visible
+from tangent_jax.core.checks import expect, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.io.journal import Journal
@@ -68,7 +68,7 @@ class Disk:
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
         self.root, self.trust = expand_path(root).absolute(), trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
-        require(nearest.is_dir(), "Store", f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
+        expect(nearest.is_dir(), f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
         self.marker = self.root / "store.json"
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
@@ -81,7 +81,7 @@ class Disk:
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
         expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
-        require(not other, "Store", expected, f"{[p.name for p in other][:3]}", do)
+        expect(not other, expected, f"{[p.name for p in other][:3]}", do)
         with hold_lock(self.root / "lock"):
             if not self.marker.exists():
                 self.journal.settle()
@@ -111,7 +111,7 @@ class Disk:
         The CRC-32, at a few GB/s, detects accidents; `verify` computes the SHA-256, about ten times slower.
         """
         whole = path.is_file() and is_whole(path, entry)
-        require(whole, "Store", f"an unaltered {path}", "one that is missing or altered", "Run verify")
+        expect(whole, f"an unaltered {path}", "one that is missing or altered", "Run verify")
         return read_component(path, check=False)[0]
 
     def write(
@@ -135,7 +135,7 @@ class Disk:
         """
         entry = self.state.components.get(name, {}).get("factors")
         do = "Add it with its factors, or merge by mean"
-        require(entry, "Store.factors", f"factors of {name}", "none", do)
+        expect(entry, f"factors of {name}", "none", do)
         assert entry is not None
         path = self.file("factors", entry)
         return from_tree(self.read_checked(path, entry), read_metadata(path), path)
@@ -230,7 +230,7 @@ class Disk:
         if self.marker.exists():
             marker = parse_json(self.marker.read_bytes(), self.marker)
             do = "Update tangent_jax; nothing was changed"
-            require(marker.get("format") == FORMAT, "Store", f"a store of format {FORMAT}", marker.get("format"), do)
+            expect(marker.get("format") == FORMAT, f"a store of format {FORMAT}", marker.get("format"), do)
             self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, refusal, unexpected
+from tangent_jax.core.checks import expect, unexpected
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.io.tensors import encode, read_header, read_tensors
@@ -77,4 +77,4 @@ def read_metadata(path: Path) -> dict[str, str]:
     try:
         return read_header(path)[1]
     except OSError as error:
-        raise refusal("read_component", "a component", f"{path} ({error.strerror or error})") from error
+        raise unexpected("a component", f"{path} ({error.strerror or error})") from error

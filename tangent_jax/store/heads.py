@@ -77,7 +77,7 @@ def join(
         classes = union(origin.classes for origin in origins.values())
         recipe = first.recipe
         assert recipe is not None
-        predict = recipe.predictor(classes, anchor_of("join", first, weights))
+        predict = recipe.predictor(classes, anchor_of(first, weights))
     expect(classes is not None, "classes, the names of the outputs of predict", "none")
     assert classes is not None
     check_equal("anchor", first.anchor, fingerprints(predict.w)[0])

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, expect, one_of, require, visible
+from tangent_jax.core.checks import InputError, expect, one_of, visible
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.registry import open_dataset
@@ -81,10 +81,10 @@ class RemovalPlan:
 
     def check_possible(self, how: str) -> None:
         """Raises InputError naming a component that cannot be treated this way, and the reason."""
-        one_of("how", how, WAYS, by="remove")
+        one_of("how", how, WAYS)
         for name, holding in self.components.items():
             reason, do = holding.impossible.get(how), "Drop it; train anew"
-            require(reason is None, "remove", f"components that allow {how}", f"{name}: {reason}", do)
+            expect(reason is None, f"components that allow {how}", f"{name}: {reason}", do)
 
 
 def plan_removal(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.composition.origin import OPTIONAL
-from tangent_jax.core.checks import expect, require, visible
+from tangent_jax.core.checks import expect, visible
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.owners import Owner
 from tangent_jax.data import Preprocessing
@@ -109,17 +109,17 @@ class Provenance:
             good = value is None or (math.isfinite(value) and value >= 0)
             expect(good, f"{field} finite and >= 0", value)
 
-    def own(self, function: str, what: str, do: str = "") -> None:
+    def own(self, what: str, do: str = "") -> None:
         """Raises InputError if another machine or user wrote this provenance: its paths are then not opened."""
         do = f"{do or 'Name it yourself'}, or open the store with trust if you know who made it"
         got = f"{what}, which a file names that was not written on this machine"
-        require(self.is_own, function, "what this machine's user named", got, do)
+        expect(self.is_own, "what this machine's user named", got, do)
 
-    def dataset(self, function: str) -> str:
+    def dataset(self) -> str:
         """The data set of its recipe; InputError unless this user wrote it or the data set is embedded."""
         assert self.recipe is not None
         if self.recipe.dataset != "digits":
-            self.own(function, self.recipe.dataset, "Drop the component")
+            self.own(self.recipe.dataset, "Drop the component")
         return self.recipe.dataset
 
     def trained_on(
@@ -168,7 +168,7 @@ class Provenance:
         if self.privacy is None or self.privacy.mechanism.unit == "example":
             return self.identifiers
         unknown = [name for _, name in self.examples if name not in self.owners]
-        require(not unknown, "Provenance", "the owner of every example of an owners' account", f"none of {unknown[:1]}")
+        expect(not unknown, "the owner of every example of an owners' account", f"none of {unknown[:1]}")
         return {self.owners[name] for _, name in self.examples}
 
     @property
@@ -239,7 +239,7 @@ def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:
     return inputs.settings if isinstance(inputs, Preprocessing) else dataclasses.asdict(inputs)
 
 
-def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrained:
+def anchor_of(origin: Provenance, weights: str | None) -> Pretrained:
     """The pre-trained model of a component: from the file `weights`, or from its recipe if it was made here.
 
     Raises: InputError if another machine's component names a file or a hub.
@@ -247,7 +247,7 @@ def anchor_of(function: str, origin: Provenance, weights: str | None) -> Pretrai
     recipe = origin.recipe
     assert recipe is not None
     if recipe.head not in HEADS:
-        origin.own(function, f"the head {recipe.head}", "Train it again")
+        origin.own(f"the head {recipe.head}", "Train it again")
     if weights is None and not is_made(recipe.weights):
-        origin.own(function, recipe.weights, "Pass weights=")
+        origin.own(recipe.weights, "Pass weights=")
     return load(weights or recipe.weights, recipe.architecture, recipe.ignore_config)

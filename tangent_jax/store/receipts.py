@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tangent_jax.core.checks import InputError, require
+from tangent_jax.core.checks import InputError, expect
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
 
@@ -134,7 +134,7 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
 def check_spelling(name: str) -> None:
     """Raises InputError for an invalid component name; e-mail addresses are valid."""
     expected = "a name of letters, digits, '.', '-', '_', '@', '+', single spaces"
-    require(is_name(name), "Store.add", expected, repr(name))
+    expect(is_name(name), expected, repr(name))
 
 
 def is_name(name: object) -> bool:

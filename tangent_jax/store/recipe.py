@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import expect, finite_number, one_of, require
+from tangent_jax.core.checks import expect, finite_number, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize
 from tangent_jax.io.log import current_log
@@ -148,7 +148,7 @@ class Recipe:
                 already.
         """
         fits = self.head == "drawn" or not isinstance(classes, int)
-        require(fits, "Recipe", f"classes by name for the head {self.head}", classes, "Pass the names")
+        expect(fits, f"classes by name for the head {self.head}", classes, "Pass the names")
         pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.with_image_size(self.image_size)
@@ -167,7 +167,7 @@ class Recipe:
             assert not isinstance(classes, int)
             pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
-            require(kind not in MADE, "Recipe", "no reset with adapters or LoRA, whose leaves are new", kind)
+            expect(kind not in MADE, "no reset with adapters or LoRA, whose leaves are new", kind)
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
         if self.head in HEADS and self.head_scale != 1:
             pretrained = pretrained.with_scaled_head(self.head_scale)

@@ -162,7 +162,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
-        store.check_forgotten("remove", new.provenance)
+        store.check_forgotten(new.provenance)
 
 
 def commit(

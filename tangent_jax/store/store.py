@@ -17,7 +17,7 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, one_of, require
+from tangent_jax.core.checks import InputError, expect, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io import machine
@@ -79,13 +79,13 @@ class Store(Disk, Components):
         path, entry = self.path(name), self.state.components[name]
         text = read_metadata(path).get("provenance", "")
         whole = fingerprint(text.encode()) == entry["origin"]
-        require(whole, "Store", f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
+        expect(whole, f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
         origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
         return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
 
     def path(self, name: str) -> Path:
         """The file of a component."""
-        require(name in self.state.components, "Store", "the name of a component", f"{name} in {self.root}")
+        expect(name in self.state.components, "the name of a component", f"{name} in {self.root}")
         return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> PrivacyCost | None:
@@ -129,7 +129,7 @@ class Store(Disk, Components):
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
                 kind.check_beside(dw, provenance, other, self.provenance(first))
-            self.check_forgotten("Store.add", provenance)
+            self.check_forgotten(provenance)
             new = self.write("components", dw, provenance)
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
@@ -201,10 +201,10 @@ class Store(Disk, Components):
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
-        check_public("Store.add", {i for i, _ in provenance.public}, private | provenance.identifiers)
-        check_public("Store.add", hidden(i for i, _ in provenance.public), released)
-        check_public("Store.add", public, provenance.identifiers)
-        check_public("Store.add", self.state.public, hidden(provenance.identifiers))
+        check_public({i for i, _ in provenance.public}, private | provenance.identifiers)
+        check_public(hidden(i for i, _ in provenance.public), released)
+        check_public(public, provenance.identifiers)
+        check_public(self.state.public, hidden(provenance.identifiers))
 
     @property
     def summands(self) -> Mapping[str, Tree]:
@@ -222,11 +222,11 @@ class Store(Disk, Components):
         origins = self.origins.values()
         return kind_of(origins).have_own_heads(origins)
 
-    def check_forgotten(self, function: str, provenance: Provenance) -> None:
+    def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
         got = f"{len(back)} that were, such as {back[:1]}"
-        require(not back, function, "examples that were not removed from this store", got, "Train without them")
+        expect(not back, "examples that were not removed from this store", got, "Train without them")
 
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3

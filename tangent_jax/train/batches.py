@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, as_array, expect, require, whole_number
+from tangent_jax.core.checks import InputError, as_array, expect, whole_number
 from tangent_jax.core.owners import Owner
 from tangent_jax.core.rows import Rows
 from tangent_jax.train.targets import as_targets
@@ -153,7 +153,7 @@ class Batches:
     def resident(self) -> tuple[Array, Array]:
         """Returns all (inputs, targets), "n ...", on the device; InputError for more than `resident_bytes`."""
         expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
-        require(self.is_resident, "Batches", expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
+        expect(self.is_resident, expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
         return self.device.copy(self.inputs, self.targets)
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
@@ -205,12 +205,12 @@ def as_inputs(inputs: Any) -> Any:
 
 def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     """The owner of each of `count` examples, in one spelling; InputError if one has none."""
-    names = as_array("owners", owners, by="Batches")
+    names = as_array("owners", owners)
     if names.dtype.kind in "UT":
         names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
     good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())
     got = f"{names.dtype} of {names.shape}" if names.shape != (count,) else "one without a name"
-    require(good, "Batches", f"the owner of each of {count} examples, a name or a number", got)
+    expect(good, f"the owner of each of {count} examples, a name or a number", got)
     return names
 
 

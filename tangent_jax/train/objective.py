@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, finite_number, instance, require
+from tangent_jax.core.checks import expect, finite_number, instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
@@ -47,7 +47,7 @@ class Keyed:
             object.__setattr__(self, "function", trees.as_pytree(self.function))
 
     def __call__(self, *arguments: Any) -> Array:
-        require(len(arguments) == 3, "Keyed", "a key as the last argument", "none", "Only `fit` draws; measure without")
+        expect(len(arguments) == 3, "a key as the last argument", "none", "Only `fit` draws; measure without")
         return self.function(*arguments)
 
 
@@ -89,7 +89,7 @@ class Objective:
     def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
         """The loss of each example, "b", each evaluated alone."""
         if self.draws:
-            require(key is not None, "objective", "a loss that does not draw, but in `fit`", "a Keyed loss")
+            expect(key is not None, "a loss that does not draw, but in `fit`", "a Keyed loss")
             assert key is not None
             return alone(self.loss, outputs, targets, jax.random.split(key, len(targets)))
         return alone(self.loss, outputs, targets)
@@ -108,7 +108,7 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
     def of_one(output: Array, target: Array, *key: Array) -> Array:
         value = jnp.asarray(function(output[None], target[None], *key))
         do = "Do not reduce it, and give one number for each example"
-        require(value.shape == (1,), "objective", "a loss or metric of shape (1,) for one example", value.shape, do)
+        expect(value.shape == (1,), "a loss or metric of shape (1,) for one example", value.shape, do)
         return value[0]
 
     return jax.vmap(of_one)(outputs, targets, *keys)
@@ -155,7 +155,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 
 def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError unless outputs, targets and loss fit each other."""
-    placement.check_alike("", partial(sample_of_data, batches))
+    placement.check_alike(partial(sample_of_data, batches))
     shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(batches.targets[batches.rows], shape, objective)
     return shape

@@ -149,9 +149,7 @@ def test_a_model_that_hugging_face_has_not_is_one_line(tmp_path):
         with pytest.raises(InputError, match=f"expected a Vision .*; got a Vision Transformer with {got}"):
             adapted(tmp_path, **variant)
     plain = Pretrained(*small(), "here")
-    with pytest.raises(
-        InputError, match=r"the model must be a LoRA; got VisionTransformer\. Make it by with_lora"
-    ):
+    with pytest.raises(InputError, match=r"the model must be a LoRA; got VisionTransformer\. Make it by with_lora"):
         write_peft(tmp_path, tangent(plain), {})
     lora = plain.with_lora(2, 1, KEY)
     with pytest.raises(InputError, match="got the tangent alone, which no merged network gives"):

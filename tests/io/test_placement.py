@@ -22,7 +22,7 @@ def test_features_are_copied_to_the_device_once():
 
 
 def test_one_process_writes_and_agrees_with_itself():
-    placement.check_alike("one", lambda: pytest.fail("nobody to compare with"))
+    placement.check_alike(lambda: pytest.fail("nobody to compare with"))
     assert hosts.is_writer()
     value = np.array([1, 2], np.uint32)
     assert placement.agree(value) is value

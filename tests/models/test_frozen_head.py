@@ -172,15 +172,15 @@ def test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line():
     with pytest.raises(InputError, match="data set's 1 classes alone; got those of 'a dog', 'an owl' too in the"):
         head().of_classes(["a cat"])
     plain = Pretrained(*small(), "here")
-    with pytest.raises(InputError, match=r"with_frozen_head: expected embeddings of width 7, .*; got width 5\. Take"):
+    with pytest.raises(InputError, match=r"expected embeddings of width 7, .*; got width 5\. Take"):
         plain.with_frozen_head(head(5))
     for made in (plain.with_frozen_head(head()), plain.with_lora(2, 1, KEY)):
-        with pytest.raises(InputError, match="with_frozen_head: expected a model as it was loaded; got"):
+        with pytest.raises(InputError, match="expected a model as it was loaded; got"):
             made.with_frozen_head(head())
     made = plain.with_frozen_head(head())
-    with pytest.raises(InputError, match="with_head: expected a model without a frozen head; got one that has it"):
+    with pytest.raises(InputError, match="expected a model without a frozen head; got one that has it"):
         made.with_head(4, KEY)
-    with pytest.raises(InputError, match=r"with_image_size: expected .*Do it before with_lora and with_frozen_head"):
+    with pytest.raises(InputError, match=r"expected .*Do it before with_lora and with_frozen_head"):
         made.with_image_size(12)
 
 

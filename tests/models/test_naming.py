@@ -566,7 +566,7 @@ def test_torchvision_s_names_give_our_tree_where_the_heads_are_said(tmp_path):
     save_file(renamed(fused(timm(config, w)), pairs), tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r"heads of .* must be known: .*\(128, 2, 24, 4\).* architecture=NAME"):
         load(tmp_path)
-    from tangent_jax.models.vit import weights
+    from tangent_jax.pretrained.vit import weights
 
     weights.TORCHVISION_HEADS[(128, 2, 24, 4)] = 2
     try:

@@ -186,7 +186,7 @@ def test_after_any_two_changes_the_weights_are_the_model_s_or_the_second_is_refu
 )
 def test_weights_that_are_not_the_model_s_are_one_clear_line(change, match):
     model, w = small()
-    with pytest.raises(InputError, match=f"Pretrained: expected {match}"):
+    with pytest.raises(InputError, match=f"expected {match}"):
         Pretrained(model, change(w), "here")
 
 

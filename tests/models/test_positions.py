@@ -82,7 +82,9 @@ def test_a_file_of_version_0_4_says_no_filter_and_is_resampled_as_before():
     model, _ = small()
     assert "position_filter" not in model.settings
     assert model.config.position_filter == "bicubic"
-    with pytest.raises(InputError, match=r"position_filter must be one of bicubic, bilinear, bicubic_plain, .*; got cubic"):
+    with pytest.raises(
+        InputError, match=r"position_filter must be one of bicubic, bilinear, bicubic_plain, .*; got cubic"
+    ):
         ViTConfig(12, 1, 3, 20, position_filter="cubic")
 
 

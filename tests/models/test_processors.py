@@ -228,7 +228,8 @@ def test_a_model_whose_program_refuses_another_size_stays_at_that_of_its_positio
 
 
 def test_images_of_as_many_patches_need_no_line(tmp_path, capsys):
-    found = processed(tmp_path, "siglip", size={"height": 14, "width": 13}, resample=3)
+    with pytest.warns(UserWarning, match=r"of \(14, 13\) pixels, \(12, 12\) are read: whole patches of 4 pixels"):
+        found = processed(tmp_path, "siglip", size={"height": 14, "width": 13}, resample=3)
     assert found.model.image_size == (14, 13)
     assert found.model.config.grid == (3, 3)
     assert "loaded for" not in capsys.readouterr().err

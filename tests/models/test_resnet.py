@@ -210,7 +210,7 @@ def test_architectures_are_told_apart(tmp_path):
     save_file({name: np.asarray(value) for name, value in tensors.items()}, path)
     with pytest.raises(InputError, match=r"expected an architecture of timm's ResNets in .*; got L/16"):
         load(path, "L/16")
-    with pytest.raises(InputError, match="load: expected resnet50, a ResNet; got a Vision Transformer in builtin"):
+    with pytest.raises(InputError, match="expected resnet50, a ResNet; got a Vision Transformer in builtin"):
         load("builtin", "resnet50")
     with pytest.raises(InputError, match=r"the tensors of resnet50 in .*; got others"):
         load(path, "resnet50")

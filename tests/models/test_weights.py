@@ -256,7 +256,7 @@ def test_a_callers_name_does_not_switch_config_json_off_and_is_no_other_network_
         load(said(tmp_path, mlp_layer="GluMlp") / "m.safetensors", "Ti/16")
     save(tmp_path / "ours.safetensors", load("random:Ti/32"))
     for source in (tmp_path / "ours.safetensors", "random:Ti/32", "builtin"):
-        with pytest.raises(InputError, match="load: expected an architecture of Ti/8"):
+        with pytest.raises(InputError, match="expected an architecture of Ti/8"):
             load(source, "vit_tiny_patch16_224")
     (tmp_path / "config.json").unlink()
     after = {n.replace("norm.", "fc_norm.") if n.startswith("norm.") else n: v for n, v in timm(*model()).items()}

@@ -325,7 +325,10 @@ def test_a_ledger_is_held_by_one_run(tmp_path):
         assert again.spent.steps_paid == 3
     (tmp_path / "ledger.json").write_text("{}")
     for _ in range(2):  # and a refused ledger is not held
-        with pytest.raises(InputError, match="must be unaltered; it was edited"), open_ledger(tmp_path, "mine", NOTHING):
+        with (
+            pytest.raises(InputError, match="must be unaltered; it was edited"),
+            open_ledger(tmp_path, "mine", NOTHING),
+        ):
             pass
 
 

@@ -12,8 +12,8 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
 from tangent_jax.privacy.mechanism import Mechanism, make_mechanism
 from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form
-from tangent_jax.privacy.transformation import privatizer
 from tangent_jax.privacy.train import fit_private
+from tangent_jax.privacy.transformation import privatizer
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import CrossEntropy
 

@@ -243,7 +243,7 @@ def test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed(tm
     assert fit(linear, batches(), Objective(Keyed(masked)), **options).history[-1]["loss"] > 0
     with pytest.raises(InputError, match="a key as the last argument"):
         outputs(Keyed(dropped), START, X)
-    with pytest.raises(InputError, match="data must be a Batches; got list. The predictor or the loss draws"):
+    with pytest.raises(InputError, match=r"data must be a Batches; got list\. The predictor or the loss draws"):
         fit(Keyed(dropped), [(X[:4], Y[:4])], **options)
 
 

@@ -351,7 +351,10 @@ def jitted():
             lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=1.5),
             "epochs must be a whole number >= 1; got 1.5",
         ),
-        (lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True), "epochs must be a whole number >= 1; got True"),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), start=START, epochs=True),
+            "epochs must be a whole number >= 1; got True",
+        ),
         (lambda: fit(predict, 7, start=START), "Features, Batches, or an iterable of batches"),
         (lambda: fit(predict, Batches(X * np.inf, Y, KEY), start=START, epochs=2), "a finite loss; got nan in epoch 1"),
         (lambda: fit_many(predict, [Batches(X * np.inf, Y, KEY)], start=START, epochs=2), "a finite loss"),
@@ -371,7 +374,10 @@ def jitted():
             lambda: fit(predict, Batches(X, Y, KEY), make_objective(lambda z, y: z), start=START),
             r"a loss or metric of shape \(1,\) for one example; got \(1, 3\)",
         ),
-        (lambda: fit(predict, Batches(X, Y, KEY), "mse", start=START), "objective must be an Objective; got str. Pass tj.make_objective"),
+        (
+            lambda: fit(predict, Batches(X, Y, KEY), "mse", start=START),
+            "objective must be an Objective; got str. Pass tj.make_objective",
+        ),
         (
             lambda: fit(predict, Batches(X, X[:, 0], KEY), make_objective("mse"), start=START),
             r"of the outputs' shape \(n, 3\); got shape \(300,\). Pass targets\[:, None\]",

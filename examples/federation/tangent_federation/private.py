@@ -51,7 +51,7 @@ def check_not_public(public: str, features: tj.Features) -> None:
     """Raises InputError where an image of a contributor is public, too: noise would not hide it."""
     if public:
         known = {i for part in tj.open_dataset(public).splits.values() for i in part.identifiers()}
-        check_public("federation", known, {i for i, _ in features.examples})
+        check_public(known, {i for i, _ in features.examples})
 
 
 # Local: a contributor adds noise

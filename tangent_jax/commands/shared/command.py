@@ -211,7 +211,7 @@ def join(processes: bool) -> None:
         check_device(lambda: job.start(*place))
     own = {"process_id", "out", "store", "cache_dir"}
     given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
-    placement.check_alike("flags", lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
+    placement.check_alike(lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
     placement.use_devices(F.devices)
     if not processes and jax.process_count() > 1:
         raise InputError(

@@ -161,7 +161,7 @@ def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tup
 def public_images(private: Examples) -> Examples:
     """The images of --public; none may be private."""
     public = open_dataset(F.public).train
-    tj.privacy.check_public("flags", public.identifiers(), private.identifiers())
+    tj.privacy.check_public(public.identifiers(), private.identifiers())
     return public
 
 

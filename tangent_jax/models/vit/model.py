@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import require, whole_number
+from tangent_jax.core.checks import expect, whole_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.models.vit import leaves, names
@@ -101,9 +101,9 @@ class VisionTransformer:
         flat = names.translate(tensors, TIMM, "these tensors")
         flat = names.with_gates(flat, "these tensors") if self.config.gated else flat
         for path, value in flat.items():
-            require(path in shapes, "from_world", "leaves of this Vision Transformer", f"the leaf {path}")
+            expect(path in shapes, "leaves of this Vision Transformer", f"the leaf {path}")
             fits = value.size == math.prod(shapes[path])
-            require(fits, "from_world", f"{path} of shape {shapes[path]}", f"shape {value.shape}")
+            expect(fits, f"{path} of shape {shapes[path]}", f"shape {value.shape}")
         return {path: value.reshape(shapes[path]) for path, value in flat.items()}
 
     # Methods of Vision Transformers only
@@ -115,16 +115,16 @@ class VisionTransformer:
     def with_class_token(self, blocks: int) -> "VisionTransformer":
         """CLS=T: a new class token replaces the old one at the input of the last `blocks` blocks."""
         depth, at = self.config.depth, self.config.class_token_at
-        blocks, got = whole_number("blocks", blocks, 1, depth, by="with_class_token"), f"one replaced at block {at}"
-        require(at is None, "with_class_token", "a model with its first class token", got, BEFORE)
+        blocks, got = whole_number("blocks", blocks, 1, depth), f"one replaced at block {at}"
+        expect(at is None, "a model with its first class token", got, BEFORE)
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
         """Adds adapters of a width to the last `blocks` blocks."""
         depth, old = self.config.depth, self.config.adapter_width
-        width = whole_number("width", width, 1, self.config.width, by="with_adapters")
-        blocks = whole_number("blocks", blocks, 1, depth, by="with_adapters")
-        require(not old, "with_adapters", "a model without adapters", f"one with adapters of width {old}", BEFORE)
+        width = whole_number("width", width, 1, self.config.width)
+        blocks = whole_number("blocks", blocks, 1, depth)
+        expect(not old, "a model without adapters", f"one with adapters of width {old}", BEFORE)
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
