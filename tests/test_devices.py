@@ -161,11 +161,11 @@ def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
 
 
 REFUSED = {
-    "--devices=9": "finetune: --devices must be in 1..1, the devices of this machine; got 9",
-    "--coordinator=127.0.0.1:1": "finetune: coordinator, processes and process_id must be given together; got 1 of them",
-    "--coordinator=12700 --processes=2 --process_id=0": "finetune: coordinator must be HOST:PORT; got 12700",
-    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "finetune: process_id must be a whole number in 0..1; got 2",
-    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "finetune: the port of 127.0.0.1:{taken} must be free",
+    "--devices=9": "--devices must be in 1..1, the devices of this machine; got 9",
+    "--coordinator=127.0.0.1:1": "coordinator, processes and process_id must be given together; got 1 of them",
+    "--coordinator=12700 --processes=2 --process_id=0": "coordinator must be HOST:PORT; got 12700",
+    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "process_id must be a whole number in 0..1; got 2",
+    "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "the port of 127.0.0.1:{taken} must be free",
 }
 
 
@@ -174,7 +174,7 @@ def test_a_job_that_cannot_be_is_refused_in_one_line(given):
     with socket.create_server(("", 0)) as server:
         flags = given.format(taken=server.getsockname()[1]).split()
         _, stderr = output_of("tangent_jax.commands.finetune", *flags, code=1)
-    assert stderr.startswith(REFUSED[given].format(taken=server.getsockname()[1]))
+    assert stderr.startswith("finetune: " + REFUSED[given].format(taken=server.getsockname()[1]))
     assert stderr.count("\n") == 1
 
 

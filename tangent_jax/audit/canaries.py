@@ -79,7 +79,14 @@ class Audit(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """The account of an audited run, and what its attacker saw."""
+    """The account of an audited run, and what its attacker saw: `info` of what `fit_audited` returns.
+
+    >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
+    >>> mechanism = tj.make_mechanism(8.0, 1e-2, steps=3)
+    >>> fitted = tj.audit.fit_audited(demo.predict, demo.train, canaries, mechanism=mechanism, folder=demo.folder())
+    >>> fitted.info.spent.steps_paid
+    3
+    """
 
     spent: Spent
     audit: Audit

@@ -45,6 +45,12 @@ def statistics(components: Given) -> Statistics:
     """The sum of components of statistics over all their classes, from which heads are solved.
 
     Raises: InputError for tangent weights, no component, and a component that no images give, by name.
+
+    >>> recipe = tj.Recipe(features=tj.models.FeatureSettings(("h",)))
+    >>> origin = tj.store.make_provenance(demo.map, recipe, ["a", "b", "c"])
+    >>> total = tj.statistics([tj.Component(demo.statistics.tree, origin)] * 2)
+    >>> int(total.counts.sum()) == 2 * len(demo.train)
+    True
     """
     named = as_components(components)
     return statistics_of(named.trees, checked_origins(named))

@@ -37,6 +37,10 @@ class Jacobian:
     """J of `predict` at `dw` and inputs `x`, "b ..."; `outputs`: predict(dw, x), "b c"; made by `tj.jacobian`.
 
     A pytree, which `jax.jit` takes and returns. Its products share one evaluation of the predictor.
+
+    >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
+    >>> J.outputs.shape, J.norms().shape
+    ((12, 3), (12, 3))
     """
 
     predict: Callable[[Tree, Any], Array]

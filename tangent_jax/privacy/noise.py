@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.clipping import ClippedSum
 
@@ -32,9 +32,16 @@ def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: floa
                 key: secret, and used once: `noise_key`.
     Guarantees: the noise of every coordinate is N(0, (sigma C / B)^2), for any micro-batches.
     Raises:     InputError for a noise multiplier that is not positive.
+
+    >>> x, y = demo.train.inputs, demo.train.targets
+    >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 1.0}
+    >>> clipped = tj.privacy.clipped_gradients(demo.predict, demo.dw, x, y, **settings)
+    >>> gradient = tj.privacy.noisy_mean(clipped, 2.0, len(y), tj.privacy.secret_key())
+    >>> jax.tree.map(jnp.shape, gradient) == jax.tree.map(jnp.shape, demo.dw)
+    True
     """
-    traced = isinstance(noise_multiplier, Array)
-    expect(traced or noise_multiplier > 0, "noise_multiplier > 0", noise_multiplier)
+    if not isinstance(noise_multiplier, Array) and not noise_multiplier > 0:
+        raise InputError(f"noise_multiplier must be > 0; got {noise_multiplier}")
     scale = noise_multiplier * clipped.sensitivity
 
     def noisy(i: int, leaf: Array) -> Array:
