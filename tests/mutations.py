@@ -41,35 +41,35 @@ class Mutation(NamedTuple):
 MUTATIONS = [
     # A step is paid before it is taken, and the payment is on the disk.
     Mutation(
-        "tangent_jax/train/run.py",
-        "Run.begin",
-        "self.ledger.pay(self.ledger.spent.steps_paid + 1)",
+        "tangent_jax/privacy/train.py",
+        "fit_private",
+        "account.pay(step + 1)",
         "pass",
         "tests/privacy/test_train.py::test_every_step_is_paid_before_it_is_taken_and_what_is_lost_stays_paid",
     ),
     Mutation(
-        "tangent_jax/privacy/ledger.py",
-        "Ledger.write",
+        "tangent_jax/io/ledger.py",
+        "Account.write",
         "self.check_lock()",
         "",
         "tests/privacy/test_ledger.py::test_a_lock_deleted_during_a_run_stops_it_before_it_pays",
     ),
     Mutation(
-        "tangent_jax/privacy/ledger.py",
-        "Ledger.pay",
+        "tangent_jax/io/ledger.py",
+        "Account.pay",
         "hosts.in_writer(self.write)",
         "",
         "tests/test_devices.py::test_a_private_job_that_is_killed_never_takes_a_step_unpaid",
     ),
     Mutation(
-        "tangent_jax/privacy/ledger.py",
+        "tangent_jax/io/ledger.py",
         "put_back",
         "replace_whole(path, before)",
         "path.write_bytes(before)",
         "tests/privacy/test_ledger.py::test_a_payment_that_is_taken_back_is_taken_back_on_the_disk",
     ),
     Mutation(
-        "tangent_jax/privacy/ledger.py",
+        "tangent_jax/io/ledger.py",
         "put_back",
         "synchronize(path.parent)",
         "",
@@ -111,18 +111,18 @@ MUTATIONS = [
         "tests/io/test_files.py::test_a_folder_is_on_the_disk_before_it_has_its_name",
     ),
     Mutation(
-        "tangent_jax/features/cache.py",
+        "tangent_jax/features/row_store.py",
         "write_at",
         "os.fsync(file.fileno())",
         "pass",
-        "tests/models/test_filling.py::test_a_chunk_is_synchronised_before_its_line",
+        "tests/features/test_row_store.py::test_a_chunk_is_on_the_disk_before_its_line",
     ),
     # The scale, the freshness and the divisor of noise.
     Mutation(
-        "tangent_jax/privacy/train.py",
-        "private_step",
-        "noise_multiplier",
-        "noise_multiplier / 2",
+        "tangent_jax/privacy/transformation.py",
+        "private_mean",
+        "mechanism.noise_multiplier",
+        "mechanism.noise_multiplier / 2",
         "tests/audit/test_audit.py::test_the_noise_of_a_run_is_as_its_ledger_says",
     ),
     Mutation(
@@ -162,9 +162,9 @@ MUTATIONS = [
     ),
     Mutation(
         "tangent_jax/privacy/noise.py",
-        "noise_key",
+        "secret_key",
         "np.frombuffer(os.urandom(8), np.uint32)",
-        "np.array([7, step], np.uint32)",
+        "np.array([7, 7], np.uint32)",
         "tests/audit/test_audit.py::test_the_noise_of_a_run_is_as_its_ledger_says",
     ),
     Mutation(
@@ -182,7 +182,7 @@ MUTATIONS = [
         "tests/privacy/test_clipping.py::test_gradients_of_tokens_that_cancel_are_never_clipped_too_little",
     ),
     Mutation(
-        "tangent_jax/privacy/norms.py",
+        "tangent_jax/linear/norms.py",
         "kernel_norm",
         "+ of_reweighting(squared + rounding, largest, s.dtype)",
         "",
@@ -267,7 +267,7 @@ MUTATIONS = [
         "tests/store/test_removal.py::test_no_file_holds_a_removed_images_rows_and_the_others_stay",
     ),
     Mutation(
-        "tangent_jax/features/cache.py",
+        "tangent_jax/features/row_store.py",
         "write_at",
         "file.write(content)",
         "pass",
@@ -297,7 +297,7 @@ MUTATIONS = [
     Mutation(
         "tangent_jax/store/store.py",
         "Store.put",
-        'self.check_forgotten("Store.add", provenance)',
+        "self.check_forgotten(provenance)",
         "",
         "tests/store/test_removal.py::test_a_component_of_removed_examples_is_not_added_again",
     ),
@@ -331,31 +331,31 @@ MUTATIONS = [
     ),
     # The order of sums.
     Mutation(
-        "tangent_jax/store/sums.py",
-        "compose",
+        "tangent_jax/composition/sums.py",
+        "sum_trees",
         "names = sorted",
         "names = list",
         "tests/store/test_sums.py::test_removal_is_bitwise_what_had_never_been_there",
     ),
     Mutation(
-        "tangent_jax/store/sums.py",
+        "tangent_jax/composition/sums.py",
         "scale",
         "(leaf if leaf.dtype == wide else leaf.astype(wide))",
         "leaf if coefficient == 1 else leaf",
         "tests/store/test_sums.py::test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component",
     ),
     Mutation(
-        "tangent_jax/store/merge.py",
+        "tangent_jax/composition/merge.py",
         "Merger.__init__",
         "names = sorted",
         "names = list",
         "tests/store/test_merge.py::test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit",
     ),
     Mutation(
-        "tangent_jax/store/ties.py",
+        "tangent_jax/composition/ties.py",
         "ties",
-        "names, like = sorted(components)",
-        "names, like = list(components)",
+        "names = sorted(components)",
+        "names = list(components)",
         "tests/store/test_merge.py::test_ties_is_the_mean_of_the_large_entries_that_agree_on_the_elected_sign",
     ),
     Mutation(
@@ -415,7 +415,7 @@ MUTATIONS = [
         "Features.hold_out",
         "self.take(np.flatnonzero(~held))",
         "self",
-        "tests/models/test_features.py::test_what_is_held_out_of_train_is_not_in_it",
+        "tests/features/test_extract.py::test_what_is_held_out_of_train_is_not_in_it",
     ),
     Mutation(
         "experiments/uncertainty.py",
@@ -447,10 +447,10 @@ MUTATIONS = [
         "tests/test_devices.py::test_processes_hold_one_result",
     ),
     Mutation(
-        "tangent_jax/io/hosts.py",
+        "tangent_jax/io/progress.py",
         "agree_to_stop",
-        "gather(np.array(progress.is_asked() or noticed)).any()",
-        "progress.is_asked() or noticed",
+        "gather(np.array(is_asked() or noticed)).any()",
+        "is_asked() or noticed",
         "tests/test_devices.py::test_a_stop_of_one_process_is_one_of_all_and_both_go_on_to_the_same_bits",
     ),
 ]
