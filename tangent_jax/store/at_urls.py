@@ -1,28 +1,20 @@
-"""Erases removed images at URLs: their cached rows, and the run of a removed component.
-
-    URL/TRUNK-IMAGES/       of a cache: a folder that names a removed image is emptied; its rows are computed again
-    URL/state, URL/*        of a run: its component, factors, released steps and checkpoints
+"""Erases the run of a removed component at a URL: its component, factors, released steps and checkpoints.
 
 A folder is erased only if its content shows that it belongs to the removal; whole or not at all (remote/snapshots.py).
 Versions that a bucket keeps stay.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from tangent_jax.core import trees
-from tangent_jax.data.identifiers import hidden
 from tangent_jax.remote import urls
 from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 
-REMOVE = "store remove"
-ROWS = re.compile("[0-9a-f]{24}-[0-9a-f]{24}")
-"""The name of a folder of cached rows (features/extract.py)."""
 RESULTS = ("dw.safetensors", "factors.safetensors")
 
 
@@ -31,19 +23,6 @@ class Trace(NamedTuple):
 
     line: str
     erase: Callable[[], object]
-
-
-def rows_at(url: str, left: list[str], hashes: Set[str], before: Set[str]) -> Iterator[Trace]:
-    """The folders of cached rows below a URL that name removed images, or hold rows that a killed writer left."""
-    for name in sorted({*filter(ROWS.fullmatch, (name.partition("/")[0] for name in urls.list_files(url)))}):
-        remote = Remote(f"{url}/{name}")
-        whole = remote.files.get("examples.txt")
-        held = {*remote.read(remote.object_url(whole)).decode(errors="replace").split()} if whole else set()
-        gone = hashes & held | (hashes | before) & hidden(held)
-        if remote.dead or gone:
-            rest = {} if gone else remote.files
-            yield Trace(f"in {remote.url}: rows of removed images", partial(keep, remote, rest))
-            left.append(still(url))
 
 
 def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> Iterator[Trace]:

@@ -26,7 +26,7 @@ from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
 from tangent_jax.io.files import expand_path, inside
 from tangent_jax.remote.urls import is_url, with_urls
-from tangent_jax.store.at_urls import Trace, rows_at, run_at
+from tangent_jax.store.at_urls import Trace, run_at
 from tangent_jax.store.files import read_component
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
@@ -92,9 +92,7 @@ def rows_everywhere(
     traces: list[Trace] = []
     known, images, before = hidden(i for i, _ in pairs), {image for _, image in pairs}, removed_here(store)
     for place in places:
-        if is_url(place):
-            traces.extend(look(rows_at, place, left, known, before))
-        else:
+        if not is_url(place):
             traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, before, place))
     if kept_of(known | before, images):
         line = f"in {expand_path(INDEX).absolute()}: identifiers and names of removed images"
