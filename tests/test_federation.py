@@ -116,11 +116,11 @@ def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people
 WIDE = tj.Recipe(features=FeatureSettings(("h", "ntk"), width=64))  # two parts
 LIES = {
     "nan": "finite; got NaN",
-    "anchor": "expected features",
+    "anchor": "features must be FeatureSettings",
     "large": "expected a file of at most 1048576 bytes; got 1048577",
     "silent": "got it sent nothing",
-    "cut": "expected",
-    "nothing": "expected",
+    "cut": "must be a whole safetensors file",
+    "nothing": "must be a whole safetensors file",
     "negated_g": "gram with a trace of",
     "halved_g": "gram with a trace of",
     "no_square": "positive semi-definite to rounding; got sums of no images",
