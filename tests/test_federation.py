@@ -141,12 +141,12 @@ LIES = {
     "one_class_twice": "the classes asked for, in their order; got",
     "no_images": "images that the counts count; got one of 0",
     "fewer_images": "images that the counts count; got one of",
-    "other_dtype": "expected features",
-    "other_seed": "expected features",
+    "other_dtype": "features must be FeatureSettings",
+    "other_seed": "features must be FeatureSettings",
     "tangent": "expected",
-    "a_list": "expected a JSON object",
-    "a_number": "expected a JSON object",
-    "null": "expected a JSON object",
+    "a_list": "must be a JSON object",
+    "a_number": "must be a JSON object",
+    "null": "must be a JSON object",
 }
 """What the server says of each fault and lie."""
 
