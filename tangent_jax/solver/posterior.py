@@ -67,7 +67,7 @@ class KernelPosterior:
         return solution.left_out(), self.scale * (whole - noise)
 
 
-def make_posterior(solution: KernelSolution) -> KernelPosterior:
+def make_posterior(solution: KernelSolution, progress: Progress = silent) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
     tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
@@ -77,7 +77,7 @@ def make_posterior(solution: KernelSolution) -> KernelPosterior:
     """
     r = solution.residuals()
     squared = np.einsum("nc,nck,nk->", r, solution.own_inverse(), r)
-    return KernelPosterior(solution, float(solution.total_penalty * squared / r.size))
+    return KernelPosterior(solution, float(solution.total_penalty * squared / r.size), progress)
 
 
 @dataclasses.dataclass(frozen=True)
