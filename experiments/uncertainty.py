@@ -35,9 +35,8 @@ def main() -> None:
     method = make_method("taft")
     with tj.show_progress("kernel"):
         kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective(), progress=shown)
-    with tj.show_progress("penalties, by leave-one-out"):
-        solution, _ = kernel.choose(penalties)
-    laplace = tj.solver.make_posterior(solution)
+    solution, _ = kernel.choose(penalties)
+    laplace = tj.solver.make_posterior(solution, progress=shown)
     train = method.train.targets
     test = method.test.targets
     left_out, left_out_covariance = laplace.left_out()

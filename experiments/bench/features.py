@@ -98,8 +98,8 @@ def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, .
     train = setup.features(map_.predict, dataset.train, f"{dataset.name}: train inputs")
     if F.images:
         train = train.take(np.sort(np.random.default_rng(F.seed).permutation(len(train))[: F.images]))
-    with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}"):
-        every = rows_by_depth(map_, train, depths)
+    with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}") as progress:
+        every = rows_by_depth(map_, train, depths, progress=progress)
     return {
         name((parts, blocks, directions, width)): cross_validated(
             map_, rows, train.targets, f"{dataset.name}, {blocks} blocks"

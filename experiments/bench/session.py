@@ -156,8 +156,8 @@ def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings)
     rows = []
     for split in ("train", "test"):
         data = setup.features(map_.predict, dataset.splits[split], f"{split} inputs")
-        with tj.show_progress(f"{dataset.name}: {' and '.join(settings.parts)}, {split}"):
-            rows.append(rows_of(map_, data))
+        with tj.show_progress(f"{dataset.name}: {' and '.join(settings.parts)}, {split}") as progress:
+            rows.append(rows_of(map_, data, progress=progress))
     split = np.split(np.concatenate(rows).astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
     parts = [Part(own @ own.T, own.shape[1]) for own in split]
     return {settings.parts: parts, settings.parts[:1]: parts[:1]}

@@ -77,10 +77,11 @@ def of_statistics(
     seconds = []
     head = None
     train, test = (setup.features(map_.predict, part, f"{name}: inputs") for part in (images, tested))
-    with tj.show_progress(f"{name}, four times"):
+    with tj.show_progress(f"{name}, four times") as progress:
         for _ in range(4):
             began = time.perf_counter()
-            head = make_statistics(map_, train, classes).of_classes(classes).solve(Settings(how))
+            statistics = make_statistics(map_, train, classes, progress=progress)
+            head = statistics.of_classes(classes).solve(Settings(how))
             jax.block_until_ready(head)
             seconds.append(time.perf_counter() - began)
     median = float(np.median(seconds[1:]))

@@ -147,7 +147,7 @@ def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.n
             "Newton": np.einsum("mnc,nc->mn", reach, expansion.pulls()),
             "first order": np.einsum("mnc,nc->mn", reach, expansion.gradients),
             "EK-FAC": expansion.eigen_effects(others),
-            "gradient product": others.gram(expansion.rows.along(expansion.gradients)),
+            "gradient product": others.gram(expansion.rows.along(expansion.gradients), shown),
         }
 
 

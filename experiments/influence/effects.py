@@ -101,8 +101,7 @@ def by_kernel() -> None:
     test = method.test
     with tj.show_progress("kernel"):
         kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective(), progress=shown)
-    with tj.show_progress("penalties, by leave-one-out"):
-        solution, tried = kernel.choose(penalties)
+    solution, tried = kernel.choose(penalties)
     penalty = solution.total_penalty / len(train)
     with tj.show_progress("test images"):
         rows = tj.solver.jacobian_rows(method.predict, test.inputs, shown)
@@ -253,8 +252,7 @@ def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
     if not len(gone):
         raise InputError(f"--flip must flip an image at least; got {F.flip}")
     centers = kernel.centers.max() * np.eye(classes)[labels]
-    with tj.show_progress("with flipped labels"):
-        noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
+    noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
     doubt = -margin(noisy.left_out(), labels)
     return tj.metrics.auc(doubt[gone], np.delete(doubt, gone))
 

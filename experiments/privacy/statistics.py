@@ -108,11 +108,13 @@ def of_seeds(
         less = mechanism.noise_multiplier * len(train) / (len(train) + len(test))
         mechanism = tj.privacy.Mechanism(F.clip_norm, less, 1, F.delta, noise=F.noise)
     step = tj.privacy.Contribution(len(classes), sum(map_.sizes))
-    rows = rows_of(map_, test)
     accuracies = []
-    with tj.show_progress(f"epsilon {epsilon:g}"):
+    with tj.show_progress(f"epsilon {epsilon:g}") as progress:
+        rows = rows_of(map_, test, progress=progress)
         for seed in seeds:
-            noised, _ = tj.privacy.release_statistics(map_, train, classes, mechanism=mechanism, seed=seed)
+            noised, _ = tj.privacy.release_statistics(
+                map_, train, classes, mechanism=mechanism, seed=seed, progress=progress
+            )
             head = step.head(noised, classes, mechanism)
             scores = (rows - np.asarray(head.get("center", 0))) @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
             accuracies.append(float(np.mean(scores.argmax(1) == test.targets)))

@@ -52,9 +52,8 @@ CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 def mechanism_of(units: int) -> tj.privacy.Mechanism:
     """The mechanism of the flags, for this public number of images or owners."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
-    with tj.show_progress(f"noise for epsilon {F.epsilon:g}"):
-        steps = 1 if F.method == "exact" else max(1, round(F.epochs / rate))
-        return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
+    steps = 1 if F.method == "exact" else max(1, round(F.epochs / rate))
+    return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
 
 
 def owners_of(dataset: Dataset) -> dict[str, Owner]:
@@ -199,8 +198,8 @@ def release(
     public_features = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
     built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
     map_ = tj.privacy.on_sphere(built, public_features, train, whiten=F.whiten)
-    step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism, progress=shown)
-    with tj.show_progress(f"statistics, epsilon {F.epsilon:g}"):
+    with tj.show_progress(f"statistics, epsilon {F.epsilon:g}") as progress:
+        step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism, progress=progress)
         more: Any = {**settings, "folder": command.out_folder(), "log": current_log()}
         fitted, audit = train_audited(step, rows, len(classes), mechanism=mechanism, **more)
     return fitted, map_, step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism), audit

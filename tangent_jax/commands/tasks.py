@@ -233,10 +233,13 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
             every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
             every = map_once(map_, every)
             train, held = setup.hold_out(map_.predict, dataset, every)
-            with tj.show_progress(f"{dataset.name}: {name}"):
-                statistics = make_statistics(map_, train, dataset.classes).of_classes(dataset.classes)
-                settings, _ = choose_settings(statistics, rows_of(map_, held), held.targets, (how,))
-                head = make_statistics(map_, every, dataset.classes).of_classes(dataset.classes).solve(settings)
+            with tj.show_progress(f"{dataset.name}: {name}") as progress:
+                statistics = make_statistics(map_, train, dataset.classes, progress=progress)
+                statistics = statistics.of_classes(dataset.classes)
+                rows = rows_of(map_, held, progress=progress)
+                settings, _ = choose_settings(statistics, rows, held.targets, (how,), progress=progress)
+                total = make_statistics(map_, every, dataset.classes, progress=progress)
+                head = total.of_classes(dataset.classes).solve(settings)
                 ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
             chosen.setdefault(name, {})[dataset.name] = settings._asdict()
     return ways, chosen

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tangent_jax.core.checks import expect, finite_number, whole_number
+from tangent_jax.core.checks import InputError, finite_number, whole_number
 
 EPSILONS = (1e-3, 100.0)
 """The range of budgets: rounding hides smaller ones, larger ones give no protection."""
@@ -43,8 +43,8 @@ def epsilon_of(noise_multiplier: float, steps: int, delta: float, *, sampling_ra
 
     check(delta, steps, sampling_rate)
     low, high = NOISES
-    good = low <= noise_multiplier <= high
-    expect(good, f"noise_multiplier in {low:g}..{high:g}", noise_multiplier)
+    if not low <= noise_multiplier <= high:
+        raise InputError(f"noise_multiplier must be in {low:g}..{high:g}; got {noise_multiplier}")
     if sampling_rate == 1:
         return get_epsilon_gaussian(noise_multiplier / steps**0.5, delta)
     return sampled_epsilon((float(noise_multiplier), sampling_rate, steps), delta)
@@ -92,11 +92,12 @@ def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: i
     if not steps:
         return epsilon_at(delta)
     epsilon = epsilon_at(exact_delta(delta))
-    added, do = (
-        (1 + math.exp(min(epsilon, 700))) * steps * DISTANCE,
-        "Take more noise, a larger delta, or Gaussian noise",
-    )
-    expect(added <= RESERVED * delta, "an epsilon that discrete noise can state", epsilon, do)
+    added = (1 + math.exp(min(epsilon, 700))) * steps * DISTANCE
+    if not added <= RESERVED * delta:
+        raise InputError(
+            f"epsilon must be one that discrete noise can state; got {epsilon}."
+            " Take more noise, a larger delta, or Gaussian noise."
+        )
     return epsilon
 
 
@@ -154,7 +155,8 @@ def calibrate(epsilon: float, delta: float, steps: int, sampling_rate: float) ->
     check(delta, steps, sampling_rate)
     low, high = EPSILONS
     finite_number("epsilon", epsilon, 0.0)
-    expect(low <= epsilon <= high, f"epsilon in {low:g}..{high:g}", epsilon)
+    if not low <= epsilon <= high:
+        raise InputError(f"epsilon must be in {low:g}..{high:g}; got {epsilon}")
     alone = get_sigma_gaussian(epsilon, delta)
     if sampling_rate == 1:
         return raise_to_budget(lambda sigma: epsilon_of(sigma, steps, delta), steps**0.5 * alone, epsilon)
@@ -185,8 +187,8 @@ def search(spent: Callable[[float], float], epsilon: float, sigma: float, slope:
             slope = min(max((here[1] - before[1]) / (here[0] - before[0]), -50.0), -0.5)
         before = here
         sigma *= math.exp(min(max((goal - here[1]) / slope, -0.7), 0.7))
-    do = "Choose a larger delta"
-    expect(best[1] > epsilon / 2, "a delta that noise can reach", "one lost in rounding", do)
+    if not best[1] > epsilon / 2:
+        raise InputError("delta must be one that noise can reach; got one lost in rounding. Choose a larger delta.")
     return best[0], slope
 
 
@@ -200,6 +202,8 @@ def raise_to_budget(spent: Callable[[float], float], sigma: float, epsilon: floa
 
 def check(delta: float, steps: int, sampling_rate: float) -> None:
     """Raises InputError naming the argument that is out of range."""
-    expect(SMALLEST_DELTA <= delta < 1, f"delta in ({SMALLEST_DELTA:g}, 1), below 1 / examples", delta)
+    if not SMALLEST_DELTA <= delta < 1:
+        raise InputError(f"delta must be in ({SMALLEST_DELTA:g}, 1), below 1 / examples; got {delta}")
     whole_number("steps", steps, 1, 10_000_000)
-    expect(0 < sampling_rate <= 1, "sampling_rate in (0, 1]", sampling_rate)
+    if not 0 < sampling_rate <= 1:
+        raise InputError(f"sampling_rate must be in (0, 1]; got {sampling_rate}")

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.core import Tracer
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
@@ -50,7 +50,8 @@ class ClippedSum:
         """The sum over two micro-batches of different units; each unit is in one, so the sensitivity stays."""
         if not isinstance(self.sensitivity, Tracer):
             first, second = float(self.sensitivity), float(other.sensitivity)
-            expect(first == second, f"clip norm {first}", second)
+            if first != second:
+                raise InputError(f"sums that are added must have one clip norm, {first}; got {second}")
         value = jax.tree.map(jnp.add, self.value, other.value)
         norms = jnp.concatenate([self.norms, other.norms])
         return ClippedSum(value, norms, self.non_finite + other.non_finite, self.sensitivity)

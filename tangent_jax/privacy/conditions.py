@@ -6,7 +6,7 @@ Example-level privacy needs examples that vmap separates, and an optimiser that 
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import expect, unexpected
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import CALLBACKS, primitives
 from tangent_jax.core.notation import Tree
 from tangent_jax.train.batches import Batches
@@ -22,8 +22,11 @@ def check_no_batching(predict: Predict, dw: Tree, batches: Batches, objective: O
     examples."""
     x, y = batches.inputs[batches.rows[:1]], batches.targets[batches.rows[:1]]
     used = primitives(lambda dw, x, y: objective.loss(predict(dw, x), y), dw, x, y) & {*BATCHED_BY_HAND}
-    expected, do = "a predictor and a loss that vmap batches", "Compute it in JAX, without custom_vmap"
-    expect(not used, expected, ", ".join(sorted(used)), do)
+    if used:
+        raise InputError(
+            f"predict and the loss must be batched by vmap; got {', '.join(sorted(used))}."
+            " Compute it in JAX, without custom_vmap."
+        )
 
 
 def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
@@ -31,11 +34,16 @@ def check_optimizer(optimizer: Optimizer, dw: Tree) -> None:
     try:
         jax.eval_shape(lambda o, dw: apply(o, dw, o.init(dw), dw), optimizer, dw)
     except TypeError as error:
-        got, do = str(error).splitlines()[0], "What it wants is not private; take another"
-        raise unexpected("an optimiser of gradients alone", got, do) from error
+        raise InputError(
+            f"optimizer must read gradients alone; got {str(error).splitlines()[0]}."
+            " What it wants is not private; take another."
+        ) from error
 
 
 def check_finite(norm: float, step: int) -> None:
     """Raises InputError for a step with a norm that is not finite: later steps would only cost privacy."""
-    do = "Lower the learning rate; what was paid stays paid"
-    expect(np.isfinite(norm), "a finite step", f"a norm of {norm} after step {step + 1}", do)
+    if not np.isfinite(norm):
+        raise InputError(
+            f"the step must be finite; got a norm of {norm} after step {step + 1}."
+            " Lower the learning rate; what was paid stays paid."
+        )

@@ -37,7 +37,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.chacha import chacha
 from tangent_jax.privacy.clipping import ClippedSum
@@ -194,9 +194,17 @@ def check_grid(mechanism: Mechanism, dw: Tree, batch: int, parts: int) -> None:
     if mechanism.noise == "gaussian":
         return
     numbers = numbers_of(dw)
-    expect(numbers <= NUMBERS, f"at most {NUMBERS} numbers under discrete noise", numbers, "Train fewer leaves")
-    do = "Take larger micro-batches"
-    expect(parts <= PARTS, f"at most {PARTS} micro-batches under discrete noise", parts, do)
+    if numbers > NUMBERS:
+        raise InputError(
+            f"dw must have at most {NUMBERS} numbers under discrete noise; got {numbers}. Train fewer leaves."
+        )
+    if parts > PARTS:
+        raise InputError(
+            f"micro-batches must be at most {PARTS} under discrete noise; got {parts}. Take larger micro-batches."
+        )
     ratio = float(sensitivity_of(mechanism, dw, batch)) / float(mechanism.clip_norm)
-    do = "Take smaller micro-batches, less noise or fewer leaves"
-    expect(ratio <= 2, "a sum on the grid that moves by at most twice the clip norm", f"{ratio:.3g}", do)
+    if ratio > 2:
+        raise InputError(
+            f"a sum on the grid must move by at most twice the clip norm; got {ratio:.3g}."
+            " Take smaller micro-batches, less noise or fewer leaves."
+        )

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.privacy.discrete import step_key
@@ -58,12 +58,14 @@ def fit_private_many(
     [1.0, 8.0]
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
-    expect(len(counts) == 1 and len(seeds), "one entry per model in every list", sorted(counts))
+    if len(counts) != 1 or not len(seeds):
+        raise InputError(f"every list must have one entry per model; got {sorted(counts)}")
     steps = {mechanism.steps for mechanism in mechanisms}
-    whole = {mechanism.sampling_rate for mechanism in mechanisms} == {1.0}
-    expect(len(steps) == 1 and whole, "full-batch runs of one number of steps", sorted(steps))
-    protected = sorted({mechanism.unit for mechanism in mechanisms})
-    expect(len(protected) == 1, "mechanisms of one unit", protected)
+    if len(steps) != 1 or {mechanism.sampling_rate for mechanism in mechanisms} != {1.0}:
+        raise InputError(f"mechanisms must be full-batch and of one number of steps; got {sorted(steps)}")
+    units = sorted({mechanism.unit for mechanism in mechanisms})
+    if len(units) != 1:
+        raise InputError(f"mechanisms must be of one unit; got {' and '.join(units)}")
     objective, (batches, units) = objective or default_objective(), as_units(data, mechanisms[0])
     dw = start_of(predicts[0], start)
     optimizers = [as_data(optimizer) for optimizer in optimizers]

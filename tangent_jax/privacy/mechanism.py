@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import expect, finite_number, one_of, whole_number
+from tangent_jax.core.checks import InputError, finite_number, one_of, whole_number
 from tangent_jax.privacy.accounting import (
     NOISES,
     beside_distance,
@@ -74,11 +74,11 @@ class Mechanism:
             return  # traced, or a placeholder of JAX's
         check_clip_norm(self.clip_norm)
         finite_number("noise_multiplier", self.noise_multiplier, 0.0)
-        least = f"noise_multiplier of {NOISES[0]:g} or more"
-        expect(self.noise_multiplier >= NOISES[0], least, self.noise_multiplier)
+        if self.noise_multiplier < NOISES[0]:
+            raise InputError(f"noise_multiplier must be {NOISES[0]:g} or more; got {self.noise_multiplier}")
         check(self.delta, max(self.steps, 1), self.sampling_rate)
         whole_number("steps", self.steps, 0)
-        expect(self.noise in ("gaussian", "discrete"), "noise gaussian or discrete", self.noise)
+        one_of("noise", self.noise, ("gaussian", "discrete"))
         check_discrete(self)
         if self.count is not None:
             whole_number("count", self.count, 2)
@@ -154,14 +154,18 @@ def check_discrete(mechanism: Mechanism) -> None:
     micro-batch. The clip norm bounds an owner's sum alone: single examples may be larger, and so may their rounding
     errors.
     """
-    if mechanism.noise == "discrete":
-        do = "Take Gaussian noise"
-        is_whole, is_example = mechanism.sampling_rate == 1, mechanism.unit == "example"
-        expect(is_whole, "discrete noise on all examples at every step", "Poisson samples", do)
-        expect(is_example, "discrete noise that protects examples", "owners", do)
-        enough = mechanism.noise_multiplier >= LEAST_DISCRETE
-        expected = f"discrete noise of a noise multiplier of {LEAST_DISCRETE} or more"
-        expect(enough, expected, mechanism.noise_multiplier)
+    if mechanism.noise == "gaussian":
+        return
+    if mechanism.sampling_rate != 1:
+        raise InputError(
+            "discrete noise must be on all examples at every step; got Poisson samples. Take Gaussian noise."
+        )
+    if mechanism.unit != "example":
+        raise InputError("discrete noise must protect examples; got owners. Take Gaussian noise.")
+    if mechanism.noise_multiplier < LEAST_DISCRETE:
+        raise InputError(
+            f"noise_multiplier of discrete noise must be {LEAST_DISCRETE} or more; got {mechanism.noise_multiplier}"
+        )
 
 
 def check_clip_norm(clip_norm: float | Array) -> None:
@@ -172,7 +176,8 @@ def check_clip_norm(clip_norm: float | Array) -> None:
     if not isinstance(clip_norm, Array):
         finite_number("clip_norm", clip_norm, 0.0)
         low, high = CLIP_NORMS
-        expect(low <= clip_norm <= high, f"clip_norm in {low:g}..{high:g}", clip_norm)
+        if not low <= clip_norm <= high:
+            raise InputError(f"clip_norm must be in {low:g}..{high:g}; got {clip_norm}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,10 +250,12 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
     >>> round(apart.epsilon, 2), round(shared.epsilon, 2)
     (1.0, 1.47)
     """
-    expect(parts, "at least one component", "none")
+    if not parts:
+        raise InputError("parts must be at least one component; got none")
     accounts = [spent for spent, _ in parts]
     units = sorted({spent.mechanism.unit for spent in accounts})
-    expect(len(units) == 1, "accounts of one unit", " and ".join(units), "State each by itself")
+    if len(units) != 1:
+        raise InputError(f"accounts must be of one unit; got {' and '.join(units)}. State each by itself.")
     delta = max(spent.mechanism.delta for spent in accounts)
     seen: dict[str, list[int]] = {}
     for i, (_, names) in enumerate(parts):

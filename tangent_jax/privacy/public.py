@@ -25,7 +25,7 @@ import scipy.linalg
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, layout
 from tangent_jax.models.predict import Predictor
@@ -57,7 +57,8 @@ def whiten(predict: Predictor, public: Features | None = None, private: Features
     >>> white.subset.paths
     ('head/bias', 'head/kernel_whitened', 'second/bias', 'second/kernel_whitened')
     """
-    expect(not isinstance(predict.model, Whitened), "a predictor that is not whitened", "one that is")
+    if isinstance(predict.model, Whitened):
+        raise InputError("predict must not be whitened; got one that is")
     if public is None:
         moments = moments_of_norms(predict)
     else:
@@ -83,7 +84,8 @@ def moments_of_images(predict: Predictor, public: Features) -> Moments:
     curvature = make_curvature(tangent, unlabelled, make_objective("mse", penalty=0.0), key=jax.random.key(0))
     axes_of = dict(curvature.layouts)
     for path, (a, _) in curvature.kernels.items():
-        expect(np.isfinite(a).all(), f"finite inputs of {path}", "others", "Leave such images out")
+        if not np.isfinite(a).all():
+            raise InputError(f"inputs of {path} must be finite; got others. Leave such images out.")
     return {path: (np.asarray(a), axes_of[path]) for path, (a, _) in curvature.kernels.items()}
 
 
@@ -122,15 +124,19 @@ def check_public(public: Collection[str], private: Collection[str]) -> None:
     >>> tj.privacy.check_public("whiten", public={"aa", "bb"}, private={"cc"})
     """
     shared = {*public} & {*private}
-    got = f"{len(shared)} of {len(public)} that are among the private ones"
-    expect(not shared, "public images that are not private", got, "Take them out of one of the two")
+    if shared:
+        raise InputError(
+            f"public images must not be private; got {len(shared)} of {len(public)} that are among the private ones."
+            " Take them out of one of the two."
+        )
 
 
 def check_images(public: Features, private: Features | None) -> None:
     """Raises InputError for no public image, one that is public and private, or private images that are not named."""
     if private is None:
         raise InputError("private must be the features of the training images, beside public; got none")
-    expect(len(public), "a public image at least", "none")
+    if not len(public):
+        raise InputError("public must be one image at least; got none")
     check_public(*([identifier for identifier, _ in part.examples] for part in (public, private)))
 
 

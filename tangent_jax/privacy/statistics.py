@@ -29,7 +29,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
@@ -84,8 +84,9 @@ class Contribution:
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, 1)
         whole_number("size", self.size, 1)
-        good = len(self.shares) == 3 and all(0 <= share < np.inf for share in self.shares) and self.shares[1] > 0
-        expect(good, "shares of G, B and the counts, 0 or more, that of B above 0", self.shares)
+        are_numbers = len(self.shares) == 3 and all(0 <= share < np.inf for share in self.shares)
+        if not are_numbers or self.shares[1] <= 0:
+            raise InputError(f"shares must be of G, B and the counts, 0 or more, that of B above 0; got {self.shares}")
 
     @property
     def scales(self) -> np.ndarray:
@@ -162,7 +163,8 @@ def on_sphere(
     >>> float(np.linalg.norm(tj.solver.rows_of(unit, demo.train)[0]))
     1.000
     """
-    expect(map_.root is None, "a map whose rows are not whitened", "one whose rows are")
+    if map_.root is not None:
+        raise InputError("rows of map_ must not be whitened; got a map whose rows are")
     if public is None or not whiten:
         norm = getattr(map_.predict.model, "input_norms", {}).get("head/kernel") if whiten else None
         roots = [jnp.eye(size) for size in map_.sizes]
@@ -222,8 +224,10 @@ def contributions(
     >>> u.inputs.shape, sorted(options)
     ((24, 6), ['objective', 'optimizer'])
     """
-    expect(map_.root is not None, "a map of on_sphere", "one whose rows have any length")
-    expect(mechanism.steps == 1, "a mechanism of one step", mechanism.steps)
+    if map_.root is None:
+        raise InputError("map_ must be a map of on_sphere; got one whose rows have any length")
+    if mechanism.steps != 1:
+        raise InputError(f"steps of the mechanism must be 1; got {mechanism.steps}")
     as_labels(data.targets, len(classes))
     step = Contribution(len(classes), sum(map_.sizes), shares)
     settings = {"objective": OBJECTIVE, "optimizer": ADDED}
@@ -244,8 +248,8 @@ def denoise(noised: Statistics, deviation: float) -> Statistics:
     >>> calm.counts.tolist()
     [8.0, 8.0, 8.0]
     """
-    is_finite = all(np.isfinite(leaf).all() for leaf in (noised.gram, noised.sums, noised.counts))
-    expect(is_finite, "statistics that are finite", "NaN or infinity")
+    if not all(np.isfinite(leaf).all() for leaf in (noised.gram, noised.sums, noised.counts)):
+        raise InputError("statistics must be finite; got NaN or infinity")
     counts = np.maximum(noised.counts, 1.0)
     n, mean = counts.sum(), noised.sums.sum(0) / counts.sum()
     apart = noised.sums / counts[:, None] - mean

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import InputError, expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
@@ -236,14 +236,17 @@ def check_private(
 ) -> None:
     """Raises InputError if the guarantee would not hold for one of the units."""
     n = max(mechanism.public_count(units), units)  # an understated public count must not loosen the bound
-    expect(units >= 2, f"at least 2 {mechanism.unit}s", units)
-    twice = len(batches) - len(np.unique(batches.rows))
-    expect(not twice, "rows of distinct examples", f"{twice} that repeat", "Each counts for epsilon once")
+    if units < 2:
+        raise InputError(f"data must have at least 2 {mechanism.unit}s; got {units}")
+    repeats = len(batches) - len(np.unique(batches.rows))
+    if repeats:
+        raise InputError(f"rows must be of distinct examples; got {repeats} that repeat. Each counts for epsilon once.")
     whole_number("the mechanism's steps", mechanism.steps, 1)
     check_data(predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
     check_grid(mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
-    expect(mechanism.delta < 1 / n, f"delta < 1 / {mechanism.unit}s = {1 / n:.2g}", mechanism.delta)
+    if not mechanism.delta < 1 / n:
+        raise InputError(f"delta must be < 1 / {mechanism.unit}s = {1 / n:.2g}; got {mechanism.delta}")
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if is_closed_form(predict):
@@ -272,9 +275,11 @@ def check_alone(predict: Any, dw: Tree, x: np.ndarray, y: np.ndarray, objective:
         repeated = clipped(np.broadcast_to(x[i], x.shape), np.broadcast_to(y[i], y.shape))
         norms = [np.asarray(clipped(lonely, y).norms)[i], *np.asarray(repeated.norms)]
         apart = float(np.max(np.abs(np.subtract(norms, together[i])))) if np.isfinite(together[i]) else 0.0
-        expected, do = "a model whose examples do not see each other", "Use no batch statistics in `dual`"
-        got = f"a gradient norm that moves by {apart:.2g} of {together[i]:.2g} when the others change"
-        expect(apart <= tolerance * (1e-6 + together[i]), expected, got, do)
+        if not apart <= tolerance * (1e-6 + together[i]):
+            raise InputError(
+                "examples of the model must not see each other; got a gradient norm that moves by"
+                f" {apart:.2g} of {together[i]:.2g} when the others change. Use no batch statistics in `dual`."
+            )
 
 
 def step_program(

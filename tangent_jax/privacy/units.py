@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import expect, instance
+from tangent_jax.core.checks import InputError, instance
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
@@ -36,8 +36,11 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
         if copies > 1:
             warnings.warn(f"an example has {copies} copies: epsilon protects one of them, not all.", stacklevel=4)
         return batches, batches.rows[:, None]
-    do = "Pass Batches(..., owners=names), or features with owners"
-    expect(getattr(data, "owners", None) is not None, "the owner of every example", "none", do)
+    if getattr(data, "owners", None) is None:
+        raise InputError(
+            "data must name the owner of every example; got none."
+            " Pass Batches(..., owners=names), or features with owners."
+        )
     owners = as_owners(data.owners, len(data.targets))
     batches = as_batches(data, max([MICRO_BATCH, *Counter(owners.tolist()).values()]))
     names, owner_of = np.unique(np.asarray(batches.owners)[batches.rows], return_inverse=True)
@@ -45,8 +48,11 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     units = np.split(batches.rows[order], np.cumsum(np.bincount(owner_of))[:-1])
     largest = max(range(len(units)), key=lambda i: len(units[i]))
     count, size = len(units[largest]), batches.batch_size
-    got, do = f"{count} of {names[largest]}", f"An owner is never divided: pass batch_size={count}, or fewer examples"
-    expect(count <= size, f"owners of at most {size} examples, a micro-batch", got, do)
+    if count > size:
+        raise InputError(
+            f"owners must have at most {size} examples, a micro-batch; got {count} of {names[largest]}."
+            f" An owner is never divided: pass batch_size={count}, or fewer examples."
+        )
     return batches, units
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.targets import Predict
@@ -24,9 +24,9 @@ ROWS, SCALES = 4, (0.1, 10.0)  # rows, and factors of a step, of the numerical c
 
 def check_affine(predict: Predict, like: Tree, x: Any) -> None:
     """Raises InputError unless predict(dw, x) is affine in dw; otherwise the objective would not be convex."""
-    do, expected = "Use tj.tangent or tj.linearize", "a model that is linear in dw"
     method = getattr(predict, "method", "taft")
-    expect(method == "taft", expected, method, do)
+    if method != "taft":
+        raise not_linear(f"method {method}")
 
     def pushed(dw: Tree, v: Tree) -> Array:
         return jax.jvp(lambda dw: predict(dw, x), (dw,), (v,))[1]
@@ -34,23 +34,30 @@ def check_affine(predict: Predict, like: Tree, x: Any) -> None:
     program = jax.make_jaxpr(pushed)(like, like).jaxpr
     _, read = dce_jaxpr(program, [True] * len(program.outvars))
     reads_dw = any(read[: len(jax.tree.leaves(like))])
-    expect(not reads_dw, expected, "one whose derivative depends on dw", do)
+    if reads_dw:
+        raise not_linear("one whose derivative depends on dw")
     tolerance = 3 * max(float(jnp.finfo(dtype).eps) for dtype in float_dtypes(program)) ** 0.5
     rng, leaves = np.random.default_rng(0), jax.tree.leaves(like)
     for scale in SCALES:
         random = [scale * rng.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
         dw = jax.tree.unflatten(jax.tree.structure(like), random)
         bend, size = map(float, _bend(predict, jax.tree.map(jnp.zeros_like, like), dw, x))
-        finite, do_finite = np.isfinite(bend), "Look for inputs that are not finite"
-        expect(finite, "finite outputs", "NaN or infinity", do_finite)
-        expect(bend <= tolerance * size, expected, f"one that bends by {bend / max(size, 1e-30):.2g}", do)
+        if not np.isfinite(bend):
+            raise InputError("outputs must be finite; got NaN or infinity. Look for inputs that are not finite.")
+        if bend > tolerance * size:
+            raise not_linear(f"one that bends by {bend / max(size, 1e-30):.2g}")
+
+
+def not_linear(given: str) -> InputError:
+    """The error for a predictor that is not linear in dw; given: what it is."""
+    return InputError(f"predict must be linear in dw; got {given}. Use tj.tangent or tj.linearize.")
 
 
 def float_dtypes(jaxpr: Any) -> set[Any]:
     """The dtypes of all floats that a program computes."""
-    own = {v.aval.dtype for equation in jaxpr.eqns for v in equation.outvars if hasattr(v.aval, "dtype")}
+    outputs = {v.aval.dtype for equation in jaxpr.eqns for v in equation.outvars if hasattr(v.aval, "dtype")}
     inner = [float_dtypes(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
-    return {dtype for dtype in own if jnp.issubdtype(dtype, jnp.floating)}.union(*inner)
+    return {dtype for dtype in outputs if jnp.issubdtype(dtype, jnp.floating)}.union(*inner)
 
 
 @jax.jit
@@ -70,9 +77,11 @@ def check_square(loss: Loss, targets: Any, classes: int) -> bool:
         return False
     z = np.random.default_rng(0).standard_normal((len(targets[:ROWS]), classes))
     off, size, smallest = map(float, _square_gap(loss, z, targets[:ROWS]))
-    kind, got = type(loss).__name__, f"one {off:.2g} off, p from {smallest:.2g}"
-    good = off <= 1e-3 * size and smallest >= 0
-    expect(good, f"a {kind} whose gradient is p (f - t), p >= 0, of its `quadratic`", got)
+    if off > 1e-3 * size or smallest < 0:
+        raise InputError(
+            f"the gradient of {type(loss).__name__} must be p (f - t), p >= 0, of its `quadratic`;"
+            f" got one {off:.2g} off, p from {smallest:.2g}"
+        )
     return True
 
 

@@ -25,7 +25,7 @@ from jax import Array
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, Probed, layout
 from tangent_jax.rules.probe import widen
@@ -61,9 +61,10 @@ class Curvature:
 
     def __add__(self, other: "Curvature") -> "Curvature":
         """The factors of both sets of examples together."""
-        alike = self.layouts == other.layouts and trees.leaves(self).keys() == trees.leaves(other).keys()
-        expect(alike, "factors of one model and subset", "others")
-        expect(self.anchor == other.anchor, "factors at one anchor", "two")
+        if self.layouts != other.layouts or trees.leaves(self).keys() != trees.leaves(other).keys():
+            raise InputError("factors that are added must be of one model and subset; got others")
+        if self.anchor != other.anchor:
+            raise InputError("factors that are added must be at one anchor; got two")
         return jax.tree.map(operator.add, self, other)  # NumPy arrays stay NumPy arrays, in f64 without x64
 
     @property
@@ -112,7 +113,8 @@ def check_factors(dw: Tree, curvature: Curvature) -> None:
     """Raises InputError for factors of other leaves or shapes."""
     leaves = trees.leaves(dw)
     extra = sorted({*curvature.kernels, *curvature.blocks} - {*leaves})
-    expect(not extra, "factors of the step's leaves", f"those of {extra[:1]}")
+    if extra:
+        raise InputError(f"factors must be of the step's leaves; got those of {extra[0]}")
     for path, leaf in leaves.items():
         size = leaf.size
         if path in curvature.kernels:
@@ -120,7 +122,8 @@ def check_factors(dw: Tree, curvature: Curvature) -> None:
             size = a.shape[0] * a.shape[-1] * g.shape[-1]
         elif path in curvature.blocks:
             size = int(np.prod(curvature.blocks[path].shape[:2]))
-        expect(size == leaf.size, f"factors of {path}, {leaf.size} numbers", size)
+        if size != leaf.size:
+            raise InputError(f"factors of {path} must have {leaf.size} numbers; got {size}")
 
 
 def batch_curvature(probed: Probed, cotangents: Array, example_weights: Array, most: int) -> Curvature:
@@ -230,7 +233,8 @@ def invert_shifted(a: np.ndarray, shift: Any) -> Array:
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (a,))
     for matrix in a:
         root, failed = potrf(matrix.T, lower=0, clean=0, overwrite_a=1)  # the transpose, so that LAPACK works in place
-        expect(failed == 0, "factors that are positive and finite", "others")
+        if failed:
+            raise InputError("factors must be positive and finite; got others")
         potri(root, lower=0, overwrite_c=1)
         mirror(matrix)
     return jnp.asarray(a)

@@ -18,10 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core.checks import expect
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
-from tangent_jax.train.objective import Objective
+from tangent_jax.train.objective import Objective, check_penalty
 
 CHUNK = 1 << 24  # numbers of a temporary array
 
@@ -98,8 +97,9 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
     >>> float(tj.metrics.accuracy(expansion.left_out(), demo.train.targets).mean())  # leave-one-out accuracy
     0.917
     """
-    (n, c), total = outputs.shape, float(objective.penalty) * len(outputs)
-    expect(total > 0, "penalty > 0", float(objective.penalty), "Give the objective a penalty")
+    check_penalty(objective)
+    n, c = outputs.shape
+    total = float(objective.penalty) * n
     with jax.enable_x64(True):
         f, y = jnp.asarray(outputs, jnp.float64), jnp.asarray(targets)
         gradients = np.asarray(jax.grad(lambda f: jnp.sum(objective.losses(f, y)))(f))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from tangent_jax.core.checks import expect, instance
+from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
@@ -63,7 +63,8 @@ class Kernel:
         Raises: InputError for a penalty that is not above 0.
         """
         penalty = self.penalty if penalty is None else penalty
-        expect(penalty > 0, "penalty > 0", penalty, "Give the objective a penalty")
+        if penalty <= 0:
+            raise InputError(f"penalty must be > 0; got {penalty:g}. Give the objective a penalty.")
         total = penalty * len(self.centers)
         m, right = self.k.copy(order="F"), (self.centers - self.rows.outputs).ravel()
         m[np.diag_indices_from(m)] += total / self.precision.ravel()
@@ -83,7 +84,8 @@ class Kernel:
 
         Args:   metric: as for `KernelSolution.score`; larger is better.
         """
-        expect(len(penalties) >= 1, "at least one penalty", "none")
+        if not len(penalties):
+            raise InputError("penalties must be at least one; got none")
         best, rows = None, []
         for penalty in sorted(penalties, reverse=True):
             solution = self.solve(penalty)
@@ -201,19 +203,28 @@ def make_kernel(
     objective = as_objective(objective, make_objective)
     instance("predict", predict, Predictor, "Use tj.solve")
     problem = make_problem(predict, data, objective, example_weights, predict.zeros())
-    got, do = type(objective.loss).__name__, "Use tj.solve, or state the loss's `quadratic`"
-    expect(problem.is_quadratic, "a square loss", got, do)
+    if not problem.is_quadratic:
+        raise InputError(
+            f"the loss must be a square; got {type(objective.loss).__name__}."
+            " Use tj.solve, or state the loss's `quadratic`."
+        )
     lightest = problem.example_weights.min()
-    expect(lightest > 0, "example_weights > 0", lightest)
+    if lightest <= 0:
+        raise InputError(f"example_weights must be > 0; got {lightest}")
     batches, classes = problem.batches, problem.classes
-    targets, outputs = batches.targets[batches.rows], len(batches) * classes
-    got = f"{len(targets)} x {classes} = {outputs}, whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB"
-    expect(outputs <= LARGEST, f"examples x outputs at most {LARGEST}", got, "Use tj.solve")
+    targets = batches.targets[batches.rows]
+    outputs = len(batches) * classes
+    if outputs > LARGEST:
+        raise InputError(
+            f"examples x outputs must be at most {LARGEST}; got {len(targets)} x {classes} = {outputs},"
+            f" whose kernel and its inverse take {16e-9 * outputs**2:.0f} GB. Use tj.solve."
+        )
     rows = jacobian_rows(predict, batches.inputs[batches.rows], progress)
     with jax.enable_x64(True):
         stated = objective.loss.quadratic(targets, classes)
         assert stated is not None
         centers, precision = (np.asarray(part, np.float64) for part in stated)
-    expect((precision > 0).all(), "a loss whose precision is above 0", precision.min(), "Use tj.solve")
+    if not (precision > 0).all():
+        raise InputError(f"the precision of the loss must be above 0; got {precision.min()}. Use tj.solve.")
     weighted = precision * problem.example_weights[:, None]
     return Kernel(predict, rows, rows.gram(progress=progress), targets, centers, weighted, float(objective.penalty))

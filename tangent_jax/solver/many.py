@@ -28,7 +28,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, finite_number, whole_number
+from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear import cg
@@ -42,7 +42,7 @@ from tangent_jax.solver.optimum import Solved, curvature_of
 from tangent_jax.solver.passes import SHOWN, Part, Summed
 from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.objective import Objective, as_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, check_penalty, make_objective
 from tangent_jax.train.run import Fitted, Row, Run
 from tangent_jax.train.targets import Predict
 
@@ -107,16 +107,16 @@ def solve_many(
     if certificate is not None:
         finite_number("certificate", certificate, 0.0)
     objective = as_objective(objective, make_objective)
-    do = "Give the objective a penalty"
-    expect(objective.penalty > 0, "penalty > 0", float(objective.penalty), do)
+    check_penalty(objective)
     starts = [start] if isinstance(start, Fitted) else list(start)
-    expect(len(starts) >= 1, "a start", "none", "Pass what tj.solve returned")
+    if not starts:
+        raise InputError("start must be at least one; got none. Pass what tj.solve returned.")
     steps = [begun.dw if isinstance(begun, Fitted) else begun for begun in starts]
     for dw in steps[1:]:
         check_leaves(predict, dw)
     problem = make_problem(predict, data, objective, None, steps[0], keep=True)
-    do = "Use tj.solve for each row"
-    expect(problem.is_quadratic, "a square loss", type(objective.loss).__name__, do)
+    if not problem.is_quadratic:
+        raise InputError(f"the loss must be a square; got {type(objective.loss).__name__}. Use tj.solve for each row.")
     first = curvature_of(starts[0])
     solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
     rows = _problems(problem, example_weights, None if isinstance(start, Fitted) else steps)
@@ -127,8 +127,8 @@ def _problems(problem: Problem, rows: Iterable[Any], steps: list[Tree] | None) -
     """Yields the problems as their rows of example weights are read."""
     for turn, row in enumerate(rows):
         v = as_example_weights(row, len(problem.batches), problem.dtype)
-        count = turn + 1 if steps is None else len(steps)
-        expect(turn < count, "a start for each row of example_weights", f"{count} starts")
+        if steps is not None and turn >= len(steps):
+            raise InputError(f"start must be one for each row of example_weights; got {len(steps)}")
         yield Asked(turn, v, None if steps is None else steps[turn])
 
 
@@ -157,7 +157,8 @@ class Many:
             self.problem = problem = dataclasses.replace(problem, keeps=False)
         self.gradient, _, self.outputs = problem.gradient(self.base)
         norm = float(trees.norm(self.gradient.total))
-        expect(np.isfinite(norm), "a finite gradient", norm, "Look for inputs that are not finite")
+        if not np.isfinite(norm):
+            raise InputError(f"the gradient must be finite; got norm {norm}. Look for inputs that are not finite.")
         v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
         self.leading = leading(
             lambda q: (

@@ -12,7 +12,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.train.features import Features
@@ -80,13 +80,13 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progres
     (12, 6)
     """
     whole_number("batch", batch, 1)
-    shape, wanted = tuple(np.shape(data.inputs)[1:]), tuple(map_.predict.model.input_shape(map_.predict.subset.stage))
-    expect(
-        shape == wanted,
-        f"features of this map's model, of shape {wanted}",
-        shape,
-        "Make them by tj.extract(map, examples)",
-    )
+    shape = tuple(np.shape(data.inputs)[1:])
+    of_map = tuple(map_.predict.model.input_shape(map_.predict.subset.stage))
+    if shape != of_map:
+        raise InputError(
+            f"data must be features of this map's model, of shape {of_map}; got {shape}."
+            " Make them by tj.extract(map, examples)."
+        )
     known = data.rows if isinstance(data, MappedOnce) and data.mapped is data.inputs else None
     if isinstance(data, MappedOnce) and known is not None and known.source == map_.identity:
         return known.read(data.at, batch, progress)

@@ -21,7 +21,7 @@ import optax
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, finite_number, whole_number
+from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.trees import along
@@ -30,7 +30,7 @@ from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, inve
 from tangent_jax.solver.passes import SHOWN, Summed
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.objective import Objective, as_objective, make_objective
+from tangent_jax.train.objective import Objective, as_objective, check_penalty, make_objective
 from tangent_jax.train.run import Checkpoints, Fitted, History, Log, OnStep, Row, Run, measure_name, run_identity
 from tangent_jax.train.targets import Predict, start_of
 
@@ -121,8 +121,7 @@ def solve(
     objective = as_objective(objective, make_objective)
     if certificate is not None:
         finite_number("certificate", certificate, 0.0)
-        do = "Give the objective a penalty, or pass certificate=None"
-        expect(objective.penalty > 0, "penalty > 0 for a certificate", float(objective.penalty), do)
+        check_penalty(objective, otherwise=", or pass certificate=None")
     dw, curvature = start_of(predict, start.dw if isinstance(start, Fitted) else start), curvature_of(start)
     problem = make_problem(predict, data, objective, example_weights, dw, keep=True)
     if curvature is not None:
@@ -191,7 +190,8 @@ class Solver:
         """Computes the gradient at a new point, and the first direction, unless the point is the last."""
         (gradient, _), value, rounding = self.gradient(state.base)
         norm = float(trees.norm(gradient))
-        expect(np.isfinite(norm), "a finite gradient", norm, "Look for inputs that are not finite")
+        if not np.isfinite(norm):
+            raise InputError(f"the gradient must be finite; got norm {norm}. Look for inputs that are not finite.")
         row = self.row(norm, loss=value, rounding=rounding, exact=True)
         if self.is_done(row):
             return state, row

@@ -20,7 +20,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, of_shape
+from tangent_jax.core.checks import of_shape
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear import cg
 from tangent_jax.linear.gram import own_gram
@@ -31,7 +31,7 @@ from tangent_jax.solver.optimum import curvature_of
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.objective import Objective
+from tangent_jax.train.objective import Objective, check_penalty
 from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import check_indices
 
@@ -67,7 +67,7 @@ class KernelPosterior:
         return solution.left_out(), self.scale * (whole - noise)
 
 
-def make_posterior(solution: KernelSolution) -> KernelPosterior:
+def make_posterior(solution: KernelSolution, progress: Progress = silent) -> KernelPosterior:
     """The posterior of a fit by the kernel.
 
     tau = Lambda / (n C) sum_i r_i^T [M^-1]_ii r_i,   r_i the leave-one-out residual
@@ -77,7 +77,7 @@ def make_posterior(solution: KernelSolution) -> KernelPosterior:
     """
     r = solution.residuals()
     squared = np.einsum("nc,nck,nk->", r, solution.own_inverse(), r)
-    return KernelPosterior(solution, float(solution.total_penalty * squared / r.size))
+    return KernelPosterior(solution, float(solution.total_penalty * squared / r.size), progress)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ class SolverPosterior:
 
     def __call__(self, inputs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
-        expect(self.objective.penalty > 0, "penalty > 0", float(self.objective.penalty))
+        check_penalty(self.objective)
         dw, v = self.solved.dw, self.example_weights
         problem = make_problem(self.predict, self.data, self.objective, v, dw, keep=True)
         at, known = problem.outputs_at(dw), curvature_of(self.solved)

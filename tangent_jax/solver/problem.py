@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, of_shape
+from tangent_jax.core.checks import InputError, of_shape
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Fresh, keep
@@ -192,7 +192,8 @@ def make_problem(
     check_leaves(predict, like)
     predict, batches, zero = trees.as_pytree(predict), as_batches(data), jax.tree.map(jnp.zeros_like, like)
     shape = check_data(predict, like, batches, objective)
-    expect(len(shape) == 1, "outputs of shape (b, c)", f"(b, {', '.join(map(str, shape))})")
+    if len(shape) != 1:
+        raise InputError(f"outputs must have shape (b, c); got (b, {', '.join(map(str, shape))})")
     (classes,), x = shape, batches.inputs[batches.rows[:2]]
     dtype = call.eval_shape(predict, like, x).dtype
     v = as_example_weights(example_weights, len(batches), dtype)
@@ -210,12 +211,17 @@ def check_leaves(predict: Predict, dw: Tree) -> None:
     zeros: Any = getattr(predict, "zeros", None)
     if zeros is None:
         return
-    known, given, do = trees.leaves(zeros()), trees.leaves(dw), "Start from a step of this predictor"
-    missing, extra = sorted(known.keys() - given.keys()), sorted(given.keys() - known.keys())
-    expect(not missing, "a step with every trained leaf", f"none at {missing[:1]}", do)
-    expect(not extra, "a step of trained leaves alone", f"one at {extra[:1]}", do)
+    trained = trees.leaves(zeros())
+    given = trees.leaves(dw)
+    advice = "Start from a step of this predictor"
+    missing = sorted(trained.keys() - given.keys())
+    if missing:
+        raise InputError(f"dw must have every trained leaf; got none at {missing[0]}. {advice}.")
+    extra = sorted(given.keys() - trained.keys())
+    if extra:
+        raise InputError(f"dw must have trained leaves alone; got one at {extra[0]}. {advice}.")
     for path, leaf in given.items():
-        of_shape(path, leaf, known[path].shape, do)
+        of_shape(path, leaf, trained[path].shape, advice)
 
 
 def as_example_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarray:
@@ -224,15 +230,24 @@ def as_example_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarr
         given = np.ones(count) if example_weights is None else np.asarray(example_weights)
     except ValueError:  # lists of several lengths
         given = np.array(None)
-    numbers, got = given.dtype.kind in "biuf", f"a value of type {type(example_weights).__name__}"
-    expect(numbers, f"example_weights of {count} examples", got)
+    if given.dtype.kind not in "biuf":
+        raise InputError(
+            f"example_weights must be of {count} examples; got a value of type {type(example_weights).__name__}"
+        )
     v = given.astype(np.float64)
-    lowest = f"shape {v.shape}, the smallest {v.min() if v.size else None}"
-    good = v.shape == (count,) and np.isfinite(v).all() and v.min() >= 0 and v.max() > 0
-    expect(good, f"example_weights of {count} examples, >= 0, one above", lowest)
+    if v.shape != (count,) or not np.isfinite(v).all() or v.min() < 0 or v.max() <= 0:
+        smallest = v.min() if v.size else None
+        raise InputError(
+            f"example_weights must be of {count} examples, >= 0, one above;"
+            f" got shape {v.shape}, the smallest {smallest}"
+        )
     low, high = float(jnp.finfo(dtype).tiny), float(jnp.finfo(dtype).max)
-    held, got = (v == 0) | ((v >= low) & (v <= high)), f"{v[v > 0].min():.3g} to {v.max():.3g}"
-    expect(held.all(), f"example_weights that are 0 or in {low:.3g}..{high:.3g}, as {dtype} holds them", got)
+    positive = v[v > 0]
+    if positive.min() < low or positive.max() > high:
+        raise InputError(
+            f"example_weights must be 0 or in {low:.3g}..{high:.3g}, as {dtype} holds them;"
+            f" got {positive.min():.3g} to {positive.max():.3g}"
+        )
     return v
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.operator import formed_rows
@@ -31,7 +31,8 @@ def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) 
     """
     inputs = as_inputs(inputs)
     n, parts = len(inputs), []
-    expect(n >= 1, "an input or more", n)
+    if not n:
+        raise InputError("inputs must be one or more; got none")
     check_room(predict, n)
     with jax.enable_x64(True):
         exact = dataclasses.replace(predict, w=trees.cast(predict.w, jnp.float64), dtype=None)
@@ -64,5 +65,8 @@ def check_room(predict: Predictor, count: int) -> None:
     """Raises InputError if the rows of J, for a model without a closed form, need half of the memory."""
     classes, room = max(1, predict.model.classes), placement.machine_memory() // 2
     needed = 0 if predict.model.dual is not None else 8 * count * classes * predict.subset.size
-    got, do = f"{count} x {classes} x {predict.subset.size} numbers", "Train fewer leaves, or use tj.solve"
-    expect(needed <= room, f"rows of J of at most {room >> 20} MiB in f64", got, do)
+    if needed > room:
+        raise InputError(
+            f"rows of J must take at most {room >> 20} MiB in f64; got {count} x {classes} x {predict.subset.size}"
+            " numbers. Train fewer leaves, or use tj.solve."
+        )

@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, finite_number, instance, of_shape, one_of
+from tangent_jax.core.checks import InputError, finite_number, instance, of_shape, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
@@ -122,9 +122,10 @@ class Statistics:
 
     def __add__(self, other: "Statistics") -> "Statistics":
         instance("other", other, Statistics)
-        do = "Make both by one feature_map"
-        same = (self.source, self.sizes, self.gram.shape) == (other.source, other.sizes, other.gram.shape)
-        expect(same, "statistics of one feature map", "those of two", do)
+        if (self.source, self.sizes, self.gram.shape) != (other.source, other.sizes, other.gram.shape):
+            raise InputError(
+                "statistics that are added must be of one feature map; got those of two. Make both by one feature_map."
+            )
         classes = tuple(sorted({*self.classes, *other.classes}))
         a, b = self.of_classes(classes), other.of_classes(classes)
         return dataclasses.replace(a, gram=a.gram + b.gram, sums=a.sums + b.sums, counts=a.counts + b.counts)
@@ -136,7 +137,8 @@ class Statistics:
         """The same statistics over these classes, in this order; new classes have no example."""
         names = check_classes(classes)
         lost = sorted({*self.classes} - {*names})
-        expect(not lost, "names that hold every class here", f"none for {lost[:1]}")
+        if lost:
+            raise InputError(f"classes must hold every class of the statistics; got none for {lost[0]}")
         at = [names.index(name) for name in self.classes]
         sums, counts = np.zeros((len(names), len(self.gram))), np.zeros(len(names))
         sums[at], counts[at] = self.sums, self.counts
@@ -166,15 +168,15 @@ class Statistics:
         bias[present] = at_mean + (center - mean) @ solved  # of the center in f32
         with np.errstate(over="ignore"):
             head = {"center": center, "kernel": kernel.astype(np.float32), "bias": bias.astype(np.float32)}
-        expect(
-            all(np.isfinite(leaf).all() for leaf in head.values()), "a head that float32 holds", "larger numbers", MADE
-        )
+        if not all(np.isfinite(leaf).all() for leaf in head.values()):
+            raise InputError(f"a head must be finite in float32; got larger numbers. {MADE}.")
         return {name: jnp.asarray(leaf) for name, leaf in head.items()}
 
     def system(self, settings: Settings) -> System:
         """The system that `solve` solves, for valid settings."""
         how, shrinkage, balance = settings.check()
-        expect(self.counts.sum() > 0, "an example", "none")
+        if not self.counts.sum() > 0:
+            raise InputError("statistics must be of one example at least; got none")
         present = np.flatnonzero(self.counts > 0)
         counts, sums = self.counts[present], self.sums[present]
         n, mean = counts.sum(), sums.sum(0) / counts.sum()
@@ -208,12 +210,16 @@ class Statistics:
         Raises:     InputError for rows and targets of other examples.
         """
         targets = self.check_examples(rows, targets)
-        same = np.array_equal(np.bincount(targets, minlength=len(self.classes)), self.counts)
-        do = "Pass the rows and targets that the statistics were made of"
-        expect(same, "targets of the examples of these statistics", "other numbers of examples by class", do)
+        if not np.array_equal(np.bincount(targets, minlength=len(self.classes)), self.counts):
+            raise InputError(
+                "targets must be of the examples of these statistics; got other numbers of examples by class."
+                " Pass the rows and targets that the statistics were made of."
+            )
         factor, scale, mean, present, counts, apart = self.system(settings)
-        n, scores = counts.sum(), np.full((len(rows), len(self.classes)), NEVER)
-        expect(n > 1, "two examples at least", "one")
+        n = counts.sum()
+        scores = np.full((len(rows), len(self.classes)), NEVER)
+        if n <= 1:
+            raise InputError("examples to leave out must be two at least; got one")
         solved, place = solve_lower(factor, (apart * scale).T), np.zeros(len(self.classes), int)  # L^-1 m, "k c"
         place[present] = np.arange(len(present))
         for start in range(0, len(rows), BLOCK):
@@ -222,21 +228,25 @@ class Statistics:
             if settings.how == "ridge":
                 hot = np.eye(len(present))[y]
                 f = counts / n + (z.T @ solved) * counts
-                own = hot - (hot - f) / (1 - 1 / n - np.square(z).sum(0))[:, None]
+                without = hot - (hot - f) / (1 - 1 / n - np.square(z).sum(0))[:, None]
             else:
-                own = scores_without(z, y, solved, counts)
-            scores[at, present] = own
+                without = scores_without(z, y, solved, counts)
+            scores[at, present] = without
         alone = self.counts[targets] == 1
         scores[alone, targets[alone]] = NEVER
         return scores
 
     def check_examples(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The targets as indices of `classes`; InputError for rows that are not "n k" of as many examples, or NaN."""
-        labels, k = as_labels(targets, len(self.classes)), len(self.gram)
-        good = getattr(rows, "ndim", 0) == 2 and len(rows) == len(labels) > 0 and rows.shape[1] == k
-        expected = f"rows of shape ({len(labels) or 'n'}, {k}) of one example at least, as many as targets"
-        expect(good, expected, f"shape {np.shape(rows)}")
-        expect(np.isfinite(rows).all(), "rows that are finite", "NaN or infinity")
+        labels = as_labels(targets, len(self.classes))
+        k = len(self.gram)
+        if getattr(rows, "ndim", 0) != 2 or not 0 < len(rows) == len(labels) or rows.shape[1] != k:
+            raise InputError(
+                f"rows must have shape ({len(labels) or 'n'}, {k}) of one example at least, as many as targets;"
+                f" got shape {np.shape(rows)}"
+            )
+        if not np.isfinite(rows).all():
+            raise InputError("rows must be finite; got NaN or infinity")
         return labels
 
     @property
@@ -245,7 +255,8 @@ class Statistics:
 
         Raises: InputError if G is not symmetric.
         """
-        expect(np.array_equal(self.gram, self.gram.T), "a symmetric G", "another")
+        if not np.array_equal(self.gram, self.gram.T):
+            raise InputError("G must be symmetric; got another")
         return as_tree(self.gram, self.sums, self.counts)
 
     def of_parts(self, values: np.ndarray) -> np.ndarray:
@@ -339,16 +350,20 @@ def check_leaves(tree: Tree, count: int) -> int:
             number >= 0.
     """
     leaves = trees.leaves(tree)
-    expect(sorted(leaves) == [*SUMS], f"the leaves {', '.join(SUMS)}", sorted(leaves)[:4], MADE)
+    if sorted(leaves) != [*SUMS]:
+        raise InputError(f"the leaves must be {', '.join(SUMS)}; got {', '.join(sorted(leaves)[:4])}. {MADE}.")
     k = (*leaves["sums"].shape, 0, 0)[1]
     shapes = {"counts": (count,), "gram": (k * (k + 1) // 2,), "sums": (count, k)}
     for path, leaf in leaves.items():
-        expect(leaf.dtype == np.float64, f"{path} in float64", leaf.dtype, MADE)
-        expect(leaf.shape == shapes[path], f"{path} of shape {shapes[path]}", leaf.shape, MADE)
-        expect(np.isfinite(leaf).all(), f"{path} finite", "NaN or infinity", MADE)
+        if leaf.dtype != np.float64:
+            raise InputError(f"{path} must be float64; got {leaf.dtype}. {MADE}.")
+        of_shape(path, leaf, shapes[path], MADE)
+        if not np.isfinite(leaf).all():
+            raise InputError(f"{path} must be finite; got NaN or infinity. {MADE}.")
     counts = leaves["counts"]
     wrong = counts[(counts < 0) | (counts > MOST) | (counts != np.rint(counts))]
-    expect(not len(wrong), "counts that are whole numbers >= 0", f"{[*wrong, 0][0]:g}", MADE)
+    if len(wrong):
+        raise InputError(f"counts must be whole numbers >= 0; got {wrong[0]:g}. {MADE}.")
     return k
 
 
@@ -360,17 +375,22 @@ def check_lengths(tree: Tree, sizes: tuple[int, ...]) -> None:
     Args: tree: that `check_leaves` let pass.
     """
     counts, sums, n, k = tree["counts"], tree["sums"], tree["counts"].sum(), sum(sizes)
-    expect(n > 0, "statistics of one image at least", "none", MADE)
+    if n <= 0:
+        raise InputError(f"statistics must be of one image at least; got none. {MADE}.")
     longest, diagonal = counts * (1 + LENGTHS), tree["gram"][np.cumsum([0, *range(k, 1, -1)])]
     for name, leaf, most in (("gram", tree["gram"], n * (1 + LENGTHS)), ("sums", sums.T, longest)):
-        good = (np.abs(leaf) <= most).all()
-        expect(good, f"{name} of numbers no larger than the counts", f"{np.abs(leaf).max():.3g}", MADE)
+        largest = np.abs(leaf)
+        if not (largest <= most).all():
+            raise InputError(f"{name} must hold numbers no larger than the counts; got {largest.max():.3g}. {MADE}.")
     for number, (start, end) in enumerate(pairwise(np.cumsum([0, *sizes])), 1):
-        trace, part = float(diagonal[start:end].sum()), f"part {number} of the features"
-        good = abs(trace - n) <= LENGTHS * n
-        expect(good, f"gram with a trace of {n:g}, the number of images, in {part}", f"{trace:.6g}", MADE)
-        good = (np.linalg.norm(sums[:, start:end], axis=1) <= longest).all()
-        expect(good, f"sums of each class no longer than its count in {part}", "longer ones", MADE)
+        trace = float(diagonal[start:end].sum())
+        part = f"part {number} of the features"
+        if not abs(trace - n) <= LENGTHS * n:
+            raise InputError(
+                f"gram must have a trace of {n:g}, the number of images, in {part}; got {trace:.6g}. {MADE}."
+            )
+        if not (np.linalg.norm(sums[:, start:end], axis=1) <= longest).all():
+            raise InputError(f"sums of each class must be no longer than its count in {part}; got longer ones. {MADE}.")
 
 
 def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
@@ -391,9 +411,10 @@ def cholesky(matrix: np.ndarray) -> np.ndarray:
         factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         factor = np.full_like(matrix, np.nan)
-    is_definite = np.isfinite(np.diag(factor)).all()
-    expected = "G - sum_c B_c B_c^T / n_c positive semi-definite to rounding"
-    expect(is_definite, expected, "sums of no images", MADE)
+    if not np.isfinite(np.diag(factor)).all():
+        raise InputError(
+            f"G - sum_c B_c B_c^T / n_c must be positive semi-definite to rounding; got sums of no images. {MADE}."
+        )
     return factor
 
 
@@ -437,7 +458,8 @@ def choose_settings(
     >>> tried
     12
     """
-    expect(len(ways), f"a way at least of {', '.join(WAYS)}", "none")
+    if not len(ways):
+        raise InputError(f"ways must be at least one of {', '.join(WAYS)}; got none")
     targets, balances = train.check_examples(rows, targets), BALANCES if len(train.sizes) > 1 else (1.0,)
     grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]
     losses = []

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, as_array, expect, whole_number
+from tangent_jax.core.checks import InputError, as_array, whole_number
 from tangent_jax.core.owners import Owner
 from tangent_jax.core.rows import Rows
 from tangent_jax.train.targets import as_targets
@@ -86,17 +86,15 @@ class Batches:
         targets, inputs = as_targets(targets), as_inputs(inputs)
         if not len(targets):
             raise InputError("data must have at least one example to train on or to evaluate; got none.")
-        expect(len(inputs) == len(targets), f"as many inputs as targets ({len(targets)})", len(inputs))
+        if len(inputs) != len(targets):
+            raise InputError(f"inputs must be as many as the targets, {len(targets)}; got {len(inputs)}")
         self.inputs, self.targets, self.key = inputs, targets, check_key(key)
         self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
-        expect(len(self.rows) >= 1, "at least one row", "none")
-        within = (
-            self.rows.dtype.kind in "iu"
-            and self.rows.ndim == 1
-            and self.rows.min() >= 0
-            and self.rows.max() < len(targets)
-        )
-        expect(within, f"rows in 0..{len(targets) - 1}, whole numbers", self.rows[:3])
+        if not len(self.rows):
+            raise InputError("rows must name at least one example; got none")
+        are_indices = self.rows.dtype.kind in "iu" and self.rows.ndim == 1
+        if not are_indices or self.rows.min() < 0 or self.rows.max() >= len(targets):
+            raise InputError(f"rows must be whole numbers in 0..{len(targets) - 1}; got {self.rows[:3]}")
         self.batch_size = min(batch_size, len(self.rows))
         self.resident_bytes = placement.resident_bytes() if resident_bytes is None else resident_bytes
         self.device = OnDevice() if device is None else device
@@ -152,8 +150,11 @@ class Batches:
 
     def resident(self) -> tuple[Array, Array]:
         """Returns all (inputs, targets), "n ...", on the device; InputError for more than `resident_bytes`."""
-        expected = f"inputs that the device holds, of at most {self.resident_bytes} bytes"
-        expect(self.is_resident, expected, self.inputs.nbytes, "Give fewer examples or more resident_bytes")
+        if not self.is_resident:
+            raise InputError(
+                f"inputs that the device holds must take at most {self.resident_bytes} bytes; got {self.inputs.nbytes}."
+                " Give fewer examples or more resident_bytes."
+            )
         return self.device.copy(self.inputs, self.targets)
 
     def chunks(self, order: np.ndarray, present: np.ndarray) -> Iterator[Chunk]:
@@ -198,8 +199,11 @@ class OnDevice:
 def as_inputs(inputs: Any) -> Any:
     """The inputs as an array of numbers "n ..."; an array on disk or on the device stays there."""
     inputs = inputs if hasattr(inputs, "nbytes") else as_array("inputs", inputs)
-    good = len(inputs.shape) >= 1 and (jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool)
-    expect(good, "inputs as one array of numbers, an example a row", f"{inputs.dtype} of {inputs.shape}")
+    are_numbers = jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool
+    if not inputs.shape or not are_numbers:
+        raise InputError(
+            f"inputs must be one array of numbers, an example a row; got {inputs.dtype} of shape {inputs.shape}"
+        )
     return inputs
 
 
@@ -208,17 +212,20 @@ def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
     names = as_array("owners", owners)
     if names.dtype.kind in "UT":
         names = np.array([Owner(name) if name else "" for name in names.ravel().tolist()]).reshape(names.shape)
-    good = names.shape == (count,) and names.dtype.kind in "iuU" and (names.dtype.kind != "U" or names.all())
-    got = f"{names.dtype} of {names.shape}" if names.shape != (count,) else "one without a name"
-    expect(good, f"the owner of each of {count} examples, a name or a number", got)
+    expected = f"owners must be the owner of each of {count} examples, a name or a number"
+    if names.shape != (count,) or names.dtype.kind not in "iuU":
+        raise InputError(f"{expected}; got {names.dtype} of shape {names.shape}")
+    if names.dtype.kind == "U" and not names.all():
+        raise InputError(f"{expected}; got one without a name")
     return names
 
 
 def check_key(key: Any) -> Array | None:
     """The key, if it is a JAX key or None; InputError for anything else."""
     is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
-    good = key is None or is_old or (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
-    expect(good, "a key such as jax.random.key(0)", repr(key))
+    is_typed = isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if key is not None and not is_old and not is_typed:
+        raise InputError(f"key must be a key such as jax.random.key(0); got {key!r}")
     return key
 
 
@@ -237,8 +244,11 @@ def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Bat
     """
     if isinstance(data, Batches):
         return data
-    do = "Pass what tj.extract gives, or Batches(inputs, targets)"
-    expect(hasattr(data, "batches"), "Features or Batches", type(data).__name__, do)
+    if not hasattr(data, "batches"):
+        raise InputError(
+            f"data must be Features or Batches; got {type(data).__name__}."
+            " Pass what tj.extract gives, or Batches(inputs, targets)."
+        )
     return data.batches(key, batch_size=batch_size)
 
 
@@ -255,15 +265,20 @@ def epoch_chunks(source: Any, epoch: int, check: Callable[[np.ndarray, np.ndarra
     size = None
     batches: Any = source(epoch) if callable(source) else source
     for batch in batches:
-        is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-        expect(is_pair, "batches that are pairs (x, y)", type(batch).__name__)
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise InputError(f"each batch must be a pair (x, y); got {type(batch).__name__}")
         x, y = np.asarray(batch[0]), as_targets(batch[1])
         size = size or len(y)
-        good = x.ndim >= 1 and 1 <= len(y) <= size and len(x) == len(y)
-        expect(good, f"batches (x, y) of one length, none above the first's {size}", (x.shape, y.shape))
+        if x.ndim < 1 or not 1 <= len(y) <= size or len(x) != len(y):
+            raise InputError(
+                f"each batch (x, y) must be of one length, none above the first's {size}; got {x.shape} and {y.shape}"
+            )
         check(x, y)
         more = placement.width(size) - len(y)
         present = (np.arange(len(y) + more) < len(y)).astype(np.float32)
         x, y = (placement.divide(np.concatenate([a, a[:1].repeat(more, 0)])[None], 1) for a in (x, y))
         yield Chunk(x, y, None, present[None])
-    expect(size, "a batch in every epoch", f"none in epoch {epoch + 1}", "Pass an iterable, not an iterator")
+    if not size:
+        raise InputError(
+            f"data must have a batch in every epoch; got none in epoch {epoch + 1}. Pass an iterable, not an iterator."
+        )

@@ -14,7 +14,7 @@ from jax import Array
 from jax.core import Tracer
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Rows, in_batches
@@ -33,7 +33,8 @@ def accuracy(outputs: Array, targets: Array) -> Array:
     [1.0, 0.0]
     """
     kind = jnp.result_type(targets) if hasattr(targets, "dtype") else np.asarray(targets).dtype
-    expect(np.dtype(kind).kind in "biuf", "targets that are class indices", kind)
+    if np.dtype(kind).kind not in "biuf":
+        raise InputError(f"targets must be class indices; got {kind}")
     return (outputs.argmax(-1) == targets).astype(jnp.float32)
 
 
@@ -43,7 +44,8 @@ def squared_error(outputs: Array, targets: Array) -> Array:
     >>> tj.metrics.squared_error(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 5.0]])).tolist()
     [9.0]
     """
-    expect(outputs.shape == targets.shape, f"targets of shape {outputs.shape}", targets.shape)
+    if outputs.shape != targets.shape:
+        raise InputError(f"targets must have the outputs' shape {outputs.shape}; got {targets.shape}")
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
@@ -59,10 +61,13 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np
         batches = as_batches(inputs)
         inputs = Rows(batches.inputs, batches.rows)
     inputs = as_inputs(inputs)
-    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(dw))
-    do = "Call predict(dw, x) inside jit; evaluate and outputs run its batches themselves"
-    expect(not traced, "a dw outside jit", "one that is traced", do)
-    expect(len(inputs), "at least one input", "none")
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(dw)):
+        raise InputError(
+            "dw must be outside jit; got one that is traced."
+            " Call predict(dw, x) inside jit; evaluate and outputs run its batches themselves."
+        )
+    if not len(inputs):
+        raise InputError("inputs must have at least one example; got none")
     size = placement.width(min(whole_number("batch_size", batch_size, 1), len(inputs)))
     predict, dw = placement.place((trees.as_pytree(predict), dw))
     return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
@@ -80,8 +85,9 @@ def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -
     values, targets = outputs(predict, dw, Rows(batches.inputs, batches.rows)), batches.targets[batches.rows]
     if metric is accuracy:
         as_labels(targets, values.shape[-1])
-    bad = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
-    expect(not bad, "finite outputs", f"{bad} rows that are not", "Look for inputs that are not finite")
+    wrong = int(np.sum(~np.isfinite(values.reshape(len(values), -1)).all(-1)))
+    if wrong:
+        raise InputError(f"outputs must be finite; got {wrong} rows that are not. Look for inputs that are not finite.")
     return float(np.mean(np.asarray(alone(metric, jnp.asarray(values), jnp.asarray(targets)), np.float64)))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import InputError, expect, instance, whole_number
+from tangent_jax.core.checks import InputError, instance, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
@@ -253,14 +253,18 @@ def as_source(data: Any, key: Array | None) -> Any:
 
     Raises: InputError for other data, or Batches without a key for their order.
     """
-    do = "Pass features.batches(key), or Batches(inputs, targets, key)"
+    advice = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
         batches = as_batches(data, key=key)
-        do = do if key is None else "Pass the key to Batches, not to fit"
-        expect(batches.key is not None, "batches with a key, which decides their order", "none", do)
+        if batches.key is None:
+            advice = advice if key is None else "Pass the key to Batches, not to fit"
+            raise InputError(f"batches must have a key, which decides their order; got none. {advice}.")
         return batches
-    good = callable(data) or (hasattr(data, "__iter__") and not isinstance(data, (tuple, dict, str)))
-    expect(good, "Features, Batches, or an iterable of batches (x, y)", type(data).__name__, do)
+    is_iterable = hasattr(data, "__iter__") and not isinstance(data, (tuple, dict, str))
+    if not callable(data) and not is_iterable:
+        raise InputError(
+            f"data must be Features, Batches, or an iterable of batches (x, y); got {type(data).__name__}. {advice}."
+        )
     return data
 
 
@@ -302,7 +306,8 @@ def make_training(
     objective = as_objective(objective, make_objective)
     optimizer = as_data(adam() if optimizer is None else optimizer)
     clash = sorted({*metrics} & {*OWN})
-    expect(not clash, f"metrics of other names than {', '.join(OWN)}", clash)
+    if clash:
+        raise InputError(f"metrics must have other names than {', '.join(OWN)}; got {', '.join(clash)}")
     return Training(trees.as_pytree(predict), objective, optimizer, tuple(metrics.values()))
 
 
@@ -316,8 +321,11 @@ def metric_programs(metrics: Metrics, predict: Predict, dw: Tree, data: Batches)
 def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: float) -> Row:
     """The row of an epoch, from its sums "1 + metrics"; InputError for a loss that is not finite."""
     loss = float(sums[0] / examples)
-    do = "Lower the learning rate, or look for inputs that are not finite"
-    expect(np.isfinite(loss), "a finite loss", f"{loss} in epoch {epoch + 1}", do)
+    if not np.isfinite(loss):
+        raise InputError(
+            f"the loss must be finite; got {loss} in epoch {epoch + 1}."
+            " Lower the learning rate, or look for inputs that are not finite."
+        )
     return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import expect, instance, whole_number
+from tangent_jax.core.checks import InputError, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.train.batches import Batches
@@ -77,7 +77,8 @@ def fit_many(
     >>> [fitted.steps for fitted in fits]
     [5, 5]
     """
-    expect(len(runs) >= 1, "at least one run", "none")
+    if not runs:
+        raise InputError("runs must be at least one; got none")
     whole_number("epochs", epochs, 1)
     dw, metrics = start_of(predict, start), metrics or {}
     training = make_training(predict, objective, optimizer, metrics)
@@ -132,8 +133,10 @@ def check_runs(training: Training, dw: Tree, runs: Sequence[Batches]) -> None:
         as_source(run, None)
         check_data(training.predict, dw, run, training.objective)
     shared = all(run.inputs is runs[0].inputs and np.array_equal(run.targets, runs[0].targets) for run in runs)
-    do = "Pass rows= of the same features"
-    expect(shared, "runs of one array of inputs and targets", "several", do)
+    if not shared:
+        raise InputError(
+            "runs must be of one array of inputs and targets; got several. Pass rows= of the same features."
+        )
 
 
 def groups(runs: Sequence[Batches], at_once: int) -> Iterator[list[int]]:

@@ -18,7 +18,7 @@ import optax
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, finite_number, one_of
+from tangent_jax.core.checks import InputError, finite_number, one_of
 from tangent_jax.train.targets import as_labels
 
 
@@ -137,9 +137,10 @@ class MeanSquared(SquareLoss):
         if targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer) and classes != 1:
             check_labels(targets, classes)
             return
-        got, do = f"shape {targets.shape}", "Pass targets[:, None]" if targets.ndim == 1 else ""
-        expect(classes is not None, "outputs of shape (b, c)", "others")
-        expect(targets.shape[1:] == (classes,), f"targets of the outputs' shape (n, {classes})", got, do)
+        check_scores(classes)
+        if targets.shape[1:] != (classes,):
+            advice = ". Pass targets[:, None]" if targets.ndim == 1 else ""
+            raise InputError(f"targets must have the outputs' shape (n, {classes}); got shape {targets.shape}{advice}")
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
@@ -176,8 +177,14 @@ class FunctionLoss(Loss):
 
 def check_labels(targets: Any, classes: int | None) -> None:
     """Raises InputError unless outputs are class scores "b c" and targets their class indices "n"."""
-    expect(classes is not None, "outputs of shape (b, c)", "others")
+    check_scores(classes)
     as_labels(targets, classes)
+
+
+def check_scores(classes: int | None) -> None:
+    """Raises InputError unless outputs are "b c"; classes: c, None for outputs of another shape."""
+    if classes is None:
+        raise InputError("outputs must have shape (b, c); got another")
 
 
 def as_loss(loss: Loss | Callable) -> Loss:

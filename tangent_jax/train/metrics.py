@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import entr
 from scipy.stats import rankdata
 
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 
 
 def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
@@ -74,26 +74,31 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
 def as_scores(scores: np.ndarray) -> np.ndarray:
     """The scores "n", n > 0; InputError for anything else."""
     array = np.asarray(scores)
-    good = array.ndim == 1 and array.size and array.dtype.kind in "biuf"
-    expect(good, 'scores "n", at least one', f"{array.dtype} of shape {array.shape}")
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "biuf":
+        raise InputError(f'scores must be numbers "n", at least one; got {array.dtype} of shape {array.shape}')
     return array
 
 
 def as_probabilities(p: np.ndarray) -> np.ndarray:
     """p as float64, "n c"; InputError for an array of another shape, or rows that do not sum to 1."""
-    expect(np.asarray(p).dtype.kind in "biuf", "probabilities that are numbers", np.asarray(p).dtype)
+    dtype = np.asarray(p).dtype
+    if dtype.kind not in "biuf":
+        raise InputError(f"probabilities must be numbers; got {dtype}")
     p = np.asarray(p, np.float64)
-    expect(p.ndim == 2 and p.size, 'probabilities of shape (n, c), "n c"', f"shape {p.shape}")
-    good = (p >= 0).all() and np.allclose(p.sum(1), 1.0, atol=1e-3)
-    expect(good, "probabilities, each row of sum 1", "others", "Take the softmax of logits")
+    if p.ndim != 2 or not p.size:
+        raise InputError(f"probabilities must have shape (n, c); got shape {p.shape}")
+    if (p < 0).any() or not np.allclose(p.sum(1), 1.0, atol=1e-3):
+        raise InputError("probabilities must be rows of sum 1; got others. Take the softmax of logits.")
     return p
 
 
 def check_probabilities(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (p "n c", labels "n") as arrays; InputError for rows that are no probabilities, or labels of no class."""
-    p, labels = as_probabilities(p), np.asarray(labels)
-    whole = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(p),)
-    expect(whole, f"{len(p)} labels, whole numbers", f"{labels.dtype} of shape {labels.shape}")
+    p = as_probabilities(p)
+    labels = np.asarray(labels)
+    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(p),):
+        raise InputError(f"labels must be {len(p)} whole numbers; got {labels.dtype} of shape {labels.shape}")
     low, high = labels.min(), labels.max()
-    expect(low >= 0 and high < p.shape[1], f"labels in 0..{p.shape[1] - 1}", f"{low}..{high}")
+    if low < 0 or high >= p.shape[1]:
+        raise InputError(f"labels must be in 0..{p.shape[1] - 1}; got {low}..{high}")
     return p, labels

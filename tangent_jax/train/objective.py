@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import placement, trees
-from tangent_jax.core.checks import expect, finite_number, instance
+from tangent_jax.core.checks import InputError, finite_number, instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
@@ -43,11 +43,13 @@ class Keyed:
     def __post_init__(self) -> None:
         is_placeholder = type(self.function) is object  # a placeholder of JAX's, while a pytree is rebuilt
         if not is_placeholder:
-            expect(callable(self.function), "a function", type(self.function).__name__)
+            if not callable(self.function):
+                raise InputError(f"function must be callable; got {type(self.function).__name__}")
             object.__setattr__(self, "function", trees.as_pytree(self.function))
 
     def __call__(self, *arguments: Any) -> Array:
-        expect(len(arguments) == 3, "a key as the last argument", "none", "Only `fit` draws; measure without")
+        if len(arguments) != 3:
+            raise InputError("a Keyed function must be given a key as its last argument; got none. Only `fit` draws.")
         return self.function(*arguments)
 
 
@@ -89,8 +91,8 @@ class Objective:
     def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
         """The loss of each example, "b", each evaluated alone."""
         if self.draws:
-            expect(key is not None, "a loss that does not draw, but in `fit`", "a Keyed loss")
-            assert key is not None
+            if key is None:
+                raise InputError("the loss must not draw, but in `fit`; got a Keyed loss")
             return alone(self.loss, outputs, targets, jax.random.split(key, len(targets)))
         return alone(self.loss, outputs, targets)
 
@@ -107,8 +109,11 @@ def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys:
 
     def of_one(output: Array, target: Array, *key: Array) -> Array:
         value = jnp.asarray(function(output[None], target[None], *key))
-        do = "Do not reduce it, and give one number for each example"
-        expect(value.shape == (1,), "a loss or metric of shape (1,) for one example", value.shape, do)
+        if value.shape != (1,):
+            raise InputError(
+                f"a loss or metric of one example must have shape (1,); got {value.shape}."
+                " Do not reduce it, and give one number for each example."
+            )
         return value[0]
 
     return jax.vmap(of_one)(outputs, targets, *keys)
@@ -147,9 +152,10 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
         finite_number("penalty", penalty, 0.0, 1e9)
     if isinstance(loss, str):
         return Objective(make_loss(loss, **given), penalty)
-    expected = "hyper-parameters of a named loss"
-    expect(callable(loss), f"a loss: {', '.join(LOSSES)}, a Loss or a function", loss)
-    expect(not given, expected, sorted(given))
+    if not callable(loss):
+        raise InputError(f"loss must be one of {', '.join(LOSSES)}, a Loss or a function; got {loss}")
+    if given:
+        raise InputError(f"hyper-parameters must be of a named loss; got {', '.join(sorted(given))} of a function")
     return Objective(loss, penalty)
 
 
@@ -178,6 +184,13 @@ def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) ->
     jax.eval_shape(lambda z, y: objective.losses(z, y, jax.random.key(0)), *of_one)
 
 
+def check_penalty(objective: Objective, otherwise: str = "") -> None:
+    """Raises InputError for a penalty of 0, with which no optimum is bounded; otherwise: what else to do."""
+    if not objective.penalty > 0:
+        advice = f"Give the objective a penalty{otherwise}"
+        raise InputError(f"penalty must be > 0; got {float(objective.penalty):g}. {advice}.")
+
+
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
     """An upper bound of the L2 distance, over the tree, of dw from the optimum on all of `data`.
 
@@ -190,9 +203,9 @@ def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) 
     >>> tj.solver.distance_bound(demo.predict, demo.dw, demo.train, demo.objective) < 0.1
     True
     """
-    expect(objective.penalty > 0, "penalty > 0", objective.penalty)
-    floats = all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw))
-    expect(floats, "a dw of floats", "other numbers")
+    check_penalty(objective)
+    if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw)):
+        raise InputError("dw must be floats; got other numbers")
     batches = as_batches(data, 64)
     predict, dw = placement.place((trees.as_pytree(predict), dw))
     total, n = jax.grad(objective.ridge)(dw), len(batches)

@@ -12,7 +12,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, finite_number
+from tangent_jax.core.checks import InputError, finite_number
 from tangent_jax.core.notation import Tree
 
 Optimizer = optax.GradientTransformation
@@ -103,10 +103,12 @@ def as_data(optimizer: Any) -> Optimizer:
 
     Raises: InputError for an object that is no optimiser of optax's.
     """
-    whole = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
-    got, do = type(optimizer).__name__, "Pass tj.adam(1e-3), or an optimiser of optax"
-    expect(isinstance(whole, optax.GradientTransformation), "an optimiser of optax", got, do)
-    return type(whole)(trees.as_pytree(whole.init), trees.as_pytree(whole.update))
+    transformation = getattr(optimizer, "gradient_transformation", lambda: optimizer)()
+    if not isinstance(transformation, optax.GradientTransformation):
+        raise InputError(
+            f"optimizer must be an optimiser of optax; got {type(optimizer).__name__}. Pass tj.adam(1e-3)."
+        )
+    return type(transformation)(trees.as_pytree(transformation.init), trees.as_pytree(transformation.update))
 
 
 def apply(optimizer: Optimizer, gradient: Tree, state: Any, dw: Tree, **extra: Any) -> tuple[Tree, Any]:

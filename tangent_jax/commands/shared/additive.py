@@ -96,7 +96,9 @@ class Additive(Method):
         """The statistics of all training images, from the store of this title; of owners without a store."""
         if self.division.is_by_owner:
             classes = self.dataset.classes
-            return tj.solver.make_statistics(self.map, self.train, classes).of_classes(classes)
+            with tj.show_progress(f"{self.title}: features") as progress:
+                statistics = tj.solver.make_statistics(self.map, self.train, classes, progress=progress)
+            return statistics.of_classes(classes)
         return self.statistics(self.whole(), title)
 
     @cached_property
