@@ -294,7 +294,7 @@ def test_a_lost_journal_is_refused_and_no_component_deleted(tmp_path, gone):
     path = store.path("a")
     for name in gone:
         (tmp_path / "store" / name).unlink()
-    with pytest.raises(InputError, match="is missing|an empty folder"):
+    with pytest.raises(InputError, match=r"is missing|an empty folder"):
         Store(tmp_path / "store").add("b", part(1), origin(1))
     assert path.exists()
 
