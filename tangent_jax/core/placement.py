@@ -23,7 +23,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 
 T = TypeVar("T")
@@ -200,4 +200,7 @@ def check_alike(arrays: Callable[[], Iterable[np.ndarray]]) -> None:
             crc = zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc)
         do = "Start all processes of a job alike, on the same data"
         good = len({*gather(np.array(crc, np.uint32)).tolist()}) == 1
-        expect(good, "the same examples, order and settings in every process", "others in some", do)
+        if not good:
+            raise InputError(
+                f"expected the same examples, order and settings in every process; got others in some. {do}."
+            )

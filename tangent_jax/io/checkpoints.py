@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, expect, unexpected
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import hosts
 from tangent_jax.io.files import (
@@ -94,7 +94,8 @@ class Saver:
             return None
         checkpoint = read_sealed(Checkpoint, self.path, self.advice())
         expected, got = f"the checkpoint of {self.run}", f"that of {checkpoint.run}"
-        expect(checkpoint.run == self.run, expected, got, self.advice())
+        if checkpoint.run != self.run:
+            raise InputError(f"expected {expected}; got {got}. {self.advice()}.")
         return checkpoint
 
     def restore(self, state: Tree, history: History) -> Tree:
@@ -114,14 +115,15 @@ class Saver:
 
         folder, stored = self.folder / checkpoint.state, checkpoint.state_digest
         whole = folder.is_dir() and folder_fingerprint(folder) == stored
-        expect(whole, f"an unaltered {folder}", "one that is missing or altered", self.advice())
+        if not whole:
+            raise InputError(f"expected an unaltered {folder}; got one that is missing or altered. {self.advice()}.")
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
         try:
             with checkpointer() as orbax:
                 restored = orbax.restore(folder / "state", args=ocp.args.StandardRestore(target))
         except Exception as error:
             got = f"{type(error).__name__} in {folder}"
-            raise unexpected("a state of this run", got, self.advice()) from error
+            raise InputError(f"expected a state of this run; got {got}. {self.advice()}.") from error
         return [restored[name] for name in target]
 
     def is_due(self, last: bool) -> bool:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.io import hosts
 from tangent_jax.io.checkpoints import Saver, checkpoints_in
 from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
@@ -78,23 +78,28 @@ class Account:
         """The account on disk; InputError unless it is complete, this run's, and agrees with its checkpoint."""
         if not self.path.exists():
             checkpoints = checkpoints_in(self.path.parent)
-            expect(not checkpoints, f"the ledger beside {checkpoints[:1]}", "none", DO)
+            if checkpoints:
+                raise InputError(f"expected the ledger beside {checkpoints[:1]}; got none. {DO}.")
             return self.spent
         content: Content = read_sealed(Content, self.path, DO)
         expected = f"the ledger of this run in {self.path.parent}"
         do = "Choose another folder; both runs have spent"
-        expect(content.run == self.saver.run, expected, "one of another data set or setting", do)
+        if content.run != self.saver.run:
+            raise InputError(f"expected {expected}; got one of another data set or setting. {do}.")
         spent = convert(Spent, content.spent, self.path)
         same = spent.pay(self.spent.steps_paid) == self.spent
-        expect(same, f"the mechanism of this run in {self.path}", "another", DO)
+        if not same:
+            raise InputError(f"expected the mechanism of this run in {self.path}; got another. {DO}.")
         checkpoint = self.saver.checkpoint
         ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
         fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
         lost = theirs is None and content.checkpoint is None
         got = "one that is missing, altered, or older than the other"
-        expect(fits or lost, f"{self.path} and {self.saver.path} of one run", got, DO)
+        if not (fits or lost):
+            raise InputError(f"expected {self.path} and {self.saver.path} of one run; got {got}. {DO}.")
         taken = 0 if checkpoint is None else len(checkpoint.history)
-        expect(taken <= spent.steps_paid, f"{taken} steps paid", spent.steps_paid, DO)
+        if not taken <= spent.steps_paid:
+            raise InputError(f"expected {taken} steps paid; got {spent.steps_paid}. {DO}.")
         return spent
 
     @property
