@@ -58,6 +58,7 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+	PYTHONPATH=. $(BIN)/lint-imports
 
 style: .venv/dev  ## docstrings, names, long and many-parameter functions: warnings to read, not a test
 	$(BIN)/ruff check --exit-zero --extend-select D,N,C901,PLR0913 tangent_jax

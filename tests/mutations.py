@@ -288,13 +288,6 @@ MUTATIONS = [
         "tests/store/test_removal.py::test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again",
     ),
     Mutation(
-        "tangent_jax/store/erasure.py",
-        "rows_everywhere",
-        "look(rows_at, place, left, known, before)",
-        "()",
-        "tests/models/test_url_models.py::test_a_removal_erases_rows_at_a_url",
-    ),
-    Mutation(
         "tangent_jax/store/store.py",
         "Store.put",
         "self.check_forgotten(provenance)",

@@ -172,9 +172,10 @@ REFUSED = {
 @pytest.mark.parametrize("given", REFUSED)
 def test_a_job_that_cannot_be_is_refused_in_one_line(given):
     with socket.create_server(("", 0)) as server:
-        flags = given.format(taken=server.getsockname()[1]).split()
+        taken = server.getsockname()[1]
+        flags = given.format(taken=taken).split()
         _, stderr = output_of("tangent_jax.commands.finetune", *flags, code=1)
-    assert stderr.startswith("finetune: " + REFUSED[given].format(taken=server.getsockname()[1]))
+    assert stderr.startswith("finetune: " + REFUSED[given].format(taken=taken))
     assert stderr.count("\n") == 1
 
 

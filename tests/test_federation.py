@@ -116,11 +116,11 @@ def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people
 WIDE = tj.Recipe(features=FeatureSettings(("h", "ntk"), width=64))  # two parts
 LIES = {
     "nan": "finite; got NaN",
-    "anchor": "expected features",
+    "anchor": "features must be FeatureSettings",
     "large": "expected a file of at most 1048576 bytes; got 1048577",
     "silent": "got it sent nothing",
-    "cut": "expected",
-    "nothing": "expected",
+    "cut": "must be a whole safetensors file",
+    "nothing": "must be a whole safetensors file",
     "negated_g": "gram must have a trace of",
     "halved_g": "gram must have a trace of",
     "no_square": "must be positive semi-definite to rounding; got sums of no images",
@@ -141,12 +141,12 @@ LIES = {
     "one_class_twice": "the classes asked for, in their order; got",
     "no_images": "images that the counts count; got one of 0",
     "fewer_images": "images that the counts count; got one of",
-    "other_dtype": "expected features",
-    "other_seed": "expected features",
+    "other_dtype": "features must be FeatureSettings",
+    "other_seed": "features must be FeatureSettings",
     "tangent": "expected",
-    "a_list": "expected a JSON object",
-    "a_number": "expected a JSON object",
-    "null": "expected a JSON object",
+    "a_list": "must be a JSON object",
+    "a_number": "must be a JSON object",
+    "null": "must be a JSON object",
 }
 """What the server says of each fault and lie."""
 

@@ -164,7 +164,7 @@ def test_the_script_runs_on_a_photo_where_the_library_is_not_installed(tmp_path)
     (tmp_path / "out/weights.safetensors").write_bytes(b"altered")
     ended = subprocess.run([*command, tmp_path / "photo.png"], capture_output=True, text=True)
     assert ended.returncode == 1
-    want = "expected an unaltered weights.safetensors; got another than serving.json names. Export it again.\n"
+    want = "run.py: expected an unaltered weights.safetensors; got another than serving.json names. Export it again.\n"
     assert ended.stderr == want
 
 
@@ -201,7 +201,7 @@ class Counting(VisionTransformer):
 def test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch):
     predict, dw = predictor()
     write = partial(export, tmp_path / "out", predict, dw, {})
-    with pytest.raises(InputError, match=r"expected format in safetensors, stablehlo, onnx.*; got pickle"):
+    with pytest.raises(InputError, match=r"format must be one of safetensors, stablehlo, onnx.*; got pickle"):
         write("pickle")
     with pytest.raises(InputError, match=r"expected names of the 7 outputs, or none; got 1"):
         write("stablehlo", ["cat"])

@@ -248,7 +248,7 @@ def test_an_image_that_was_altered_since_it_was_identified_gives_no_row(tmp_path
     data = dataclasses.replace(data, read=lambda i: pictures[i])
     assert data.identifiers() == examples().identifiers()
     pictures[70] += 1
-    with pytest.raises(InputError, match="the image image 70 as it was identified; got other bytes"):
+    with pytest.raises(InputError, match="the image image 70 must be as it was identified; it was altered since"):
         compute(3, tmp_path, data)
 
 

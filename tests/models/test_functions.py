@@ -170,7 +170,7 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
     assert_rel_close(total.value, want)
     fitted = tj.fit_private(predict, data, mechanism=tj.make_mechanism(3.0, 1e-2, steps=2))
     assert fitted.info.spent.private
-    with pytest.raises(InputError, match=r"clipped_sum_closed_form: .* without. Call clipped_sum"):
+    with pytest.raises(InputError, match=r"without\. Call clipped_sum"):
         tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
 
@@ -192,10 +192,10 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     tj.export(tmp_path / "export", predict, dw, {})
     again, step = tj.exports.load_export(tmp_path / "export", text().model)
     assert trees.fingerprint((again.w, step)) == trees.fingerprint((predict.w, dw))
-    with pytest.raises(InputError, match=r"save: .* got FunctionModel"):
+    with pytest.raises(InputError, match="got FunctionModel"):
         tj.save(tmp_path / "model.safetensors", text())
     other = tj.tangent(text(gain=2.0))  # equal in code and leaves, of another constant
-    with pytest.raises(InputError, match=r"load_export: .* one of other programs"):
+    with pytest.raises(InputError, match=r"one of other programs"):
         tj.exports.load_export(tmp_path / "export", other.model)
     with monkeypatch.context() as patch:
         patch.setattr(jax, "__version__", "another")  # whose programs are no guide
@@ -250,7 +250,7 @@ def test_it_is_solved_without_factors_to_the_optimum_of_the_kernel(tmp_path):
         data.inputs[:2]
     )[1]
     assert_rel_close(np.asarray(by_solver, np.float64), covariance, 1e-3)
-    with pytest.raises(InputError, match=r"curvature: .* Solve without factors, and merge by mean"):
+    with pytest.raises(InputError, match="Solve without factors, and merge by mean"):
         tj.solver.make_curvature(predict, data, squares())
     train, held = data.hold_out()
     assert (len(train), len(held)) == (20, 4)
@@ -343,9 +343,9 @@ def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
     assert headed.model.shapes()["head/kernel"] == (WIDTH, 5)
     assert headed.with_head(["no", "yes"], jax.random.key(0)).model.classes == 2
     assert tj.models.make_subset(headed.with_lora(2, 1, jax.random.key(1)).model, "lora_b").stage == 1
-    with pytest.raises(InputError, match=r"with_head: .* a head of your own. Give model_of"):
+    with pytest.raises(InputError, match=r"a head of your own\. Give model_of"):
         text().with_head(3, jax.random.key(0))
-    with pytest.raises(InputError, match=r"model_of: .* a leaf of your own"):
+    with pytest.raises(InputError, match=r"a leaf of your own"):
         bare.reset(tj.models.make_subset(bare.model, "everything"), jax.random.key(0))
     with pytest.raises(InputError, match='features "b d"; got shape'):
         tj.model_of([embed], {"table": w["table"]}, token_ids()).with_head(3, jax.random.key(0))

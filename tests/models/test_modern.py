@@ -138,7 +138,7 @@ def test_a_rotary_model_of_timm_s_is_the_architecture_that_config_json_says(tmp_
         ("siglip", {"image_size": 24}, "image_size 24, as config.json says; got positions for 12"),
         ("siglip", {"image_size": "x"}, "image_size of config.json"),
         ("siglip", {"image_size": [12, 0]}, r"image_size must be a whole number in 1\.\.4096"),
-        ("clip", {"vision_config": 7}, "an object or null in vision_config"),
+        ("clip", {"vision_config": 7}, "vision_config of .* must be an object or null"),
         ("clip", {"vision_config": {}}, "a model_type of siglip, siglip2, clip in .*; got clip_vision_model"),
         ("clip", {"vision_config": {}, "model_type": "clip", "adapter": True}, "no adapter in config.json"),
     ],

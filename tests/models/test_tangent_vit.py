@@ -233,7 +233,7 @@ def test_a_wrong_tangent_is_refused_by_name(x64):
     model, w = small(1)
     with pytest.raises(InputError, match="dw must be a part of w; w lacks its leaf block_7/norm1/scale"):
         closed(model, w, {"block_7": {"norm1": {"scale": np.zeros(12)}}}, images())
-    with pytest.raises(InputError, match=r"head/bias of shape \(7,\); got \(8,\)"):
+    with pytest.raises(InputError, match=r"head/bias must have shape \(7,\); got \(8,\)"):
         closed(model, w, {"head": {"bias": np.zeros(8)}}, images())
     with pytest.raises(InputError, match=r"expected the input of stage 0, of shape \('b', 8, 8, 3\)"):
         closed(model, w, {}, images(size=12))

@@ -145,7 +145,7 @@ def test_what_a_removal_cannot_erase_at_a_url_is_listed(url, tmp_path, monkeypat
 
 def test_a_local_copy_of_a_url_names_it_in_a_provenance(url, tmp_path):
     """So that a removal finds the URL where the local copy was lost, and the copy where it was not."""
-    rows = Features(np.zeros((10, 2), np.float32), np.zeros(10, int), SEEN, str(tmp_path / "cache"))
+    rows = Features(np.zeros((10, 2), np.float32), np.zeros(10, int), SEEN, folder=str(tmp_path / "cache"))
     out = urls.scratch_of(f"{url}/run") / "out"
     folders = origin(0).trained_on(rows, 0.1, (str(out),)).folders
     assert folders == (rows.folder, str(out), f"{url}/run")

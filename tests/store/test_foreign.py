@@ -278,15 +278,14 @@ def test_a_component_of_another_machine_empties_no_index_and_no_cache(tmp_path, 
         assert len(listed) == 2
 
 
-@pytest.mark.parametrize("attack", ["rows", "layout", "folder"])
+@pytest.mark.parametrize("attack", ["rows", "folder"])
 def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
-    """Rows that are a link, a layout that names another folder, and a cache that is a link itself."""
+    """Rows that are a link, and a cache that is a link itself."""
     gone, cache, canary = f"{1:064x}", tmp_path / "cache", tmp_path / "canary"
     rows = cache / "rows"
     canary.mkdir()
     cache.mkdir()
-    for name in ("inputs.bin", "inputs-1.bin"):
-        (canary / name).write_bytes(b"the user's own file")
+    (canary / "inputs.bin").write_bytes(b"the user's own file")
     (canary / "examples.txt").write_text(f"{gone}\n")
     if attack == "folder":
         rows.symlink_to(canary)
@@ -294,10 +293,6 @@ def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
         rows.mkdir()
         (rows / "examples.txt").write_text(f"{gone}\n{gone}\n")
         (rows / "inputs.bin").symlink_to(canary / "inputs.bin")
-    if attack == "layout":
-        (rows / "inputs.bin").unlink()
-        (rows / "inputs.bin").write_bytes(bytes(8))
-        (rows / "layout.json").write_text(json.dumps({"rows_per_file": 1, "folders": [".", str(canary)]}))
     before = snapshot(canary)
     store = Store(tmp_path / "store")
     store.add("one", part(0), origin(0, examples=((gone, "a.jpg"),), folders=(str(cache),)))
@@ -532,7 +527,7 @@ def test_an_owner_has_a_name_and_other_names_stay_apart():
     assert len({Owner(name) for name in ("alice", "alice b", "al ice", "\u0430lice")}) == 4
     assert Owner("Ma\u0308rz  STRASSE") == "m\u00e4rz strasse"
     for nothing in ("", " ", "\u200b"):
-        with pytest.raises(InputError, match="expected the name of a contributor"):
+        with pytest.raises(InputError, match="owner must be the name of a contributor"):
             Owner(nothing)
 
 
@@ -752,7 +747,7 @@ def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
 def test_a_store_and_a_ledger_are_no_url(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for use in (lambda: expand_path(url), lambda: Store(url), open_ledger(url, "0" * 32, None).__enter__):
-        with pytest.raises(InputError, match=r"expected a path of this machine; got .* needs a file system"):
+        with pytest.raises(InputError, match=r"a path must be one of this machine; got .* need a file system"):
             use()
     assert [*tmp_path.iterdir()] == []
 
@@ -774,12 +769,12 @@ def test_paths_of_a_folder_of_others_stay_in_it(tmp_path):
     (tmp_path / "link").symlink_to("/etc")
     os.mkfifo(tmp_path / "pipe")
     for name in ("..", "a/b", "", "link", "pipe"):
-        with pytest.raises(InputError, match="expected"):
+        with pytest.raises(InputError, match="must be"):
             inside(tmp_path, name)
     (tmp_path / "file").write_text("x")
     os.link(tmp_path / "file", tmp_path / "twin")
     for name, mode in (("link", "r"), ("pipe", "r"), ("twin", "ab"), ("twin", "r+b"), ("link", "a+")):
-        with pytest.raises(InputError, match="expected a plain file"):
+        with pytest.raises(InputError, match="must be a plain file"):
             open_plain(tmp_path / name, mode)
     (tmp_path / "new.partial").symlink_to(tmp_path / "file")
     write_whole(tmp_path / "new", "content")
