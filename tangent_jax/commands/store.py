@@ -206,7 +206,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
         raise InputError(f"--head must be one of the components, or union; got {F.head or 'none'}")
     if tj.exports.is_export(to) if at_url else Path(to).exists():
         raise InputError(f"--to must be a folder that does not exist yet; got {to}")
-    tj.exports.check_format("store export", F.format, F.opset)
+    tj.exports.check_format(F.format, F.opset)
     parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)

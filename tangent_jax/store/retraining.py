@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tangent_jax.composition.origin import check_same
-from tangent_jax.core.checks import about, expect, require
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.sources import Dataset
@@ -35,9 +35,9 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     ('head/bias', 'head/kernel')
     """
     recipe = origin.recipe
-    expect(recipe is not None, f"a recipe of {name}", "none", "Make its predictor as it was made")
-    assert recipe is not None
-    predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of("predictor_of", origin, weights))
+    if recipe is None:
+        raise InputError(f"{name} must have a recipe; it has none. Make its predictor as it was made")
+    predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of(origin, weights))
     with about(f"the anchor of {name}"):
         check_same(origin, make_provenance(predict))
     return predict
@@ -75,7 +75,7 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    dataset, removed = data(origin.dataset("remove")), store.state.forgotten
+    dataset, removed = data(origin.dataset()), store.state.forgotten
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
     start = jax.tree.map(np.array, store.read_tree(name)) if warm else None
     if recipe.is_by_class:
@@ -108,15 +108,21 @@ def read_remaining(
     remaining = [(identifier, normal_name(name)) for identifier, name in remaining]
     pairs = zip(train.identifiers(), map(normal_name, train.names), strict=True)
     row_of = {pair: row for row, pair in enumerate(pairs)}
-    there = sum(pair in row_of for pair in remaining)
-    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
-    require(there == len(remaining), "remove", expected, f"{there} of them")
-    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
+    present = sum(pair in row_of for pair in remaining)
+    if present != len(remaining):
+        raise InputError(
+            f"{recipe.dataset} must hold the {len(remaining)} remaining examples of {name}; it holds {present} of them"
+        )
+    cache = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
+    rows = [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # only these: features of removed images are not computed
         left = extract(predict, train.take(np.array(rows)), cache)
-    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
-    require(origin.classes or len(dataset.classes) == classes, "remove", f"the {classes} classes of {name}", got)
-    return left.relabel(dataset.classes, origin.classes) if origin.classes else left
+    if origin.classes:
+        return left.relabel(dataset.classes, origin.classes)
+    classes = origin.config.get("classes")
+    if len(dataset.classes) != classes:
+        raise InputError(f"{recipe.dataset} must have the {classes} classes of {name}; it has {len(dataset.classes)}")
+    return left
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
