@@ -67,8 +67,8 @@ def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, c
     if isinstance(predict, FeatureMap):
         predict, tangent = predict.predict, encode(trees.leaves(dw), {})
     else:
-        tangent = encode_model("export", predict.model, trees.leaves(dw), "world")
-    anchor = encode_model("export", predict.model, trees.leaves(predict.w), "world", nameless(predict.session))
+        tangent = encode_model(predict.model, trees.leaves(dw), "world")
+    anchor = encode_model(predict.model, trees.leaves(predict.w), "world", nameless(predict.session))
     write_whole(folder / "model.safetensors", anchor)
     write_whole(folder / "tangent.safetensors", tangent)
 
@@ -120,7 +120,7 @@ def export(
     """
     if urls.is_url(folder):
         return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes, opset)
-    folder, predict = expand_path(folder), predict.bind("export", dw)
+    folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
     if features is not None and not FORMATS[format].of_features:
@@ -212,7 +212,7 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     if fields.get("features"):
         settings = convert(FeatureSettings, fields["features"], said)
         head = {name: jnp.asarray(leaf) for name, leaf in read_tensors(paths[1])[0].items()}
-        settings.of(pretrained).bind("load_export", head)
+        settings.of(pretrained).bind(head)
         return pretrained, head
     dw = trees.nest({path: jnp.asarray(leaf) for path, leaf in from_world(pretrained.model, paths[1]).items()})
     trees.check_part(pretrained.w, dw)

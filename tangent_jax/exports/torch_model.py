@@ -40,7 +40,7 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
             "Load w + dw into timm's own model"
         )
     for name, tree in (("model", predict.w), ("tangent", dw)):
-        content = encode_model("write_torch", predict.model, trees.leaves(tree), "world")
+        content = encode_model(predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)
     write_whole(folder / MODULE, source)
 

@@ -69,7 +69,7 @@ class Predictor:
             value = getattr(self, field)
             one_of(field, value, known)
         if self.linearization == "closed_form":
-            self.closed_form("Take linearization=None, or autodiff")
+            self.closed_form()
         known = OUTPUTS[: 1 + (self.method == "taft")]
         expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
         if self.output not in known:

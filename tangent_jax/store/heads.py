@@ -72,7 +72,9 @@ def join(
     for name, origin in origins.items():
         other = joinable_recipe(name, origin)
         if other.objective().loss != recipe.objective().loss:
-            raise InputError(f"the loss of {name} must be {recipe.loss}, as of the first; got {other.loss}. Train all alike")
+            raise InputError(
+                f"the loss of {name} must be {recipe.loss}, as of the first; got {other.loss}. Train all alike"
+            )
         check_one_body(first, origin)
     check_meanings(origins, same_classes)
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})

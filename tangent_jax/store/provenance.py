@@ -173,7 +173,9 @@ class Provenance:
             return self.identifiers
         unknown = [name for _, name in self.examples if name not in self.owners]
         if unknown:
-            raise InputError(f"owners must name the owner of every example of an owners' account; got none of {unknown[0]}")
+            raise InputError(
+                f"owners must name the owner of every example of an owners' account; got none of {unknown[0]}"
+            )
         return {self.owners[name] for _, name in self.examples}
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tangent_jax.core.checks import InputError, visible
+from tangent_jax.core.checks import visible
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert
@@ -129,7 +129,7 @@ class State:
             pass  # traces of an earlier removal, which erase_traces() erased again: the content is as before
         else:
             do = "Update tangent_jax; nothing was changed"
-            raise refusal("Store", "operations that this version knows", f"{operation!r}, of a later version", do)
+            raise unexpected("operations that this version knows", f"{operation!r}, of a later version", do)
 
     def leave(self, line: dict[str, Any]) -> None:
         """Removes components, adds those that replace them, and sets the survivors' sum."""
@@ -195,8 +195,8 @@ def replay(entries: Iterable[dict[str, Any]]) -> State:
                 state.apply(line)
         except (KeyError, TypeError, AttributeError) as error:
             got = f"line {number} ({type(error).__name__}: {error})"
-            raise refusal("Store", expected, got, do) from error
-        require(known, "Store", expected, f"line {number}", do)
+            raise unexpected(expected, got, do) from error
+        expect(known, expected, f"line {number}", do)
     return state
 
 

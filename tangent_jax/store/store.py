@@ -164,7 +164,9 @@ class Store(Disk, Components):
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
         if unlike:
-            raise InputError(f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them")
+            raise InputError(
+                f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them"
+            )
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
@@ -211,10 +213,10 @@ class Store(Disk, Components):
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
-        check_public("Store.add", {i for i, _ in provenance.public}, private | provenance.identifiers)
-        check_public("Store.add", hidden(i for i, _ in provenance.public), released)
-        check_public("Store.add", public, provenance.identifiers)
-        check_public("Store.add", self.state.public, hidden(provenance.identifiers))
+        check_public({i for i, _ in provenance.public}, private | provenance.identifiers)
+        check_public(hidden(i for i, _ in provenance.public), released)
+        check_public(public, provenance.identifiers)
+        check_public(self.state.public, hidden(provenance.identifiers))
 
     @property
     def summands(self) -> Mapping[str, Tree]:
