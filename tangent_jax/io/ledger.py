@@ -84,8 +84,8 @@ class Account:
         content: Content = read_sealed(Content, self.path, ADVICE)
         if content.run != self.saver.run:
             raise InputError(
-                f"{self.path} must be the ledger of this run; it is that of another data set or setting. Choose another "
-                "folder; both runs have spent"
+                f"{self.path} must be the ledger of this run; it is that of another data set or setting. Choose "
+                "another folder; both runs have spent"
             )
         spent = convert(Spent, content.spent, self.path)
         if spent.pay(self.spent.steps_paid) != self.spent:
