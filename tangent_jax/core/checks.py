@@ -107,7 +107,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
     return number
 
 
-def finite_number(name: str, value: T, above: float, most: float = math.inf) -> T:
+def finite_number(name: str, value: T, above: int | float, most: int | float = math.inf) -> T:
     """Returns `value`, a finite number with above < value <= most; InputError for others."""
     number: Any = value
     is_scalar = isinstance(number, (int, float)) or getattr(number, "shape", None) == ()
@@ -122,13 +122,11 @@ def finite_number(name: str, value: T, above: float, most: float = math.inf) -> 
     return value
 
 
-def one_of(name: str, value: T, choices: Iterable[T], advice: str = "") -> T:
-    """Returns `value`, one of the choices; InputError, with the advice, for others."""
+def one_of(name: str, value: T, choices: Iterable[T]) -> T:
+    """Returns `value`, one of the choices; InputError for others."""
     choices = [*choices]
     if value not in choices:
-        raise InputError(
-            f"{name} must be one of {', '.join(map(str, choices))}; got {value}" + (f". {advice}" if advice else "")
-        )
+        raise InputError(f"{name} must be one of {', '.join(map(str, choices))}; got {value}")
     return value
 
 
