@@ -28,7 +28,7 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.run import History
 
 SAVE_SECONDS = 1.0
-DO = "Count this run as spent, and choose another folder"
+ADVICE = "Count this run as spent, and choose another folder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,28 +79,38 @@ class Account:
         if not self.path.exists():
             checkpoints = checkpoints_in(self.path.parent)
             if checkpoints:
-                raise InputError(f"expected the ledger beside {checkpoints[:1]}; got none. {DO}.")
+                raise InputError(f"{self.path} must exist beside {checkpoints[0]}; it is missing. {ADVICE}")
             return self.spent
-        content: Content = read_sealed(Content, self.path, DO)
-        expected = f"the ledger of this run in {self.path.parent}"
-        do = "Choose another folder; both runs have spent"
+        content: Content = read_sealed(Content, self.path, ADVICE)
         if content.run != self.saver.run:
-            raise InputError(f"expected {expected}; got one of another data set or setting. {do}.")
+            raise InputError(
+                f"{self.path} must be the ledger of this run; it is that of another data set or setting. Choose "
+                "another folder; both runs have spent"
+            )
         spent = convert(Spent, content.spent, self.path)
-        same = spent.pay(self.spent.steps_paid) == self.spent
-        if not same:
-            raise InputError(f"expected the mechanism of this run in {self.path}; got another. {DO}.")
-        checkpoint = self.saver.checkpoint
-        ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
-        fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
-        lost = theirs is None and content.checkpoint is None
-        got = "one that is missing, altered, or older than the other"
-        if not (fits or lost):
-            raise InputError(f"expected {self.path} and {self.saver.path} of one run; got {got}. {DO}.")
-        taken = 0 if checkpoint is None else len(checkpoint.history)
-        if not taken <= spent.steps_paid:
-            raise InputError(f"expected {taken} steps paid; got {spent.steps_paid}. {DO}.")
+        if spent.pay(self.spent.steps_paid) != self.spent:
+            raise InputError(f"{self.path} must state the mechanism of this run; it states another. {ADVICE}")
+        self.check_checkpoint(content, spent)
         return spent
+
+    def check_checkpoint(self, content: Content, spent: Spent) -> None:
+        """Raises InputError unless the checkpoint is that of the ledger on disk, or a step before or after it.
+
+        The file written last holds the hash of the other. Neither has one before the first save.
+        """
+        checkpoint = self.saver.checkpoint
+        written_first = content.checkpoint == self.saver.fingerprint()
+        written_last = checkpoint is not None and checkpoint.ledger == fingerprint(self.path.read_bytes())
+        if not written_first and not written_last:
+            raise InputError(
+                f"{self.path} and {self.saver.path} must be of one run; one is missing, altered, or older than the "
+                f"other. {ADVICE}"
+            )
+        steps_taken = 0 if checkpoint is None else len(checkpoint.history)
+        if steps_taken > spent.steps_paid:
+            raise InputError(
+                f"{self.path} must have paid the {steps_taken} steps taken; it has paid {spent.steps_paid}. {ADVICE}"
+            )
 
     @property
     def run(self) -> str:
