@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tangent
 from tangent_jax.rules.probe import widen
 
@@ -93,8 +93,8 @@ def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
     a = jax.nn.softmax(s.astype(wide), -1)
     if ds is None:
         return a.astype(s.dtype), None
-    expected = f"ds of shape {s.shape} and dtype {s.dtype}"
-    expect((s.shape, s.dtype) == (ds.shape, ds.dtype), expected, f"{ds.shape}, {ds.dtype}")
+    if (s.shape, s.dtype) != (ds.shape, ds.dtype):
+        raise InputError(f"expected ds of shape {s.shape} and dtype {s.dtype}; got {ds.shape}, {ds.dtype}")
     ds = ds.astype(wide)
     da = a * (ds - jnp.sum(a * ds, -1, keepdims=True))
     return a.astype(s.dtype), da.astype(s.dtype)

@@ -368,7 +368,7 @@ WRONG = {
         {"a": np.ones((3, 2), np.float32)},
         r"stage 0 of inputs .*Look at its shapes",
     ),
-    "name": ([lambda w, x: nowhere(x)], {"a": X[0]}, "got NameError: name 'nowhere' is not defined.$"),  # noqa: F821
+    "name": ([lambda w, x: nowhere(x)], {"a": X[0]}, "got NameError: name 'nowhere' is not defined$"),  # noqa: F821
     "pair": ([lambda w, x: (x * w["a"], x)], {"a": X[0]}, "one array of floats"),
     "whole": ([lambda w, x: (x * w["a"]).astype(int)], {"a": X[0]}, "one array of floats"),
     "batch lost": ([lambda w, x: (x * w["a"]).sum()], {"a": X[0]}, "one array of floats"),
