@@ -37,7 +37,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
         trees.check_part(w, dw)
         if not trees.leaves(dw):
             raise InputError(
-                "expected dw with a leaf; got none. It trains nothing: look at the paths by which you filter w"
+                "dw must have a leaf; got none. It trains nothing: look at the paths by which you filter w"
             )
         return Dual(*jax.jvp(partial(of_part, f, w, x), (trees.restrict(w, dw),), (dw,)))
 
@@ -45,7 +45,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
 
 
 def of_part(f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
-    """f(w, *x) with the leaves of `part`; InputError in the name of `by` for a module that changes its state."""
+    """f(w, *x) with the leaves of `part`; InputError for a module that changes its state."""
     try:
         return f(trees.replace(w, part), *x)
     except TraceContextError as error:

@@ -181,7 +181,7 @@ def model_of(
         if not (callable(f) and hashable(f)):
             raise InputError(f"expected stage {s} as a function (w, x); got {type(f).__name__}. Wrap it in a lambda")
     if len(stages) < 1:
-        raise InputError("expected at least one stage; got none")
+        raise InputError("stages must have at least one function; got none")
     flat, x = check_leaves(w), first_input(inputs, preprocessing)
     owner: dict[str, int] = {}
     shapes = [x.shape[1:]]

@@ -296,7 +296,7 @@ def feature_map(
     """
     known = [part for part in PARTS if part in parts]
     if not (len(known) == len(parts) > 0):
-        raise InputError(f"expected different parts of {', '.join(PARTS)}; got {', '.join(parts)}")
+        raise InputError(f"parts must be different ones of {', '.join(PARTS)}; got {', '.join(parts)}")
     depth = pretrained.model.stages - 2
     if blocks is None:
         blocks = default_blocks(depth) if "ntk" in parts else min(1, depth)
@@ -342,7 +342,7 @@ def score_rows(head: Tree, rows: Any) -> Any:
     (12, 3)
     """
     if np.ndim(rows) != 2:
-        raise InputError(f'expected rows "n k"; got shape {np.shape(rows)}')
+        raise InputError(f'rows must have shape "n k"; got {np.shape(rows)}')
     outputs_of(head, np.shape(rows)[1])
     if isinstance(rows, np.ndarray):  # on the host, in the dtype of the rows
         head = jax.tree.map(np.asarray, head)

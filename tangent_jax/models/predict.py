@@ -73,10 +73,11 @@ class Predictor:
         known = OUTPUTS[: 1 + (self.method == "taft")]
         if self.output not in known:
             raise InputError(
-                f"expected output in {', '.join(OUTPUTS)}, the last for taft only; got {self.output} of {self.method}"
+                f"output must be one of {', '.join(OUTPUTS)}, the last for taft only; got "
+                f"{self.output} of {self.method}"
             )
         if not (self.dtype is None or is_floating(self.dtype)):
-            raise InputError(f"expected a dtype of floats of 16 bits or more, or None; got {self.dtype!r}")
+            raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
     def __call__(self, dw: Tree, x: Array) -> Array:
         self.bind(dw)

@@ -76,7 +76,7 @@ class ViTConfig:
         whole_number("adapter_from", self.adapter_from, 0, self.depth)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
         if self.width % self.heads != 0:
-            raise InputError(f"expected width {self.width} a multiple of heads; got {self.heads}")
+            raise InputError(f"width must be a multiple of heads; got width {self.width} and heads {self.heads}")
         if min(sides(size)) < patch:
             raise InputError(f"image_size must be at least one patch of {patch} pixels; got {size}")
         choices = {"pool": POOLS, "activation": ACTIVATIONS, "positions": POSITIONS, "position_filter": FILTERS}
@@ -84,15 +84,15 @@ class ViTConfig:
             value = getattr(self, field)
             one_of(field, value, known)
         if not self.class_token and self.pool in ("token", *PAIRS):
-            raise InputError(f"expected a class token for pool {self.pool}; got none")
+            raise InputError(f"pool {self.pool} needs a class token; got class_token False")
         if self.pool == "token_register" and not self.registers:
             raise InputError("registers must be 1 or more for pool token_register; got 0")
         if self.positions == "rotary" and self.head_width % 4:
-            raise InputError(
-                f"expected a multiple of 4 features a head for rotary positions; got {self.head_width} features a head"
-            )
+            raise InputError(f"rotary positions need a multiple of 4 features per head; got {self.head_width}")
         if not (at is None or (0 <= at < self.depth and self.pool == "token")):
-            raise InputError(f"expected class_token_at in 0..{self.depth - 1} and pool token; got {at}, {self.pool}")
+            raise InputError(
+                f"class_token_at must be in 0..{self.depth - 1}, with pool token; got {at} with pool {self.pool}"
+            )
 
     @property
     def head_width(self) -> int:
