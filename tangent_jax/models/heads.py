@@ -67,9 +67,8 @@ def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[st
     chosen = columns(classes, own)
 
     def wide(w: Any, leaf: Any) -> np.ndarray:
-        got = f"{np.shape(leaf)[-1:]} of it"
         if np.shape(leaf)[-1:] != (len(own),):
-            raise InputError(f"expected a head of {len(own)} classes in dw; got {got}.")
+            raise InputError(f"expected a head of {len(own)} classes in dw; got {np.shape(leaf)[-1:]} of it")
         silent = -np.asarray(w, np.asarray(leaf).dtype) * (predict.output == "total")
         silent[..., chosen] = leaf
         return silent

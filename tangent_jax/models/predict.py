@@ -69,14 +69,15 @@ class Predictor:
             value = getattr(self, field)
             one_of(field, value, known)
         if self.linearization == "closed_form":
-            self.closed_form()
+            self.closed_form("Take linearization=None, or autodiff")
         known = OUTPUTS[: 1 + (self.method == "taft")]
-        expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
         if self.output not in known:
-            raise InputError(f"expected {expected}; got {self.output} of {self.method}.")
-        good = self.dtype is None or is_floating(self.dtype)
-        if not good:
-            raise InputError(f"expected a dtype of floats of 16 bits or more, or None; got {self.dtype!r}.")
+            raise InputError(
+                f"output must be one of {', '.join(OUTPUTS)}, the last for taft only; got "
+                f"{self.output} of {self.method}"
+            )
+        if not (self.dtype is None or is_floating(self.dtype)):
+            raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
     def __call__(self, dw: Tree, x: Array) -> Array:
         self.bind(dw)
@@ -102,9 +103,8 @@ class Predictor:
         """The model's `dual`; InputError for a model without one: `do` suggests an alternative."""
         kind, dual = type(self.model).__name__, self.model.dual
         if dual is None:
-            raise InputError(
-                f"expected a model with a closed form of its tangent; got a {kind} without. {do}.".removesuffix(" .")
-            )
+            suffix = f". {do}" if do else ""
+            raise InputError(f"expected a model with a closed form of its tangent; got a {kind} without{suffix}")
         return dual
 
     def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:

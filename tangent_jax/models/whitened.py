@@ -49,8 +49,10 @@ class Whitened(Wrapper):
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
         """Raises InputError: other libraries have no whitened kernels."""
-        do = "Take the predictor that was whitened, with the step of unwhitened"
-        raise InputError(f"expected a predictor that is not whitened, to write it; got one that is. {do}.")
+        raise InputError(
+            "expected a predictor that is not whitened, to write it; got one that is. Take the predictor that was "
+            "whitened, with the step of unwhitened"
+        )
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
         pairs: Any = self.natural(trees.pair(w, {}))
@@ -70,9 +72,10 @@ class Whitened(Wrapper):
         }
         for path, axes in self.layouts:
             root, v = flat.pop(path + ROOT).primal, flat.pop(path + WHITENED)
-            got, do = f"one of {path}", "Take the predictor that was whitened"
             if flat[path].tangent is not None:
-                raise InputError(f"expected a step in whitened coordinates; got {got}. {do}.")
+                raise InputError(
+                    f"expected a step in whitened coordinates; got one of {path}. Take the predictor that was whitened"
+                )
             tangent: Any = v.tangent
             if isinstance(tangent, probe.Probe):
                 tangent = Rooted(root, tangent, axes)

@@ -79,13 +79,15 @@ def find(family: str, title: str, name: str, where: str) -> Architecture:
 
     title: the family's, in the plural.
     """
-    known, do = architectures().get(name), "Pass a model of your own: docs/tutorials/your_model.ipynb"
-    expected = f"an architecture of timm's {title} in {where}"
+    known = architectures().get(name)
     if not (known is not None and known.family == family):
-        raise InputError(f"expected {expected}; got {name}. {do}.")
-    expected, got = f"an architecture whose parts are here in {where}", f"{name}: {known.refused}"
+        raise InputError(
+            f"expected an architecture of timm's {title} in {where}; got {name}. Pass a model of your own: "
+            "docs/tutorials/your_model.ipynb"
+        )
+    assert known is not None
     if known.refused is not None:
-        raise InputError(f"expected {expected}; got {got}.")
+        raise InputError(f"expected an architecture whose parts are here in {where}; got {name}: {known.refused}")
     return known
 
 

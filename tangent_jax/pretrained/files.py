@@ -49,19 +49,17 @@ def assemble(
     """
     expected, w = model.shapes(), {}
     for name in flat:
-        got = f"{name} {flat[name].shape} in {path}"
         if name not in expected:
-            raise InputError(f"expected no tensor {name} in this architecture; got {got}.")
+            raise InputError(f"expected no tensor {name} in this architecture; got {name} {flat[name].shape} in {path}")
     for name, shape in expected.items():
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
         if given is None:
-            raise InputError(f"expected the tensor of {name} {shape}; got none in {path}.")
+            raise InputError(f"expected the tensor of {name} {shape}; got none in {path}")
         value = np.asarray(given, np.float32)
         reshapes = any(part in name for part in reshaped)
-        fits = value.shape == shape or (reshapes and value.size == np.prod(shape))
-        if not fits:
-            raise InputError(f"expected {name} of shape {shape}; got shape {value.shape} in {path}.")
+        if not (value.shape == shape or (reshapes and value.size == np.prod(shape))):
+            raise InputError(f"expected {name} of shape {shape}; got shape {value.shape} in {path}")
         if not np.isfinite(value).all():
-            raise InputError(f"expected {name} finite; got NaN or infinity in {path}. Fetch it again.")
+            raise InputError(f"expected {name} finite; got NaN or infinity in {path}. Fetch it again")
         w[name] = jnp.asarray(value.reshape(shape))
     return Pretrained(model, trees.nest(w), path)

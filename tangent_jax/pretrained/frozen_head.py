@@ -28,15 +28,16 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     path = local_copy(path)
     tensors, metadata = read_tensors(path)
     do = "Write it as docs/howto/merge.md shows"
-    known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
-    expected = f"tensors embeddings and logit_scale in {path}"
-    if not known:
-        raise InputError(f"expected {expected}; got {', '.join([*tensors][:3]) or 'none'}. {do}.")
-    expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
+    if not ("embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}):
+        raise InputError(
+            f"expected tensors embeddings and logit_scale in {path}; got {', '.join([*tensors][:3]) or 'none'}. {do}"
+        )
     if not metadata.get("classes"):
-        raise InputError(f"expected {expected}; got none. {do}.")
+        raise InputError(
+            f"expected the names of the classes in the metadata of {path}, one a line, as classes; got none. {do}"
+        )
     scale = np.asarray(tensors.get("logit_scale", SCALE))
     if scale.size != 1:
-        raise InputError(f"expected one number logit_scale in {path}; got shape {scale.shape}.")
+        raise InputError(f"expected one number logit_scale in {path}; got shape {scale.shape}")
     embeddings = np.array(tensors["embeddings"], np.float32)
     return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))

@@ -35,8 +35,8 @@ class ResNetConfig:
     stem_width: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.blocks) <= 8:
-            raise InputError(f"expected blocks of 1..8 layers; got {self.blocks}.")
+        if not (1 <= len(self.blocks) <= 8):
+            raise InputError(f"blocks must have 1 to 8 layers; got {self.blocks}")
         for field, low, most in (("width", 1, 1 << 14), ("classes", 0, 1 << 20)):
             whole_number(field, getattr(self, field), low, most)
         check_image_size(self.image_size)
@@ -44,9 +44,9 @@ class ResNetConfig:
         for count in self.blocks:
             whole_number("blocks of a layer", count, 1, 1024)
         if self.stem not in ("large", "small"):
-            raise InputError(f"expected stem large or small; got {self.stem}.")
-        if not 0 <= self.slope < 1:
-            raise InputError(f"expected slope in [0, 1); got {self.slope}.")
+            raise InputError(f"stem must be large or small; got {self.stem}")
+        if not (0 <= self.slope < 1):
+            raise InputError(f"slope must be in [0, 1); got {self.slope}")
 
     @property
     def depth(self) -> int:
@@ -141,5 +141,5 @@ def resnet_config(name: str, **changes: object) -> ResNetConfig:
     (2048, 512, 2048)
     """
     if name not in SIZES:
-        raise InputError(f"expected one of {', '.join(SIZES)}; got {name}.")
+        raise InputError(f"a ResNet must be one of {', '.join(SIZES)}; got {name}")
     return ResNetConfig(*SIZES[name]).replace(**changes)

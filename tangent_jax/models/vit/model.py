@@ -102,10 +102,9 @@ class VisionTransformer:
         flat = names.with_gates(flat, "these tensors") if self.config.gated else flat
         for path, value in flat.items():
             if path not in shapes:
-                raise InputError(f"expected leaves of this Vision Transformer; got the leaf {path}.")
-            fits = value.size == math.prod(shapes[path])
-            if not fits:
-                raise InputError(f"expected {path} of shape {shapes[path]}; got shape {value.shape}.")
+                raise InputError(f"expected leaves of this Vision Transformer; got the leaf {path}")
+            if value.size != math.prod(shapes[path]):
+                raise InputError(f"expected {path} of shape {shapes[path]}; got shape {value.shape}")
         return {path: value.reshape(shapes[path]) for path, value in flat.items()}
 
     # Methods of Vision Transformers only
@@ -117,9 +116,9 @@ class VisionTransformer:
     def with_class_token(self, blocks: int) -> "VisionTransformer":
         """CLS=T: a new class token replaces the old one at the input of the last `blocks` blocks."""
         depth, at = self.config.depth, self.config.class_token_at
-        blocks, got = whole_number("blocks", blocks, 1, depth), f"one replaced at block {at}"
+        blocks = whole_number("blocks", blocks, 1, depth)
         if at is not None:
-            raise InputError(f"expected a model with its first class token; got {got}. {BEFORE}.")
+            raise InputError(f"expected a model with its first class token; got one replaced at block {at}. {BEFORE}")
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
@@ -128,7 +127,7 @@ class VisionTransformer:
         width = whole_number("width", width, 1, self.config.width)
         blocks = whole_number("blocks", blocks, 1, depth)
         if old:
-            raise InputError(f"expected a model without adapters; got one with adapters of width {old}. {BEFORE}.")
+            raise InputError(f"expected a model without adapters; got one with adapters of width {old}. {BEFORE}")
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:
