@@ -107,7 +107,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
     return number
 
 
-def finite_number(name: str, value: T, above: float, most: float = math.inf) -> T:
+def finite_number(name: str, value: T, above: int | float, most: int | float = math.inf) -> T:
     """Returns `value`, a finite number with above < value <= most; InputError for others."""
     number: Any = value
     is_scalar = isinstance(number, (int, float)) or getattr(number, "shape", None) == ()
@@ -122,27 +122,27 @@ def finite_number(name: str, value: T, above: float, most: float = math.inf) -> 
     return value
 
 
-def one_of(name: str, value: T, choices: Iterable[T], do: str = "") -> T:
-    """Returns `value`, one of the choices; InputError for others. do: what the reader of the message can do."""
+def one_of(name: str, value: T, choices: Iterable[T]) -> T:
+    """Returns `value`, one of the choices; InputError for others."""
     choices = [*choices]
     if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(str, choices))}; got {value}")
+    return value
+
+
+def instance(name: str, value: Any, kind: type[T], advice: str = "") -> T:
+    """Returns `value`, of the type `kind`; InputError naming the type of others."""
+    if not isinstance(value, kind):
+        a = "an" if kind.__name__[0] in "AEIO" else "a"
         raise InputError(
-            f"{name} must be one of {', '.join(map(str, choices))}; got {value}" + (f". {do}" if do else "")
+            f"{name} must be {a} {kind.__name__}; got {type(value).__name__}" + (f". {advice}" if advice else "")
         )
     return value
 
 
-def instance(name: str, value: Any, kind: type[T], do: str = "") -> T:
-    """Returns `value`, of the type `kind`; InputError naming the type of others."""
-    if not isinstance(value, kind):
-        a = "an" if kind.__name__[0] in "AEIO" else "a"
-        raise InputError(f"{name} must be {a} {kind.__name__}; got {type(value).__name__}" + (f". {do}" if do else ""))
-    return value
-
-
-def of_shape(name: str, value: T, shape: tuple[int, ...], do: str = "") -> T:
+def of_shape(name: str, value: T, shape: tuple[int, ...], advice: str = "") -> T:
     """Returns `value`, an array of this shape; InputError for others."""
     given = tuple(getattr(value, "shape", ()))
     if given != tuple(shape):
-        raise InputError(f"{name} must have shape {tuple(shape)}; got {given}" + (f". {do}" if do else ""))
+        raise InputError(f"{name} must have shape {tuple(shape)}; got {given}" + (f". {advice}" if advice else ""))
     return value

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote
 
 import numpy as np
+from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError, visible
 
@@ -43,7 +44,7 @@ def other_spellings(name: str) -> tuple[str, ...]:
     return tuple(form for form in dict.fromkeys(forms) if form != normal_name(name) and "\\" not in form)
 
 
-def columns(classes: Sequence[str], chosen: Sequence[str]) -> np.ndarray:
+def columns(classes: Sequence[str], chosen: Sequence[str]) -> Int[np.ndarray, "chosen"]:
     """The place of each of the chosen classes among all classes; InputError for an unknown class."""
     index = {name: i for i, name in enumerate(classes)}
     missing = [name for name in chosen if name not in index]

@@ -23,7 +23,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ def use_devices(count: int | None) -> None:
 
     Raises: InputError for more devices than exist.
     """
-    there = jax.local_device_count()
-    if count is not None and not 1 <= count <= there:
+    available = jax.local_device_count()
+    if count is not None and not 1 <= count <= available:
         raise InputError(
-            f"--devices must be in 1..{there}, the devices of this machine; got {count}. On a CPU, set "
+            f"--devices must be in 1..{available}, the devices of this machine; got {count}. On a CPU, set "
             "XLA_FLAGS=--xla_force_host_platform_device_count=N"
         )
     _used[0] = count
@@ -173,7 +173,8 @@ def together(function: Callable[[], T]) -> T:
     """
     if jax.process_count() == 1:
         return function()
-    error, value = None, None
+    error = None
+    value = None
     try:
         value = function()
     except (Exception, KeyboardInterrupt) as raised:
@@ -184,8 +185,8 @@ def together(function: Callable[[], T]) -> T:
     if not codes.any():
         return value  # pyright: ignore[reportReturnType]
     first = int(np.flatnonzero(codes)[0])
-    own = f"{'' if 0 < code < len(kinds) else f'{type(error).__name__}: '}{error}"
-    text = gather(np.frombuffer(own.encode()[:500].ljust(500), np.uint8))[first].tobytes()
+    message = str(error) if 0 < code < len(kinds) else f"{type(error).__name__}: {error}"
+    text = gather(np.frombuffer(message.encode()[:500].ljust(500), np.uint8))[first].tobytes()
     raise error or kinds[codes[first] - 1](f"{text.decode(errors='replace').strip()} (in process {first})")
 
 
@@ -198,6 +199,9 @@ def check_alike(arrays: Callable[[], Iterable[np.ndarray]]) -> None:
         crc = 0
         for a in arrays():
             crc = zlib.crc32(repr((a.shape, a.dtype)).encode() + a.tobytes(), crc)
-        do = "Start all processes of a job alike, on the same data"
-        good = len({*gather(np.array(crc, np.uint32)).tolist()}) == 1
-        expect(good, "the same examples, order and settings in every process", "others in some", do)
+        checksums = gather(np.array(crc, np.uint32)).tolist()
+        if len({*checksums}) > 1:
+            raise InputError(
+                "all processes of a job must have the same examples, order and settings; some have others. Start them "
+                "alike, on the same data"
+            )

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
+from jaxtyping import Float, Inexact, PRNGKeyArray, Shaped
 
 from tangent_jax.core.checks import InputError, of_shape
 from tangent_jax.core.notation import Dual, Tree
@@ -129,24 +130,24 @@ def as_pytree(function: Callable) -> Callable:
     return function if jax.tree.leaves(function) != [function] else jax.tree_util.Partial(function)
 
 
-def leaf_key(key: Array, path: str) -> Array:
+def leaf_key(key: PRNGKeyArray, path: str) -> PRNGKeyArray:
     """The key of one leaf: its draw depends on its path, not on the other leaves."""
     return jax.random.fold_in(key, zlib.crc32(path.encode()))
 
 
-def vdot(a: Tree, b: Tree) -> Array:
+def vdot(a: Tree, b: Tree) -> Inexact[Array, ""]:
     """The inner product over the whole tree, a scalar."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return sum((jnp.vdot(x, y) for x, y in pairs), start=jnp.zeros(()))
 
 
-def squared_norm(tree: Tree) -> Array:
+def squared_norm(tree: Tree) -> Float[Array, ""]:
     """The squared L2 norm over the whole tree, a scalar."""
     return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 
 
 @jax.jit
-def norm(tree: Tree) -> Array:
+def norm(tree: Tree) -> Float[Array, ""]:
     """|tree|, in L2 over the whole tree, a scalar."""
     return jnp.sqrt(squared_norm(tree))
 
@@ -164,7 +165,7 @@ def fingerprint(tree: Tree) -> str:
     return state.hexdigest()
 
 
-def array_bytes(value: np.ndarray) -> bytes | memoryview:
+def array_bytes(value: Shaped[np.ndarray, "..."]) -> bytes | memoryview:
     """The bytes of an array in row-major order, without a copy if it is stored so."""
     if value.ndim and value.size and not value.dtype.hasobject:
         return np.ascontiguousarray(value).view(np.uint8).data

@@ -23,8 +23,8 @@ def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Exampl
     """
     x = x if hasattr(x, "nbytes") else as_array("x", x)
     targets = as_array("targets", targets)
-    good = np.ndim(x) >= 1 and targets.ndim >= 1 and x.dtype.kind in "biuf" and targets.dtype.kind in "biuf"
-    if not good:
+    has_examples = np.ndim(x) >= 1 and targets.ndim >= 1
+    if not has_examples or x.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf":
         raise InputError(f"x and targets must be arrays of numbers; got {x.dtype} and {targets.dtype}")
     targets = targets.astype(np.int32) if targets.dtype.kind in "iu" else targets
     names = tuple(f"row {i}" for i in range(len(targets))) if names is None else tuple(names)

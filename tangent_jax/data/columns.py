@@ -79,7 +79,6 @@ def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], wher
     must = {"image": IMAGES, "label": LABELS}[kind]
     name = chosen.get(kind)
     held = listed([f"{column.name} ({column.holds})" for column in columns]) or "none"
-    do = f"Write ?{kind}=COLUMN to choose"
     if name is not None:
         named = [column for column in columns if column.name == name]
         if not named:
@@ -93,7 +92,10 @@ def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], wher
         raise InputError(f"{where} must have a column of {kind}s, each {must}; its columns are {held}")
     fitting = stated or fitting
     if len(fitting) > 1:
-        raise InputError(f"{where} must have one column of {kind}s; {', '.join(fitting)} may each be it. {do}")
+        raise InputError(
+            f"{where} must have one column of {kind}s; {', '.join(fitting)} may each be it. Write"
+            f" ?{kind}=COLUMN to choose"
+        )
     return fitting[0]
 
 
@@ -161,24 +163,23 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
         )
     for title in [title for title in parts if title not in split_by_name]:
         leave_out(LeftOut("rows", "a split of another name", len(parts[title].names), of=title))
-    known = {title: parts[title] for title in split_by_name}
-    values = [label for part in known.values() for label in part.labels]
-    labels = read_labels(values, classes, path, partial(named_row, tuple(known.values())))
+    used_parts = {title: parts[title] for title in split_by_name}
+    values = [label for part in used_parts.values() for label in part.labels]
+    labels = read_labels(values, classes, path, partial(named_row, tuple(used_parts.values())))
     splits: dict[str, Examples] = {}
     start = 0
-    for title, part in known.items():
+    for title, part in used_parts.items():
         numbers = labels.numbers[start : start + len(part.names)]
         start += len(part.names)
         missing = np.flatnonzero(numbers < 0)
         present = np.flatnonzero(numbers >= 0)
         if len(missing):
-            own = values[start - len(numbers) : start]
-            why = f"without a label ({spellings([own[i] for i in missing])})"
+            why = f"without a label ({spellings([part.labels[i] for i in missing])})"
             first = str(part.names[missing[0]])
             leave_out(LeftOut("rows", why, len(missing), first, len(numbers), of=title or path.name))
         if len(present):
-            whole = Examples(tuple(part.names), numbers, part.read, part.where)
-            splits[split_by_name[title]] = whole.take(present) if len(missing) else whole
+            examples = Examples(tuple(part.names), numbers, part.read, part.where)
+            splits[split_by_name[title]] = examples.take(present) if len(missing) else examples
     if not splits:
         raise InputError(f"a row of {path} must have a label; none of its {len(values)} rows has one")
     note_case(labels.classes)

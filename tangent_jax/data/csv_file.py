@@ -138,14 +138,18 @@ def read_csv_text(path: Place) -> str:
     if is_pointer(content):
         raise pointer_error(path)
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
-    do = "Save it as UTF-8 (in Excel: CSV UTF-8)"
+    advice = "Save it as UTF-8 (in Excel: CSV UTF-8)"
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        got = f"its byte {error.start + 1} is not, as in files of Excel in a code page of Windows"
-        raise InputError(f"{path} must be text in UTF-8; {got}. {do}") from error
+        raise InputError(
+            f"{path} must be text in UTF-8; its byte {error.start + 1} is not, as in files of Excel in a code page of"
+            f" Windows. {advice}"
+        ) from error
     if "\0" in text:
-        raise InputError(f"{path} must be text in UTF-8; it holds zero bytes, as UTF-16 without its mark does. {do}")
+        raise InputError(
+            f"{path} must be text in UTF-8; it holds zero bytes, as UTF-16 without its mark does. {advice}"
+        )
     return text
 
 
@@ -305,15 +309,15 @@ class Folders:
 
     def find(self, path: str) -> str | None:
         """The one file below the root whose path differs only in letter case or Unicode form, or None."""
-        here = ""
+        found = ""
         for part in PurePosixPath(path).parts:
             if part in ("/", ".."):
                 return None
-            fitting = self.names_in(here).get(composed(part).casefold(), [])
+            fitting = self.names_in(found).get(composed(part).casefold(), [])
             if len(fitting) != 1:
                 return None
-            here = f"{here}/{fitting[0]}" if here else fitting[0]
-        return here if here and (self.root / here).is_file() else None
+            found = f"{found}/{fitting[0]}" if found else fitting[0]
+        return found if found and (self.root / found).is_file() else None
 
     def names_in(self, folder: str) -> dict[str, list[str]]:
         """The names in a folder, by spelling."""
@@ -334,16 +338,17 @@ def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: i
             f"the column {column} of {table.path} must hold paths of files beside it; {len(urls)} of {count} are URLs,"
             f" such as {short(urls[0])}. Download the images first, and write their paths"
         )
-    parent, text = table.path.parent, missing[0]
+    parent = table.path.parent
+    text = missing[0]
     is_windows = bool(DRIVE.match(text))
-    whole = PureWindowsPath(text) if is_windows or "\\" in text else PurePosixPath(text)
-    is_absolute = whole.is_absolute()
+    path = PureWindowsPath(text) if is_windows or "\\" in text else PurePosixPath(text)
+    is_absolute = path.is_absolute()
     start = f"{len(missing)} of {count} images of {table.path} are missing, such as {short(text)}"
     relative = f"paths must be relative to the folder of {table.path.name}"
     kind = f", a path of {'a Windows' if is_windows else 'another'} machine: {relative}" if is_absolute else ""
 
     # the file may lie in the CSV's folder under the last part of the path
-    steps = [part for part in whole.parts if part != whole.anchor]
+    steps = [part for part in path.parts if part != path.anchor]
     for after in range(1, len(steps)):
         end = "/".join(steps[after:])
         if (parent / end).is_file():
@@ -351,11 +356,11 @@ def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: i
             return f"{start}{kind or f': {relative}'}; {end} is there. Remove {short(before)} from the paths"
 
     # or in a folder that the path does not name, or with a suffix
-    around = next(located(parent, whole.name), None)
+    around = next(located(parent, path.name), None)
     if around is not None and not is_absolute and len(steps) == 1:
         folder, _, name = around.rpartition("/")
         before = f"{folder}/" if folder else ""
-        after_name = name.removeprefix(whole.name)
+        after_name = name.removeprefix(path.name)
         without = ", and has no suffix" if after_name else ""
         text_of = f"'{before}' + table['{column}'].astype(str)" if before else f"table['{column}'].astype(str)"
         text_of += f" + '{after_name}'" if after_name else ""

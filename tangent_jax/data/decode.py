@@ -14,6 +14,7 @@ import io
 import re
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import Image
 from PIL.ExifTags import Base
 from PIL.Image import Transpose
@@ -48,7 +49,7 @@ def decode(
     size: ImageSize,
     preprocessing: Preprocessing,
     most_pixels: int = MOST_PIXELS,
-) -> np.ndarray:
+) -> UInt8[np.ndarray, "height width 3"]:
     """Decodes one image, encoded or a uint8 array, to "height width 3" uint8: resized, then cropped in the middle.
 
     Raises: InputError naming an image that cannot be read, is too large, or has an unknown range of values.
@@ -138,7 +139,7 @@ def as_rgb(picture: Image.Image, kind: str, image: bytes | np.ndarray, name: str
     return picture if turn is None else picture.transpose(turn)
 
 
-def scaled_samples(content: bytes) -> np.ndarray | None:
+def scaled_samples(content: bytes) -> UInt8[np.ndarray, "y x *rgb"] | None:
     """Samples "y x" or "y x 3" of a binary PGM or PPM as 8 bits; None for others.
 
     Pillow computes the same, but scales samples one by one in Python, which takes seconds for each megapixel.
@@ -175,8 +176,10 @@ def with_key_on_white(picture: Image.Image, content: bytes) -> Image.Image:
 
     The chunk names it in the file's own bits, which Pillow compares with samples that it has scaled to 8 bits.
     """
-    depth, colours = content[24], content[25]  # of IHDR, which is the first chunk
-    key, most = picture.info["transparency"], 2**depth - 1
+    depth = content[24]  # of IHDR, which is the first chunk
+    colours = content[25]
+    key = picture.info["transparency"]
+    most = 2**depth - 1
     if colours == GREY and depth == 16:
         values = np.asarray(picture)
         return from_sixteen_bits(np.where(values == key, 65535, values))

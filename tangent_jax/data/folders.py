@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.data.formats import format_of
@@ -158,19 +159,21 @@ def walk(root: Place) -> tuple[list[str], list[str]]:
     if isinstance(root, UrlPath):
         below = [(str(path.relative_to(root)), path.is_file()) for path in root.rglob("*")]
         return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file]
-    names, folders, seen = [], [], set()
-    for where, inner, own in os.walk(root, followlinks=True):
-        here = Path(where).relative_to(root)
+    names: list[str] = []
+    folders: list[str] = []
+    seen: set[str] = set()
+    for where, inner, file_names in os.walk(root, followlinks=True):
+        folder = Path(where).relative_to(root)
         real = os.path.realpath(where)
         if real in seen:
             why = "a link that leads in a circle, or to a folder that is read already"
-            leave_out(LeftOut("folders", why, 1, str(here)))
+            leave_out(LeftOut("folders", why, 1, str(folder)))
             inner.clear()
             continue
         seen.add(real)
-        folders += [] if where == os.fspath(root) else [str(here)]
-        names += [str(here / name) for name in own if (root / here / name).is_file()]
-        dangling = [str(here / name) for name in own if not (root / here / name).exists()]
+        folders += [] if where == os.fspath(root) else [str(folder)]
+        names += [str(folder / name) for name in file_names if (root / folder / name).is_file()]
+        dangling = [str(folder / name) for name in file_names if not (root / folder / name).exists()]
         for name in sorted(dangling):
             leave_out(LeftOut("files", "a link to nothing", 1, name))
     return sorted(names), sorted(folders)
@@ -244,7 +247,7 @@ def by_content(examples: Examples) -> dict[str, Examples]:
     return {"train": examples.take(np.flatnonzero(~test)), "test": examples.take(np.flatnonzero(test))}
 
 
-def first_to_spare(identifiers: Sequence[str], labels: np.ndarray) -> np.ndarray:
+def first_to_spare(identifiers: Sequence[str], labels: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
     """A mask of the image with the smallest identifier, and its copies, of the classes that keep another image."""
     images: dict[int, set[str]] = {}
     for label, identifier in zip(labels.tolist(), identifiers, strict=True):
@@ -360,7 +363,8 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, where)
-    items, classes = manifest.items, manifest.classes
+    items = manifest.items
+    classes = manifest.classes
     for name, _, label in items:
         if name not in present:
             raise InputError(f"{where} must list images that exist; there is none named {name}")

@@ -17,7 +17,7 @@ import functools
 import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path, PurePath
@@ -54,6 +54,16 @@ def hugging_face(where: str) -> Dataset:
     schemas = {file: read_whole(file, schema_of) for file in files}
     first = files[0]
     image, label = columns(schemas[first], chosen, first)
+    check_schemas(path, schemas, image, label)
+    check_splits(path, files)
+    groups = by_split(root, files, series_of)
+    parts = {split: part_of(split, group, image, label, root) for split, group in groups.items()}
+    return assemble(path, parts, class_names(schemas[first], label, first) or classes_beside(root))
+
+
+def check_schemas(path: Place, schemas: Mapping[Place, Any], image: str, label: str) -> None:
+    """Raises InputError unless all files have both columns, of the types and with the classes of the first file."""
+    first, *_ = schemas
     classes = class_names(schemas[first], label, first)
     for file, schema in schemas.items():
         if {image, label} - {*schema.names}:
@@ -61,20 +71,19 @@ def hugging_face(where: str) -> Dataset:
                 f"each file of {path} must have the columns {image} and {label}; {file} has {held(schema)}"
             )
         for column in (image, label):
-            kinds = [holds_of(s.field(column).type) for s in (schemas[first], schema)]
-            if kinds[0] != kinds[1]:
-                types = f"{schemas[first].field(column).type} in {first} and {schema.field(column).type} in {file}"
-                raise InputError(f"the column {column} must be of one type in all files of {path}; it is {types}")
-        own = class_names(schema, label, file)
-        if own != classes:
+            first_type = schemas[first].field(column).type
+            type_here = schema.field(column).type
+            if holds_of(type_here) != holds_of(first_type):
+                raise InputError(
+                    f"the column {column} must be of one type in all files of {path}; it is {first_type} in {first} and"
+                    f" {type_here} in {file}"
+                )
+        classes_here = class_names(schema, label, file)
+        if classes_here != classes:
             raise InputError(
                 f"the files of {path} must have the same classes; {first} has {listed(classes or ['none'])},"
-                f" and {file} has {listed(own or ['none'])}"
+                f" and {file} has {listed(classes_here or ['none'])}"
             )
-    check_splits(path, files)
-    groups = by_split(root, files, series_of)
-    parts = {split: part_of(split, some, image, label, root) for split, some in groups.items()}
-    return assemble(path, parts, classes or classes_beside(root))
 
 
 # Files
@@ -96,8 +105,8 @@ def data_files(path: Any) -> list[Any]:
         raise image_folder(path, below, images[0])
     if not files:
         others = sorted({file.suffix for file in below if file.suffix})
-        got = f"only files of {listed(others)}" if others else "no file"
-        raise InputError(f"{path} must hold parquet or arrow files; it holds {got}")
+        content = f"only files of {listed(others)}" if others else "no file"
+        raise InputError(f"{path} must hold parquet or arrow files; it holds {content}")
     kinds = {file.suffix for file in files}
     if len(kinds) > 1:
         raise InputError(f"{path} must hold one kind of files; it holds {' and '.join(sorted(kinds))}. Name one folder")
@@ -119,7 +128,8 @@ def image_folder(path: Any, below: Sequence[Any], first: Any) -> InputError:
 
 def saved_files(state: Any) -> list[Any]:
     """The files that the state.json of a saved Dataset names."""
-    content, where = parse_json(state.read_bytes(), state), f"_data_files of {state}"
+    content = parse_json(state.read_bytes(), state)
+    where = f"_data_files of {state}"
     entries = convert(tuple[dict[str, Any], ...], content.get("_data_files"), where)
     indices = [name for name, value in content.items() if name.startswith("_indices") and value]
     if indices:
@@ -148,7 +158,7 @@ def check_series(files: Sequence[Place]) -> None:
             raise InputError(
                 f"{folder} must hold one series of {before or 'files'}; it holds {wanted}. Remove the older one"
             )
-        twice = [own for own in numbers.values() if len(own) > 1]
+        twice = [same_number for same_number in numbers.values() if len(same_number) > 1]
         if twice:
             names = " and ".join(file.name for file in twice[0])
             raise InputError(f"{folder} must hold one file of each number; it holds {names}. Remove the older one")
@@ -350,10 +360,10 @@ def part_of(split: str, files: Sequence[Place], image: str, label: str, root: Pl
     paths: list[str | None] = []
     counts = []
     for file in files:
-        own_labels, own_paths = read_whole(file, partial(labels_and_paths, image=image, label=label))
-        labels.extend(own_labels)
-        paths.extend(own_paths)
-        counts.append(len(own_labels))
+        labels_of_file, paths_of_file = read_whole(file, partial(labels_and_paths, image=image, label=label))
+        labels.extend(labels_of_file)
+        paths.extend(paths_of_file)
+        counts.append(len(labels_of_file))
     times = Counter(paths)
     before = f"{split}/" if split else ""
     names = [
@@ -368,8 +378,8 @@ def part_of(split: str, files: Sequence[Place], image: str, label: str, root: Pl
 
 def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:
     """The name of a row in an error: its number in its file."""
-    file, own = row_in_file(files, ends, row)
-    return f"row {own} of {file}"
+    file, row_of_file = row_in_file(files, ends, row)
+    return f"row {row_of_file} of {file}"
 
 
 def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Any], list[str | None]]:
@@ -379,13 +389,15 @@ def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Any], li
     if file.suffix == ".parquet":
         with arrow().parquet.ParquetFile(source_of(file)) as content:
             table = content.read(columns=[label, *([f"{image}.path"] if has_paths else [])])
-        labels, paths = table.column(label), table.column(image) if has_paths else None
+        labels = table.column(label)
+        images = table.column(image) if has_paths else None
     else:
-        labels, paths = (map_column(file, stamp_of(file), name) for name in (label, image))
-    own: list[str | None] = [None] * len(labels)
+        labels = map_column(file, stamp_of(file), label)
+        images = map_column(file, stamp_of(file), image)
+    paths: list[str | None] = [None] * len(labels)
     if has_paths:
-        own = arrow().compute.struct_field(paths, "path").to_pylist()
-    return labels.to_pylist(), own
+        paths = arrow().compute.struct_field(images, "path").to_pylist()
+    return labels.to_pylist(), paths
 
 
 def row_in_file(files: tuple[T, ...], ends: list[int], row: int) -> tuple[T, int]:
@@ -396,14 +408,14 @@ def row_in_file(files: tuple[T, ...], ends: list[int], row: int) -> tuple[T, int
 
 def place_of(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> tuple[Place, str]:
     """The file of a row, and the column and row of its image there."""
-    file, own = row_in_file(files, ends, row)
-    return file, f"{own} of {image}"
+    file, row_of_file = row_in_file(files, ends, row)
+    return file, f"{row_of_file} of {image}"
 
 
 def read_row(files: tuple[Place, ...], ends: list[int], image: str, row: int) -> bytes:
     """The encoded image of a row."""
-    file, own = row_in_file(files, ends, row)
-    return read_whole(file, partial(value_at, image=image, row=own))
+    file, row_of_file = row_in_file(files, ends, row)
+    return read_whole(file, partial(value_at, image=image, row=row_of_file))
 
 
 def value_at(file: Place, image: str, row: int) -> bytes:

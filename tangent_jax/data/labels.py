@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import short
@@ -51,11 +52,11 @@ NEGATIVE = Meaning("no label among class indices", -1)
 class Labels:
     """The labels of a data set's rows.
 
-    numbers: the class index of each row, or -1, "n" int32.
+    numbers: the class index of each row, or -1.
     """
 
     classes: tuple[str, ...]
-    numbers: np.ndarray
+    numbers: Int[np.ndarray, "n"]
 
 
 def read_labels(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.names import normal_name
@@ -16,7 +17,7 @@ from tangent_jax.io.records import read_text
 from tangent_jax.remote.urls import passing_copy
 
 
-def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
+def uniform(count: int, shards: int, seed: int) -> list[Int[np.ndarray, "_"]]:
     """Equal shards of a seeded shuffle, as in the paper; adding or removing an example moves others.
 
     Returns: `shards` sorted arrays of rows of 0..count-1; sizes differ by at most one.
@@ -28,7 +29,7 @@ def uniform(count: int, shards: int, seed: int) -> list[np.ndarray]:
     return [np.sort(rows) for rows in np.array_split(np.random.default_rng(seed).permutation(count), shards)]
 
 
-def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
+def by_identifier(identifiers: Sequence[str], shards: int) -> list[Int[np.ndarray, "_"]]:
     """Shards by content identifier: adding or removing an example moves no other.
 
     Returns: `shards` sorted arrays of rows; sizes vary at random, and one may be empty. Copies of one content share a
@@ -42,7 +43,7 @@ def by_identifier(identifiers: Sequence[str], shards: int) -> list[np.ndarray]:
     return group_rows(np.array([int(name[:16], 16) % shards for name in identifiers], np.int64), shards)
 
 
-def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
+def by_class(labels: Int[np.ndarray, "n"], shards: int) -> list[Int[np.ndarray, "_"]]:
     """Shards of whole classes: class c goes to shard c modulo `shards`.
 
     Args:    labels: class indices, "n".
@@ -56,7 +57,7 @@ def by_class(labels: np.ndarray, shards: int) -> list[np.ndarray]:
     return group_rows(np.unique(labels, return_inverse=True)[1] % shards, shards)
 
 
-def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, np.ndarray]:
+def by_owner(names: Sequence[str], table: str | os.PathLike) -> dict[Owner, Int[np.ndarray, "_"]]:
     r"""One shard per owner, in sorted order; `table`: a CSV for `read_owners`.
 
     Raises: InputError for an example without an owner, or a file with two.
@@ -152,7 +153,7 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
     return whose
 
 
-def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) -> list[np.ndarray]:
+def dirichlet(labels: Int[np.ndarray, "n"], shards: int, concentration: float, seed: int) -> list[Int[np.ndarray, "_"]]:
     """Imbalanced shards: each class is divided in proportions Dirichlet(concentration, ..., concentration).
 
     Source:  Hsu et al. 2019.
@@ -166,7 +167,8 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
     """
     whole_number("shards", shards, 1)
     finite_number("concentration", concentration, 0)
-    rng, shard = np.random.default_rng(seed), np.zeros(len(labels), np.int64)
+    rng = np.random.default_rng(seed)
+    shard = np.zeros(len(labels), np.int64)
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
         cuts = np.round(np.cumsum(rng.dirichlet([concentration] * shards))[:-1] * len(rows)).astype(int)
@@ -175,7 +177,7 @@ def dirichlet(labels: np.ndarray, shards: int, concentration: float, seed: int) 
     return group_rows(shard, shards)
 
 
-def group_rows(shard: np.ndarray, shards: int) -> list[np.ndarray]:
+def group_rows(shard: Int[np.ndarray, "n"], shards: int) -> list[Int[np.ndarray, "_"]]:
     """The rows of each shard, sorted; shard: the shard of each row, "n".
 
     >>> [rows.tolist() for rows in tj.shards.group_rows(np.array([1, 0, 1]), 2)]
@@ -184,7 +186,7 @@ def group_rows(shard: np.ndarray, shards: int) -> list[np.ndarray]:
     return [np.flatnonzero(shard == s) for s in range(shards)]
 
 
-def check_disjoint(shards: Sequence[np.ndarray], count: int) -> None:
+def check_disjoint(shards: Sequence[Int[np.ndarray, "_"]], count: int) -> None:
     """Raises InputError unless every row of 0..count-1 is in exactly one shard.
 
     >>> tj.shards.check_disjoint([np.array([0, 2]), np.array([1])], 3)

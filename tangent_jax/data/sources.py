@@ -69,8 +69,8 @@ class Examples:
         """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
         where = self.where and partial(read_at, self.where, rows)
-        names, read = tuple(self.names[i] for i in rows), partial(read_at, self.read, rows)
-        part = Examples(names, self.labels[rows], read, where, self.held, self.classes)
+        names = tuple(self.names[i] for i in rows)
+        part = Examples(names, self.labels[rows], partial(read_at, self.read, rows), where, self.held, self.classes)
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
@@ -88,12 +88,13 @@ class Examples:
 
     def without(self, hashes: Set[str]) -> "Examples":
         """The examples without removed ones, by the hashes of their identifiers; the index forgets those."""
-        gone = {i for i, own in enumerate(self.identifiers() if hashes else ()) if hash_of(own) in hashes}
-        if not gone:
+        identifiers = self.identifiers() if hashes else ()
+        removed = {i for i, identifier in enumerate(identifiers) if hash_of(identifier) in hashes}
+        if not removed:
             return self
-        forget(hashes, {self.names[i] for i in gone})
-        rest = self.take(np.array([i for i in range(len(self)) if i not in gone], int))
-        return rest.of_classes(self.classes, self.every_class)
+        forget(hashes, {self.names[i] for i in removed})
+        kept = self.take(np.array([i for i in range(len(self)) if i not in removed], int))
+        return kept.of_classes(self.classes, self.every_class)
 
     def identifiers(self) -> tuple[str, ...]:
         """The content identifier of each example: SHA-256 (hex) of its bytes, independent of its name."""
@@ -139,7 +140,8 @@ class Dataset:
 
     def copies(self) -> list[str]:
         """A line for each kind of duplicate images: in train and test, in two classes, in train."""
-        train, lines = self.train.identifiers(), []
+        train = self.train.identifiers()
+        lines: list[str] = []
         labels: dict[str, set[int]] = {}
         for part in self.splits.values():
             for name, label in zip(part.identifiers(), part.labels.tolist(), strict=True):
@@ -184,7 +186,7 @@ class Dataset:
         }
         for label, class_name in enumerate(self.classes):
             if counts["train"][label] == 0 and class_name not in self.empty:
-                raise untrained(self.name, class_name, {split: own[label] for split, own in counts.items()})
+                raise untrained(self.name, class_name, {split: count[label] for split, count in counts.items()})
         splits = {split: part.of_classes(self.classes, split == "train") for split, part in self.splits.items()}
         object.__setattr__(self, "splits", splits)
 
@@ -192,12 +194,12 @@ class Dataset:
 def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoImagesOfClass:
     """The refusal of a class without a training image; counts: the number of its images in each split."""
     filled = {split: count for split, count in sorted(counts.items()) if count}
-    do = "Add images or remove the class"
+    advice = "Add images or remove the class"
     if filled:
         images = " and ".join(f"{count} in {split}" for split, count in filled.items())
-        do = f"It has {images} alone. Move some to train, where a model learns, or take them out of the data set"
+        advice = f"It has {images} alone. Move some to train, where a model learns, or take them out of the data set"
     return NoImagesOfClass(
-        f"{dataset} must have a training image of every class; it has none of {class_name}. {do}",
+        f"{dataset} must have a training image of every class; it has none of {class_name}. {advice}",
         class_name,
     )
 

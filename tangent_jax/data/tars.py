@@ -84,32 +84,35 @@ class Listing:
 def tars(where: str) -> Dataset:
     """Opens the data set of webdataset's tars."""
     pattern, chosen = options(where, "wds:PATH", ("image", "label"))
-    root, names, is_pattern = match_tars(pattern)
-    groups = by_split(root, names, series_of, is_pattern)
+    root, found, is_pattern = match_tars(pattern)
+    groups = by_split(root, found, series_of, is_pattern)
     files = tuple(file for group in groups.values() for file in group)
     with progress_bar(len(files), "tar") as bar:
-        lists = [list_samples(file, bar) for file in files]
-    packed = tuple(own.packed for own in lists)
-    for file, own in zip(files, lists, strict=True):
-        if own.joined > 1:
-            note(f"{file.name} holds {own.joined} joined tars, and all are read")
-    samples = [(place, sample) for place, own in enumerate(lists) for sample in own.samples]
-    leave_out_others(lists)
+        listings = [list_samples(file, bar) for file in files]
+    for file, listing in zip(files, listings, strict=True):
+        if listing.joined > 1:
+            note(f"{file.name} holds {listing.joined} joined tars, and all are read")
+    samples = [(place, sample) for place, listing in enumerate(listings) for sample in listing.samples]
+    leave_out_others(listings)
     keys = [sample.key for _, sample in samples if sample.images]
     fields = {field for _, sample in samples for field in sample.labels if sample.images or field not in TEXTS}
-    if keys and not fields and ("/" in keys[0] or not any(own.others for own in lists)):  # a README.txt is no label
+    if (
+        keys and not fields and ("/" in keys[0] or not any(listing.others for listing in listings))
+    ):  # a README.txt is no label
         raise without_labels(keys, root, files)
 
     extension = choose_image([s for _, s in samples], chosen, root)
-    spans, bare = {}, []
+    packed = tuple(listing.packed for listing in listings)
+    spans: dict[int, tuple[int, int, int]] = {}
+    without_image: list[str] = []
     for row, (place, sample) in enumerate(samples):
         image = sample.images.get(extension) if extension else next(iter(sample.images.values()), None)
         if image is None:
-            bare.append(sample.key)
+            without_image.append(sample.key)
         else:
             spans[row] = place, *image
-    if bare:
-        leave_out(LeftOut("samples", "without an image", len(bare), bare[0], len(samples)))
+    if without_image:
+        leave_out(LeftOut("samples", "without an image", len(without_image), without_image[0], len(samples)))
     field = choose_label([s for _, s in samples], chosen, root)
     note_dots([s for _, s in samples], extension, field)
 
@@ -118,17 +121,19 @@ def tars(where: str) -> Dataset:
     for split in groups:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
-        own = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
-        read, span = partial(read_member, files, packed, table, own), partial(span_of, files, table)
-        parts[split] = Part(own, [samples[row][1].labels.get(field) for row in rows], read, span)
+        names = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
+        labels = [samples[row][1].labels.get(field) for row in rows]
+        parts[split] = Part(
+            names, labels, partial(read_member, files, packed, table, names), partial(span_of, files, table)
+        )
     return assemble(root.absolute(), parts, classes_beside(root))
 
 
-def leave_out_others(lists: Sequence[Listing]) -> None:
+def leave_out_others(listings: Sequence[Listing]) -> None:
     """Leaves out the members that are neither images nor labels, by extension."""
     others: Counter[str] = Counter()
-    for own in lists:
-        others.update(own.others)
+    for listing in listings:
+        others.update(listing.others)
     for ending, count in others.most_common():
         leave_out(LeftOut("members", "neither an image nor a label", count, of=ending))
 
@@ -211,22 +216,22 @@ def note_dots(samples: Sequence[Sample], extension: str | None, field: str) -> N
 def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     """(the surrounding folder, the tars that match, whether they are named one by one or by a pattern)."""
     text = pattern if is_url(pattern) else str(expand_path(pattern))
-    whole = as_place(text)
-    if whole.is_dir():
-        below = [path for path in sorted(whole.rglob("*")) if not is_hidden(name_below(path, whole))]
+    folder = as_place(text)
+    if folder.is_dir():
+        below = [path for path in sorted(folder.rglob("*")) if not is_hidden(name_below(path, folder))]
         files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
         if not files:
             others = sorted({path.suffix for path in below if path.suffix and path.is_file()})
-            got = f"only files of {listed(others)}" if others else "no file"
-            raise InputError(f"{text} must hold tars; it holds {got}")
-        return whole, files, False
+            content = f"only files of {listed(others)}" if others else "no file"
+            raise InputError(f"{text} must hold tars; it holds {content}")
+        return folder, files, False
     names = [*islice(braces(text), MOST_TARS + 1)]
     if len(names) > MOST_TARS:
         raise InputError(f"a pattern must name at most {MOST_TARS:,} tars; {pattern} names more")
     root = as_place(os.path.dirname(re.split("[{*]", text)[0]) or ".")
     if isinstance(root, UrlPath):
-        own = [name.removeprefix(f"{root}/") for name in names]
-        files = [path for name in own for path in (root.glob(name) if "*" in name else [root / name])]
+        relative = [name.removeprefix(f"{root}/") for name in names]
+        files = [path for name in relative for path in (root.glob(name) if "*" in name else [root / name])]
     else:
         files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
     if not files:
@@ -312,8 +317,9 @@ def read_headers(file: Place) -> Listing:
             try:
                 tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
-                got = "bytes follow its closing block that are no tar"
-                raise InputError(f"{file} must be a whole tar; {got}. Fetch it again") from error
+                raise InputError(
+                    f"{file} must be a whole tar; bytes follow its closing block that are no tar. Fetch it again"
+                ) from error
             content.seek(content.tell() - BLOCK)
 
 

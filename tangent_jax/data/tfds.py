@@ -96,8 +96,8 @@ def version_folder(text: str, data_dir: str) -> Path:
     if root.name == name and not home.is_dir():
         home = root  # DATA_DIR is the folder of the data set
     if not home.is_dir():
-        there = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-        found = f"holds {listed(there)}" if there else "is empty" if root.is_dir() else "does not exist"
+        prepared = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+        found = f"holds {listed(prepared)}" if prepared else "is empty" if root.is_dir() else "does not exist"
         raise InputError(
             f"the TFDS data set {name} must be prepared in {root}, which {found}. Prepare it once where TensorFlow is"
             f" installed: tfds build {name} --file_format=array_record, then pass tfds:{name}@DATA_DIR"
@@ -124,8 +124,8 @@ def config_of(home: Path, wanted: str | None) -> str:
     configs = sorted(path.name for path in home.iterdir() if path.is_dir() and versions_in(path))
     if wanted is not None:
         if wanted not in configs:
-            there = f"configurations {', '.join(configs)}" if configs else "no configuration"
-            raise InputError(f"{home.name} must have the configuration {wanted}; {home} holds {there}")
+            found = f"configurations {', '.join(configs)}" if configs else "no configuration"
+            raise InputError(f"{home.name} must have the configuration {wanted}; {home} holds {found}")
         return wanted
     if versions_in(home) or not configs:
         return ""
@@ -156,18 +156,20 @@ def versions_in(folder: Path) -> list[str]:
 
 def fits(version: str, wanted: str) -> bool:
     """True for a version that a pattern such as 1.*.* means."""
-    return all(part in ("*", own) for own, part in zip(version.split("."), wanted.split("."), strict=True))
+    pairs = zip(version.split("."), wanted.split("."), strict=True)
+    return all(pattern in ("*", number) for number, pattern in pairs)
 
 
 def check_name(folder: Path, match: re.Match[str]) -> None:
     """Raises InputError if a folder holds another data set, configuration or version than a name says."""
     info = parse_json((folder / "dataset_info.json").read_bytes(), folder / "dataset_info.json")
     stated = {"config": info.get("configName"), "version": info.get("version")}
-    for kind, own in stated.items():
-        same = match[kind] in (None, own) or (kind == "version" and own and fits(own, match[kind]))
-        if not same:
+    for kind, prepared in stated.items():
+        wanted = match[kind]
+        is_fitting = wanted in (None, prepared) or (kind == "version" and prepared and fits(prepared, wanted))
+        if not is_fitting:
             raise InputError(
-                f"{folder} must hold the {kind} {match[kind]} of {match['name']}; it holds {own or 'none'}"
+                f"{folder} must hold the {kind} {wanted} of {match['name']}; it holds {prepared or 'none'}"
             )
 
 

@@ -85,9 +85,10 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
 def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
     """Yields like `decode_chunks`; each process writes its chunk into one of the mapped files."""
     shape = (max(map(len, chunks)), *sides(decoder.size), 3)
-    processes, ahead = min(processes, len(chunks)), min(2 * processes, len(chunks))
-    context, content = multiprocessing.get_context("spawn"), pickle_decoder(decoder)
-    do = "Read its message above; a script that asks for processes needs `if __name__ == '__main__':`"
+    ahead = min(2 * processes, len(chunks))
+    processes = min(processes, len(chunks))
+    context = multiprocessing.get_context("spawn")
+    content = pickle_decoder(decoder)
     with tempfile.TemporaryDirectory(prefix="tangent_jax-decoded-") as folder:
         paths = [Path(folder) / f"{i}" for i in range(ahead + 1)]  # one more than filled: the caller reads it
         for path in paths:
@@ -103,7 +104,10 @@ def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> I
                     yield np.asarray(block[: len(chunk)]), errors
             except BrokenProcessPool as error:
                 check_stop()  # the signal may have reached the processes too
-                raise InputError(f"{processes} processes must decode to the end; one ended early. {do}") from error
+                raise InputError(
+                    f"{processes} processes must decode to the end; one ended early. Read its message above; a script"
+                    " that asks for processes needs `if __name__ == '__main__':`"
+                ) from error
 
 
 def pickle_decoder(decoder: Decoder) -> bytes:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, expect, unexpected
+from tangent_jax.core.checks import InputError, failure
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import hosts
 from tangent_jax.io.files import (
@@ -93,8 +93,10 @@ class Saver:
         if not self.path.exists():
             return None
         checkpoint = read_sealed(Checkpoint, self.path, self.advice())
-        expected, got = f"the checkpoint of {self.run}", f"that of {checkpoint.run}"
-        expect(checkpoint.run == self.run, expected, got, self.advice())
+        if checkpoint.run != self.run:
+            raise InputError(
+                f"{self.path} must be the checkpoint of run {self.run}; it is that of {checkpoint.run}. {self.advice()}"
+            )
         return checkpoint
 
     def restore(self, state: Tree, history: History) -> Tree:
@@ -112,16 +114,17 @@ class Saver:
         """The leaves of a save, with the shapes and dtypes of the given ones."""
         import orbax.checkpoint as ocp  # takes a second to import, and only saved runs need it
 
-        folder, stored = self.folder / checkpoint.state, checkpoint.state_digest
-        whole = folder.is_dir() and folder_fingerprint(folder) == stored
-        expect(whole, f"an unaltered {folder}", "one that is missing or altered", self.advice())
+        folder = self.folder / checkpoint.state
+        if not folder.is_dir() or folder_fingerprint(folder) != checkpoint.state_digest:
+            raise InputError(f"{folder} must be as it was saved; it is missing or altered. {self.advice()}")
         target = {str(i): leaf for i, leaf in enumerate(leaves)}
         try:
             with checkpointer() as orbax:
                 restored = orbax.restore(folder / "state", args=ocp.args.StandardRestore(target))
         except Exception as error:
-            got = f"{type(error).__name__} in {folder}"
-            raise unexpected("a state of this run", got, self.advice()) from error
+            raise InputError(
+                f"{folder} must hold a state of this run; reading it gave {failure(error)}. {self.advice()}"
+            ) from error
         return [restored[name] for name in target]
 
     def is_due(self, last: bool) -> bool:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.io import hosts
 from tangent_jax.io.checkpoints import Saver, checkpoints_in
 from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
@@ -28,7 +28,7 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.run import History
 
 SAVE_SECONDS = 1.0
-DO = "Count this run as spent, and choose another folder"
+ADVICE = "Count this run as spent, and choose another folder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,24 +78,39 @@ class Account:
         """The account on disk; InputError unless it is complete, this run's, and agrees with its checkpoint."""
         if not self.path.exists():
             checkpoints = checkpoints_in(self.path.parent)
-            expect(not checkpoints, f"the ledger beside {checkpoints[:1]}", "none", DO)
+            if checkpoints:
+                raise InputError(f"{self.path} must exist beside {checkpoints[0]}; it is missing. {ADVICE}")
             return self.spent
-        content: Content = read_sealed(Content, self.path, DO)
-        expected = f"the ledger of this run in {self.path.parent}"
-        do = "Choose another folder; both runs have spent"
-        expect(content.run == self.saver.run, expected, "one of another data set or setting", do)
+        content: Content = read_sealed(Content, self.path, ADVICE)
+        if content.run != self.saver.run:
+            raise InputError(
+                f"{self.path} must be the ledger of this run; it is that of another data set or setting. Choose "
+                "another folder; both runs have spent"
+            )
         spent = convert(Spent, content.spent, self.path)
-        same = spent.pay(self.spent.steps_paid) == self.spent
-        expect(same, f"the mechanism of this run in {self.path}", "another", DO)
-        checkpoint = self.saver.checkpoint
-        ours, theirs = fingerprint(self.path.read_bytes()), self.saver.fingerprint()
-        fits = content.checkpoint == theirs or (checkpoint is not None and checkpoint.ledger == ours)
-        lost = theirs is None and content.checkpoint is None
-        got = "one that is missing, altered, or older than the other"
-        expect(fits or lost, f"{self.path} and {self.saver.path} of one run", got, DO)
-        taken = 0 if checkpoint is None else len(checkpoint.history)
-        expect(taken <= spent.steps_paid, f"{taken} steps paid", spent.steps_paid, DO)
+        if spent.pay(self.spent.steps_paid) != self.spent:
+            raise InputError(f"{self.path} must state the mechanism of this run; it states another. {ADVICE}")
+        self.check_checkpoint(content, spent)
         return spent
+
+    def check_checkpoint(self, content: Content, spent: Spent) -> None:
+        """Raises InputError unless the checkpoint is that of the ledger on disk, or a step before or after it.
+
+        The file written last holds the hash of the other. Neither has one before the first save.
+        """
+        checkpoint = self.saver.checkpoint
+        written_first = content.checkpoint == self.saver.fingerprint()
+        written_last = checkpoint is not None and checkpoint.ledger == fingerprint(self.path.read_bytes())
+        if not written_first and not written_last:
+            raise InputError(
+                f"{self.path} and {self.saver.path} must be of one run; one is missing, altered, or older than the "
+                f"other. {ADVICE}"
+            )
+        steps_taken = 0 if checkpoint is None else len(checkpoint.history)
+        if steps_taken > spent.steps_paid:
+            raise InputError(
+                f"{self.path} must have paid the {steps_taken} steps taken; it has paid {spent.steps_paid}. {ADVICE}"
+            )
 
     @property
     def run(self) -> str:

@@ -56,12 +56,12 @@ def seal_fields(fields: dict[str, Any]) -> str:
     return json.dumps({**fields, "sha256": fingerprint(json.dumps(fields).encode())}) + "\n"
 
 
-def read_sealed(kind: Any, path: Path, do: str) -> Any:
-    """Reads a dataclass that `seal_fields` wrote; InputError for a damaged or edited file. do: the remedy."""
+def read_sealed(kind: Any, path: Path, advice: str) -> Any:
+    """Reads a dataclass that `seal_fields` wrote; InputError, with the advice, for a damaged or edited file."""
     fields = parse_json(path.read_bytes(), path)
     seal = fields.pop("sha256", None)
     if seal != fingerprint(json.dumps(fields).encode()):
-        raise InputError(f"{path} must be unaltered; it was edited" + (f". {do}" if do else ""))
+        raise InputError(f"{path} must be unaltered; it was edited" + (f". {advice}" if advice else ""))
     return convert(kind, fields, path)
 
 

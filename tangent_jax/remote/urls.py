@@ -23,8 +23,6 @@ from tangent_jax.remote.url_errors import check_url, explain, explain_package, i
 
 SCRATCH = "~/.cache/tangent_jax/urls"
 """The folder of local copies of URLs."""
-CACHE = "cache"
-"""The name of cached feature rows in the local folder of a URL; results are in "out"."""
 PIECE = 1 << 22  # bytes of an object per read
 STATES = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "version_id", "created")
 """The names under which file systems report the state of an object, the surest first."""

@@ -187,10 +187,6 @@ def test_urls_in_the_place_of_paths_are_named(tmp_path, start):
     )
 
 
-def test_a_pointer_of_git_lfs_is_named(tmp_path):
-    refused(listing(tmp_path, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"), "git lfs pull")
-
-
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
 def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray, row):
     """The classes were 1, 10, 2 in that order (FOUND, 81)."""

@@ -15,14 +15,10 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Examples
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip"])
 @pytest.mark.parametrize(("name", "files", "outcome"), FOLDER_LAYOUTS, ids=[row[0] for row in FOLDER_LAYOUTS])
-def test_a_layout_opens_as_it_is_meant_or_is_refused(tmp_path, kind, name, files, outcome):
-    place = tmp_path / "set"
-    if kind == "folder":
-        write(place, *files)
-    else:
-        place = as_zip(tmp_path / "set.zip", {file: picture() for file in files})
+def test_a_layout_in_a_zip_opens_as_it_is_meant_or_is_refused(tmp_path, name, files, outcome):
+    """As folders, test_compatibility.py opens them."""
+    place = as_zip(tmp_path / "set.zip", {file: picture() for file in files})
     if isinstance(outcome, str):
         with pytest.raises(InputError, match=outcome):
             open_dataset(f"folder:{place}")

@@ -183,7 +183,6 @@ def shards(root, *names):
         (f"data/train-00000-of-00002-{HASHES[0]}.parquet", f"data/train-00001-of-00002-{HASHES[1]}.parquet",
          f"data/test-00000-of-00001-{HASHES[2]}.parquet"),
         ("train/0000.parquet", "train/0001.parquet", "test/0000.parquet"),
-        ("default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"),
         ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "test-00000-of-00001.parquet"),
         ("plain/train_0.parquet", "plain/train_1.parquet", "plain/test.parquet"),
     ],
@@ -196,15 +195,11 @@ def test_shards_are_read_by_every_name_that_the_hub_has_given_them(tmp_path, nam
 @pytest.mark.parametrize(
     ("names", "match"),
     [
-        ([f"train-00000-of-00002-{HASHES[0]}.parquet"], r"train-00001-of-00002-\*.parquet is missing, and 1 of 2"),
         (["train-00001-of-00003.parquet"], "train-00000-of-00003.parquet is missing, and 2 of 3 in all"),
         (["train/0000.parquet", "train/0002.parquet"], "0001.parquet is missing, and 1 of 3 in all"),
-        ([f"train-00000-of-00001-{h}.parquet" for h in HASHES[:2]], "one file of each number; it holds"),
         (["train-00000-of-00001.parquet", *(f"train-0000{i}-of-00002.parquet" for i in (0, 1))],
          r"must hold one series of train-; it holds train-\*-of-00001 and train-\*-of-00002. Remove the older"),
-        (["train/0.parquet", "train_small/0.parquet"], "must have one name, and train and train_small both say train"),
         (["train2014/0.parquet", "train2017/0.parquet"], "must have one name, and train2014 and train2017 both"),
-        (["fold0-00000-of-00001.parquet", "fold1-00000-of-00001.parquet"], "say train, .*; they are fold0, fold1"),
     ],
 )  # fmt: skip
 def test_files_that_are_no_whole_splits_are_named(tmp_path, names, match):
@@ -230,12 +225,6 @@ def test_an_image_folder_opened_as_parquet_is_named_with_its_remedy(tmp_path):
     refused(f"hf:{tmp_path}", f"holds image files, such as train/cat/1.jpg. Open it as folder:{tmp_path} if")
     (tmp_path / "train/metadata.jsonl").write_text("{}")
     refused(f"hf:{tmp_path}", r"labels in train/metadata.jsonl \(an imagefolder of datasets\). Write it as parquet")
-
-
-def test_a_pointer_of_git_lfs_is_named(tmp_path):
-    for name in ("train.parquet", "train.arrow"):
-        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-        refused(f"hf:{tmp_path / name}", "a pointer of Git LFS .* git lfs pull")
 
 
 def test_a_class_of_no_image_keeps_its_place_and_is_said(tmp_path):

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from data.layouts import as_parquet, as_tar
+from data.layouts import as_parquet, as_tar, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from photos import as_zip, picture, write
@@ -98,3 +98,11 @@ def test_a_refusal_says_which_rows_were_left_out(reader, count):
     with tempfile.TemporaryDirectory() as folder:
         said = refusal_of(make(Path(folder), count))
     assert (f"left out {count} " in said and why in said) == (count > 0)
+
+
+@pytest.mark.parametrize(
+    ("reader", "name"), [("hf", "train.parquet"), ("hf", "train.arrow"), ("wds", "train.tar"), ("csv", "l.csv")]
+)
+def test_a_pointer_of_git_lfs_is_named(tmp_path, reader, name):
+    (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    refused(f"{reader}:{tmp_path / name}", "a pointer of Git LFS .* git lfs pull")

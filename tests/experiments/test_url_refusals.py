@@ -8,7 +8,7 @@ import pytest
 from helpers import in_long
 from photos import photographs
 from run_binary import run_here
-from s3_server import SKEWED, serving_bucket
+from s3_server import serving_bucket
 
 from tangent_jax.pretrained.load import load, save
 from tangent_jax.remote import urls
@@ -77,50 +77,45 @@ def training(binary, place, tmp_path, *more):
     return [binary, *flags, *own, *local, f"--cache_dir={tmp_path}/cache", *more]
 
 
-REFUSED = [
-    ("RequestTimeTooSkewed", 403, SKEWED, "clock"),
-    ("AccessDenied", 403, "Access Denied", "right to read or write"),
-    ("ExpiredToken", 400, "The provided token has expired.", "credentials"),
-    ("QuotaExceeded", 507, "the bucket is full", "room"),
-]
+DENIED = "the right to read or write"
 
 
 @pytest.mark.parametrize("binary", ["finetune", *in_long("compose", "private")])
-def test_data_that_cannot_be_read_ends_a_training(binary, s3, tmp_path, monkeypatch):
+@pytest.mark.parametrize("after", [0, 3])
+def test_data_that_cannot_be_read_ends_a_training(binary, after, s3, tmp_path):
+    """At the first request, and in the midst of reading."""
     flags = training(binary, "s3://bucket", tmp_path, f"--out={tmp_path}/out")
-    for code, status, text, line in REFUSED[:3]:
-        for method in ("GET", "HEAD"):
-            s3.fail(method, "", code, status, text)
-        assert line in ends(*flags)
-    s3.mend()
-    s3.fail("GET", "/photos/", "ExpiredToken", 400, REFUSED[2][2], after=3)  # in the midst of reading
-    assert REFUSED[2][3] in ends(*flags)
-    s3.mend()
-    assert "the bucket of s3://nothing" in ends(*training(binary, "s3://nothing", tmp_path, f"--out={tmp_path}/out"))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    fsspec.filesystem("s3").clear_instance_cache()
-    assert "credentials" in ends(*training(binary, "s3://bucket", tmp_path))
+    s3.fail("GET", "/photos/", "AccessDenied", 403, "Access Denied", after=after)
+    assert DENIED in ends(*flags)
     assert not [*tmp_path.glob("out/*.json")]
 
 
+def test_a_bucket_that_does_not_exist_ends_a_command(s3, store, tmp_path):
+    for flags in (
+        training("finetune", "s3://nothing", tmp_path, f"--out={tmp_path}/out"),
+        training("finetune", s3.here, tmp_path, "--out=s3://nothing/out"),
+        ("store", "push", "s3://nothing/store", f"--store={store}"),
+        ("store", "pull", "s3://nothing/store", f"--store={tmp_path}/other"),
+        ("store", "export", f"--store={store}", "--to=s3://nothing/export"),
+    ):
+        assert "the bucket of s3://nothing" in ends(*flags)
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("binary", ["finetune", *in_long("compose", "private")])
-def test_results_that_cannot_be_written_end_a_training(binary, s3, tmp_path):
-    """Whether all requests fail or only those that write, in the midst of it: no result is at the URL."""
-    for i, (code, status, text, line) in enumerate(REFUSED):
-        url = f"s3://bucket/{binary}{i}"
-        flags = training(binary, s3.here, tmp_path, f"--out={url}")
-        s3.fail("PUT", f"/{binary}{i}/", code, status, text, after=i)
-        assert line in ends(*flags)
-        s3.mend()
-        assert not s3.fs.exists(f"{url}/result.json")
-        whole = Remote(f"{url}/state")
-        assert {whole.places[name] for name in whole.files.values()} <= whole.objects
+@pytest.mark.parametrize("after", [0, 3])
+def test_results_that_cannot_be_written_end_a_training(binary, after, s3, tmp_path):
+    """At the first request that writes, and in the midst of it; no result is at the URL, and the command goes on."""
+    url = f"s3://bucket/{binary}{after}"
+    flags = training(binary, s3.here, tmp_path, f"--out={url}")
+    s3.fail("PUT", f"/{binary}{after}/", "AccessDenied", 403, "Access Denied", after=after)
+    assert DENIED in ends(*flags)
+    s3.mend()
+    assert not s3.fs.exists(f"{url}/result.json")
+    state = Remote(f"{url}/state")
+    assert {state.places[name] for name in state.files.values()} <= state.objects
     run(*flags)
     assert s3.fs.exists(f"{url}/result.json")
-    flags[-1] = "--out=s3://nothing/out"
-    assert "the bucket of s3://nothing/out/state" in ends(*flags)
 
 
 def test_a_data_set_that_changes_while_it_is_read_ends_a_training(s3, tmp_path, monkeypatch):
@@ -145,39 +140,35 @@ def test_a_data_set_that_changes_while_it_is_read_ends_a_training(s3, tmp_path, 
 
 
 def test_a_push_that_fails_leaves_the_copy_as_it_was(s3, store):
-    for i, (code, status, text, line) in enumerate(REFUSED):
-        url = f"s3://bucket/pushed{i}"
-        for after in range(3):
-            s3.fail("PUT", f"/pushed{i}/", code, status, text, after=after)
-            assert line in ends("store", "push", url, f"--store={store}")
-            s3.mend()
-            assert not Remote(url).number
+    url = "s3://bucket/pushed"
+    for after in range(3):
+        s3.fail("PUT", "/pushed/", "AccessDenied", 403, "Access Denied", after=after)
+        assert DENIED in ends("store", "push", url, f"--store={store}")
+        s3.mend()
+        assert not Remote(url).number
     run("store", "push", url, f"--store={store}")
-    assert "the bucket of s3://nothing" in ends("store", "push", "s3://nothing/store", f"--store={store}")
 
 
 def test_a_pull_that_fails_leaves_the_folder_as_it_was(s3, store, tmp_path):
     run("store", "push", "s3://bucket/whole", f"--store={store}")
-    for i, (code, status, text, line) in enumerate(REFUSED[:3]):
-        s3.fail("GET", "/whole/objects/", code, status, text, after=i)
-        assert line in ends("store", "pull", "s3://bucket/whole", f"--store={tmp_path}/pulled")
+    flags = "store", "pull", "s3://bucket/whole/", f"--store={tmp_path}/pulled"
+    for after in range(3):
+        s3.fail("GET", "/whole/objects/", "AccessDenied", 403, "Access Denied", after=after)
+        assert DENIED in ends(*flags)
         s3.mend()
         assert not (tmp_path / "pulled").exists()
-    run("store", "pull", "s3://bucket/whole/", f"--store={tmp_path}/pulled")
-    assert "the bucket of s3://nothing" in ends("store", "pull", "s3://nothing/store", f"--store={tmp_path}/other")
-    assert not (tmp_path / "other").exists()
-
-
-def test_an_export_that_fails_is_none(s3, store, tmp_path):
-    for i, (code, status, text, line) in enumerate(REFUSED):
-        flags = "store", "export", f"--store={store}", f"--to=s3://bucket/export{i}"
-        s3.fail("PUT", f"/export{i}/", code, status, text, after=i)
-        assert line in ends(*flags)
-        s3.mend()
-        assert not s3.fs.exists(f"bucket/export{i}/provenance.json")
     run(*flags)
-    assert s3.fs.exists(f"bucket/export{i}/provenance.json")
-    assert "the bucket of s3://nothing" in ends(*flags[:3], "--to=s3://nothing/export")
+
+
+def test_an_export_that_fails_is_none(s3, store):
+    flags = "store", "export", f"--store={store}", "--to=s3://bucket/export"
+    for after in range(4):
+        s3.fail("PUT", "/export/", "AccessDenied", 403, "Access Denied", after=after)
+        assert DENIED in ends(*flags)
+        s3.mend()
+        assert not s3.fs.exists("bucket/export/provenance.json")
+    run(*flags)
+    assert s3.fs.exists("bucket/export/provenance.json")
 
 
 def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, store, tmp_path, capfd):
@@ -199,15 +190,13 @@ def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, store, tmp_path, c
 
 
 def test_urls_that_nothing_opens_end_a_command(s3, store, tmp_path):
-    for url, line in [
-        ("gs://bucket/x", "pip install gcsfs"),
-        ("s3://bucket/../x", "a URL must be plain"),
-        ("s3://", "a URL must name a bucket or a folder"),
-    ]:
-        assert line in ends(*training("finetune", s3.here, tmp_path, f"--out={url}"))
-        assert line in ends(*training("finetune", url, tmp_path))
-        assert line in ends("store", "push", url, f"--store={store}")
-        assert line in ends("store", "export", f"--store={store}", f"--to={url}")
+    for flags in (
+        training("finetune", s3.here, tmp_path, "--out=s3://bucket/../x"),
+        training("finetune", "s3://bucket/../x", tmp_path),
+        ("store", "push", "s3://bucket/../x", f"--store={store}"),
+        ("store", "export", f"--store={store}", "--to=s3://bucket/../x"),
+    ):
+        assert "a URL must be plain" in ends(*flags)
 
 
 def test_a_cache_at_a_url_is_refused(s3, tmp_path):

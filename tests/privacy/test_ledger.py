@@ -123,10 +123,10 @@ def test_what_was_deleted_or_edited_is_one_line_and_nothing_is_trained(tmp_path,
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"steps_paid": 0}, "5 steps paid; got 0"),
+        ({"steps_paid": 0}, "must have paid the 5 steps taken; it has paid 0"),
         ({"steps_paid": 6}, r"steps_paid must be a whole number in 0\.\.5"),
-        ({"steps": 6}, "the mechanism of this run in .*; got another"),
-        ({"noise_multiplier": 100.0}, "the mechanism of this run in .*; got another"),
+        ({"steps": 6}, "must state the mechanism of this run; it states another"),
+        ({"noise_multiplier": 100.0}, "must state the mechanism of this run; it states another"),
         ({"private": False}, "the mechanism of this run"),
     ],
 )
@@ -163,7 +163,7 @@ def test_both_restored_are_not_told_and_each_counts_its_own(tmp_path, monkeypatc
 def test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused(tmp_path):
     train(tmp_path)
     (tmp_path / "ledger.json").unlink()
-    with pytest.raises(InputError, match="the ledger beside"):
+    with pytest.raises(InputError, match=r"must exist beside .*; it is missing"):
         train(tmp_path, steps=7)
 
 

@@ -241,7 +241,7 @@ def test_other_public_images_are_another_run(tmp_path):
     predict, own, _, x, y = task("head", 1)
     data = dataclasses.replace(of(x, "private"), targets=np.asarray(y))
     fit_private(own, data, mechanism=ONE_STEP, seed=1, ledger=Ledger(tmp_path))
-    with pytest.raises(InputError, match="expected the ledger of this run"):
+    with pytest.raises(InputError, match="must be the ledger of this run"):
         fit_private(whiten(predict, public_of(x, 3), data), data, mechanism=ONE_STEP, seed=1, ledger=Ledger(tmp_path))
 
 

@@ -119,7 +119,7 @@ def test_a_release_is_paid_before_it_is_made_and_made_once(case, tmp_path):
     assert fitted.info.spent.compute_epsilon() == pytest.approx(3.0, abs=1e-9)
     again, _ = release_statistics(map_, data, CLASSES, mechanism=mechanism, ledger=Ledger(tmp_path))
     np.testing.assert_array_equal(again.gram, noised.gram)  # read, and not drawn again
-    with pytest.raises(InputError, match="expected the ledger of this run"):
+    with pytest.raises(InputError, match="must be the ledger of this run"):
         release_statistics(map_, data, CLASSES, mechanism=make_mechanism(8.0, 1e-5, 1), ledger=Ledger(tmp_path))
 
 

@@ -309,7 +309,7 @@ def test_a_budget_whose_result_is_gone_is_not_spent_again(tmp_path):
         if folder.is_dir():
             for path in sorted(folder.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
-    with pytest.raises(InputError, match="of one run; got one that is missing"):
+    with pytest.raises(InputError, match="must be of one run; one is missing"):
         train(ledger=Ledger(tmp_path))
 
 
