@@ -13,6 +13,7 @@ an owner with all examples changes S by at most C.
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +45,8 @@ class ClippedSum:
     """
 
     value: Tree
-    norms: Array
-    non_finite: Array
+    norms: Any
+    non_finite: Any
     sensitivity: float | Array
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
@@ -89,7 +90,7 @@ def clipped_sum(
     y: Num[Array | np.ndarray, "n ..."],
     present: Num[Array | np.ndarray, "o *e"],
     *,
-    loss: Loss,
+    loss: Loss | Callable[..., Array],
     clip_norm: float | Array,
     chunk: int = 8,
 ) -> ClippedSum:

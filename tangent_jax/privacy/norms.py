@@ -33,7 +33,7 @@ def clipped_sum_closed_form(
     y: Num[Array | np.ndarray, "n ..."],
     present: Num[Array | np.ndarray, "o *e"],
     *,
-    loss: Loss,
+    loss: Loss | Callable[..., Array],
     clip_norm: float | Array,
 ) -> ClippedSum:
     """`clipped_sum` for a model with a closed form, at the cost of about one ordinary step.
@@ -78,7 +78,7 @@ def clipped_gradients(
     y: Num[Array | np.ndarray, "n ..."],
     present: Num[Array | np.ndarray, "o *e"] | None = None,
     *,
-    loss: Loss,
+    loss: Loss | Callable[..., Array],
     clip_norm: float | Array,
 ) -> ClippedSum:
     """The sum of per-example gradients, each clipped, by the fastest way: the closed form if there is one, else vmap.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError, instance
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.train.batches import Batches, Chunk, as_batches, as_owners
 
@@ -29,7 +29,6 @@ def as_units(data: Any, mechanism: Mechanism) -> tuple[Batches, Any]:
     Raises: InputError if the unit is an owner, and the owner of an example is unknown or has more examples than a
             micro-batch.
     """
-    instance("mechanism", mechanism, Mechanism)
     if mechanism.unit == "example":
         batches = as_batches(data, MICRO_BATCH)
         copies = most_copies(data, batches)

@@ -7,7 +7,7 @@ weight of 0 does not change Lambda. A pass is one product with J and one with it
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -118,14 +118,14 @@ class Problem:
         total = trees.along(self.zero, self.total_penalty, dw)
         return passes.Summed(total, trees.norm(total))
 
-    def product(self, v: Tree, outputs: list[Array]) -> Tree:
+    def product(self, v: Tree, outputs: Sequence[Array | np.ndarray]) -> Tree:
         """The Hessian of F, at a step of these outputs, times v. One pass."""
         total = trees.along(self.zero, self.total_penalty, v)
         for part, f in zip(self.parts(), outputs, strict=True):
             total = passes.add_product(total, part, v, f, self.objective)
         return total
 
-    def line(self, outputs: list[Array], dw: Tree, v: Tree) -> Any:
+    def line(self, outputs: Sequence[Array | np.ndarray], dw: Tree, v: Tree) -> Any:
         """t -> F(dw + t v), from the outputs at dw; computes one product with J."""
         order, _ = self.batches.in_order()
         part = Part(None, self.batches.targets[order.ravel()], self.padded_weights().ravel())
@@ -134,7 +134,7 @@ class Problem:
         norms = jnp.stack([trees.squared_norm(dw), trees.vdot(dw, v), trees.squared_norm(v)])
         return partial(passes.value_along, f, change, part, norms, self.objective, self.total_penalty)
 
-    def curvature(self, outputs: list[Array], key: Array | None = None) -> Curvature:
+    def curvature(self, outputs: Sequence[Array | np.ndarray], key: Array | None = None) -> Curvature:
         """The Kronecker factors at a step of these outputs; those of a square loss do not depend on the step.
 
         key: None for the signals of all outputs; else random ones, equally many for each example, if fewer suffice.

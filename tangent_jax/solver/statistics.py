@@ -31,7 +31,7 @@ import scipy.linalg
 from jaxtyping import Bool, Float64, Integer
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, finite_number, instance, of_shape, one_of
+from tangent_jax.core.checks import InputError, finite_number, of_shape, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.anchor import check_classes
@@ -122,7 +122,6 @@ class Statistics:
     source: str
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        instance("other", other, Statistics)
         if (self.source, self.sizes, self.gram.shape) != (other.source, other.sizes, other.gram.shape):
             raise InputError(
                 "statistics that are added must be of one feature map; got those of two. Make both by one feature_map."

@@ -6,7 +6,7 @@ of a batch are divided. For streamed inputs every device receives its own rows o
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -84,12 +84,15 @@ class Batches:
         owners: Sequence[Any] | None = None,
     ) -> None:
         whole_number("batch_size", batch_size, 1)
-        targets, inputs = as_targets(targets), as_inputs(inputs)
+        targets = as_targets(targets)
+        inputs = as_inputs(inputs)
         if not len(targets):
             raise InputError("data must have at least one example to train on or to evaluate; got none.")
         if len(inputs) != len(targets):
             raise InputError(f"inputs must be as many as the targets, {len(targets)}; got {len(inputs)}")
-        self.inputs, self.targets, self.key = inputs, targets, check_key(key)
+        self.inputs = inputs
+        self.targets = targets
+        self.key = key
         self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
         if not len(self.rows):
             raise InputError("rows must name at least one example; got none")
@@ -221,15 +224,7 @@ def as_owners(owners: Any, count: int) -> Shaped[np.ndarray, "n"]:
     return names
 
 
-def check_key(key: Any) -> Array | None:
-    """The key, if it is a JAX key or None; InputError for anything else."""
-    is_old = isinstance(key, Array) and key.shape == (2,) and key.dtype == "uint32"
-    is_typed = isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if key is not None and not is_old and not is_typed:
-        raise InputError(f"key must be a key such as jax.random.key(0); got {key!r}")
-    return key
-
-
+@runtime_checkable
 class Data(Protocol):
     """Examples that make batches, such as Features."""
 
@@ -253,7 +248,7 @@ def as_batches(data: Any, batch_size: int = 32, key: Array | None = None) -> Bat
     return data.batches(key, batch_size=batch_size)
 
 
-Source = Batches | Data | Iterable[tuple[Any, Any]] | Callable[[int], Iterable[tuple[Any, Any]]]
+Source = Batches | Data | Iterable[Any] | Callable[[int], Iterable[Any]]
 """Data that `fit` reads: Features, Batches, an iterable of batches (x, y) that each epoch reads, or a function that
 maps an epoch to such an iterable."""
 

@@ -74,7 +74,7 @@ class Objective:
             object.__setattr__(self, "loss", as_loss(self.loss))
 
     def __call__(
-        self, predict: Predict, dw: Tree, x: Array, y: Array, present: Array | None = None, key: Array | None = None
+        self, predict: Predict, dw: Tree, x: Any, y: Any, present: Array | None = None, key: Array | None = None
     ) -> Array:
         """F(dw) on a batch x, y, "b ..."; `present`, "b", is 0 where an example is padding."""
         outputs, present = outputs_of(predict, dw, x, key), jnp.ones(len(y)) if present is None else present

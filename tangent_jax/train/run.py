@@ -19,7 +19,7 @@ checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,7 @@ class Fitted(NamedTuple, Generic[Info]):
     info: Info = None  # pyright: ignore[reportAssignmentType]
 
 
+@runtime_checkable
 class Saved(Protocol):
     """The saves of one run."""
 
@@ -88,6 +89,7 @@ class Saved(Protocol):
         ...
 
 
+@runtime_checkable
 class Checkpoints(Protocol):
     """Where runs are saved, such as `tj.Checkpoints(folder)`."""
 
@@ -96,6 +98,7 @@ class Checkpoints(Protocol):
         ...
 
 
+@runtime_checkable
 class StepLog(Protocol):
     """The log of one run."""
 
@@ -112,6 +115,7 @@ class StepLog(Protocol):
         ...
 
 
+@runtime_checkable
 class Log(Protocol):
     """Where the steps of runs are logged, such as what `tj.log_steps(folder)` yields."""
 
