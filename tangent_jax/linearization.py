@@ -14,7 +14,7 @@ from flax.errors import TraceContextError
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, unexpected
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual, Tree
 
 
@@ -35,17 +35,21 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
 
     def f_lin(dw: Tree, *x: Array) -> Dual:
         trees.check_part(w, dw)
-        do = "It trains nothing: look at the paths by which you filter w"
-        expect(trees.leaves(dw), "dw with a leaf", "none", do)
+        if not trees.leaves(dw):
+            raise InputError(
+                "dw must have a leaf; got none. It trains nothing: look at the paths by which you filter w"
+            )
         return Dual(*jax.jvp(partial(of_part, f, w, x), (trees.restrict(w, dw),), (dw,)))
 
     return f_lin
 
 
 def of_part(f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
-    """f(w, *x) with the leaves of `part`; InputError in the name of `by` for a module that changes its state."""
+    """f(w, *x) with the leaves of `part`; InputError for a module that changes its state."""
     try:
         return f(trees.replace(w, part), *x)
     except TraceContextError as error:
-        do = "Before nnx.split put the module into evaluation: module.eval()"
-        raise unexpected("a function (w, *x) that changes no state", str(error).partition(" (http")[0], do) from error
+        raise InputError(
+            f"expected a function (w, *x) that changes no state; got {str(error).partition(' (http')[0]}. Before "
+            "nnx.split put the module into evaluation: module.eval()"
+        ) from error

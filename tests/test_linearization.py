@@ -70,7 +70,7 @@ def test_a_step_that_trains_nothing_is_refused():
     graph, w = nnx.split(nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))))
     empty = nnx.filter_state(w, lambda path, _: path[0] == "layer")
     for dw in (empty, {}):
-        with pytest.raises(InputError, match=r"expected dw with a leaf; got none. It trains nothing"):
+        with pytest.raises(InputError, match=r"dw must have a leaf; got none. It trains nothing"):
             linearize(lambda w, x: nnx.merge(graph, w)(x), w)(dw, jnp.ones((1, 3)))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.privacy.mechanism import Mechanism
 
 PARTS = (1, 2, 4, 8)  # the divisors of the number of canaries that are guessed
@@ -48,10 +48,16 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     >>> bound.epsilon > 1, bound.right == bound.guesses
     (True, True)
     """
-    scores, coins = np.asarray(scores), np.asarray(coins)
-    good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
-    expect(good, "finite scores, and a coin, True or False, for each", f"{coins.dtype}{coins.shape}")
-    expect(0 < confidence < 1, "confidence in (0, 1)", confidence)
+    scores = np.asarray(scores)
+    coins = np.asarray(coins)
+    if coins.dtype != bool or coins.shape != scores.shape:
+        raise InputError(
+            f"coins must be True or False, one for each score {scores.shape}; got {coins.dtype} of shape {coins.shape}"
+        )
+    if not np.isfinite(scores).all():
+        raise InputError("scores must be finite; got NaN or infinity")
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence must be in (0, 1); got {confidence}")
     error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
     bounds = []
     for part in PARTS:

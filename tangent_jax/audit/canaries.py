@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from tangent_jax.core import placement
-from tangent_jax.core.checks import expect, instance, whole_number
+from tangent_jax.core.checks import InputError, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts, Rows
 from tangent_jax.io import hosts
@@ -49,20 +49,29 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
     """
     inputs, rng = as_batches(data).inputs, np.random.default_rng(0)
     whole_number("count", count, FEWEST)
-    do = "Draw canaries of your own as Batches(inputs, targets)"
-    expect(jnp.issubdtype(inputs.dtype, jnp.floating), "inputs that are floats", inputs.dtype, do)
+    if not jnp.issubdtype(inputs.dtype, jnp.floating):
+        raise InputError(
+            f"inputs must be floats; got {inputs.dtype}. Draw canaries of your own as Batches(inputs, targets)"
+        )
     x = rng.standard_normal((count, *inputs.shape[1:]), np.float32).astype(inputs.dtype)
     return Batches(x, rng.permutation(np.arange(count) % classes), batch_size=64)
 
 
 def check_canaries(images: Batches, canaries: Any) -> None:
     """Raises InputError for canaries of another kind than the images, too few or too many."""
-    do = "Pass Batches(inputs, targets): a canary needs a label"
-    instance("canaries", canaries, Batches, do)
-    n, m = len(images), len(canaries)
-    expect(FEWEST <= m <= n, f"{FEWEST} to {n} canaries, at most one for each example", m)
-    kinds = [(b.inputs.shape[1:], b.inputs.dtype, b.targets.shape[1:]) for b in (images, canaries)]
-    expect(kinds[0] == kinds[1], f"canaries of {kinds[0][1]}{kinds[0][0]}, as the data", kinds[1])
+    instance("canaries", canaries, Batches, "Pass Batches(inputs, targets): a canary needs a label")
+    if not FEWEST <= len(canaries) <= len(images):
+        raise InputError(
+            f"canaries must be {FEWEST} to {len(images)}, at most one for each example; got {len(canaries)}"
+        )
+    of_data, of_canaries = (
+        (batches.inputs.shape[1:], batches.inputs.dtype, batches.targets.shape[1:]) for batches in (images, canaries)
+    )
+    if of_canaries != of_data:
+        raise InputError(
+            "canaries must have the data's shape of an input, dtype and shape of a target, "
+            f"{of_data[0]}, {of_data[1]} and {of_data[2]}; got {of_canaries[0]}, {of_canaries[1]} and {of_canaries[2]}"
+        )
 
 
 class Audit(NamedTuple):
@@ -79,14 +88,7 @@ class Audit(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """The account of an audited run, and what its attacker saw: `info` of what `fit_audited` returns.
-
-    >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
-    >>> mechanism = tj.make_mechanism(8.0, 1e-2, steps=3)
-    >>> fitted = tj.audit.fit_audited(demo.predict, demo.train, canaries, mechanism=mechanism, folder=demo.folder())
-    >>> fitted.info.spent.steps_paid
-    3
-    """
+    """The account of an audited run, and what its attacker saw."""
 
     spent: Spent
     audit: Audit
@@ -121,9 +123,9 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
         if not path.exists():
             bits = np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]
             write_whole(path, seal_fields({"coins": "".join(map(str, bits))}), private=True)
-        do = "Choose another folder"
-        content: Coins = read_sealed(Coins, path, do)
-        expect(len(content.coins) == count, f"{count} coins in {path}", len(content.coins), do)
+        content: Coins = read_sealed(Coins, path, "Choose another folder")
+        if len(content.coins) != count:
+            raise InputError(f"{path} must hold {count} coins; got {len(content.coins)}. Choose another folder")
         return np.array([coin == "1" for coin in content.coins])
 
     return hosts.from_writer(read)
@@ -155,8 +157,8 @@ class Released:
         flat, unravel = ravel_pytree(dw)
 
         def read(path: Path) -> np.ndarray:
-            whole = path.exists() and path.stat().st_size == flat.nbytes
-            expect(whole, f"the released step {path}", "none, or a damaged one", "Audit another run")
+            if not path.exists() or path.stat().st_size != flat.nbytes:
+                raise InputError(f"the released step {path} is missing or damaged. Audit another run")
             return np.frombuffer(path.read_bytes(), flat.dtype)
 
         for row in rows:

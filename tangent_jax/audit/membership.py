@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from tangent_jax.audit.attacks import calibrate
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.train.evaluate import outputs
 from tangent_jax.train.features import Features
@@ -91,7 +91,10 @@ def membership_attack(
     """
     whole_number("shadows", shadows, 2)
     size, rng = min(len(members), len(others)), np.random.default_rng(seed)
-    expect(size, "at least one member and one other", f"{size} of both")
+    if not size:
+        raise InputError(
+            f"members and others must be at least one each; got {len(members)} members and {len(others)} others"
+        )
     sides = [side.take(np.sort(rng.permutation(len(side))[:size])) for side in (members, others)]
     inputs = np.concatenate([np.asarray(side.inputs) for side in sides])
     labels = np.concatenate([side.targets for side in sides])
@@ -99,7 +102,8 @@ def membership_attack(
     halves = [np.sort(rng.permutation(2 * size)[:size]) for _ in range(shadows)]
     held = np.stack([np.isin(np.arange(2 * size), rows) for rows in halves])
     trained = train(pool, halves)
-    expect(len(trained) == shadows, f"{shadows} models of train", len(trained))
+    if len(trained) != shadows:
+        raise InputError(f"train must return {shadows} models, one for each of halves; got {len(trained)}")
 
     def score(dw: Tree) -> np.ndarray:
         return confidence(outputs(predict, dw, inputs), labels)

@@ -26,7 +26,7 @@ from jax import Array
 from tangent_jax.audit.audit import before_rounding
 from tangent_jax.audit.canaries import Audit, Audited, Released, check_canaries, parts_of, secret_coins
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path
 from tangent_jax.io.ledger import Ledger
@@ -74,8 +74,10 @@ def fit_audited(
     >>> bound.epsilon <= 8.0
     True
     """
-    do = "Its canaries are examples, each of no owner"
-    expect(mechanism.unit == "example", "a mechanism that protects examples", mechanism.unit, do)
+    if mechanism.unit != "example":
+        raise InputError(
+            f"the mechanism's unit must be example, as canaries are examples without an owner; got {mechanism.unit}"
+        )
     images = as_batches(data, 64)
     check_canaries(images, canaries)
     dw, root = start_of(predict, start), expand_path(folder)
@@ -158,8 +160,8 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
     after = optimizer.update(gradient, state, zero)[0]
     back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
     worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
-    do = "Train by momentum()"
-    expect(worst < 1e-3, "an optimiser of updates affine in the gradient", "another", do)
+    if worst >= 1e-3:
+        raise InputError("the optimizer's updates must be affine in the gradient. Train by momentum()")
 
 
 @jax.jit

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.exports.loading import loading
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import fingerprints
@@ -58,10 +58,11 @@ def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: 
     Raises: InputError for an accuracy outside 0..1, and for another kind of cost or removals.
     """
     parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
-    expect(isinstance(accuracy, Mapping), "accuracy {data set: number}", accuracy)
+    if not isinstance(accuracy, Mapping):
+        raise InputError(f"accuracy must be {{data set: number}}; got {accuracy}")
     for name, value in accuracy.items():
-        good = isinstance(value, (int, float)) and 0 <= value <= 1
-        expect(good, f"an accuracy on {name} in 0..1", value)
+        if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise InputError(f"the accuracy on {name} must be in 0..1; got {value}")
     base, wrappers = unwrap(predict.model)
     title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])
     measured = [f"{plain(name)}, test images: {value:.4g}" for name, value in accuracy.items()]

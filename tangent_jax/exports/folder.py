@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, one_of
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.card import anonymize, make_card, nameless
 from tangent_jax.exports.lowering import OPSET, OPSETS
@@ -86,7 +86,7 @@ FORMATS = {
 def check_format(format: str, opset: int | None = None) -> None:
     """Raises InputError for an unknown format, one whose packages are not installed, or an opset that it lacks.
 
-    >>> tj.exports.check_format("export", "safetensors")
+    >>> tj.exports.check_format("safetensors")
     """
     one_of("format", format, FORMATS)
     if opset is not None and format != "onnx":
@@ -94,8 +94,10 @@ def check_format(format: str, opset: int | None = None) -> None:
     if opset is not None and opset not in OPSETS:
         raise InputError(f"opset must be {OPSETS[0]} to {OPSETS[-1]}; got {opset}. TensorRT 10 reads up to 20.")
     for package in FORMATS[format].needs:
-        do = f"Run pip install 'tangent-jax[{format}]'"
-        expect(find_spec(package), f"{package}, which {format} needs", "none installed", do)
+        if not find_spec(package):
+            raise InputError(
+                f"{package} must be installed for the format {format}. Run pip install 'tangent-jax[{format}]'"
+            )
 
 
 def export(
@@ -121,10 +123,13 @@ def export(
     folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
-    known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
-    expect(features is None or FORMATS[format].of_features, f"a head on features in one of {known}", format)
-    expect(not folder.exists(), "a folder that does not exist yet", folder)
-    expect(len(classes) in (0, outputs), f"names of the {outputs} outputs, or none", len(classes))
+    if features is not None and not FORMATS[format].of_features:
+        formats = ", ".join(name for name, description in FORMATS.items() if description.of_features)
+        raise InputError(f"format must be one of {formats} for a head on features; got {format}")
+    if folder.exists():
+        raise InputError(f"folder must not exist yet; got {folder}")
+    if len(classes) not in (0, outputs):
+        raise InputError(f"classes must be the names of the {outputs} outputs, or none; got {len(classes)}")
     provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
@@ -144,7 +149,8 @@ def export_to_url(url: str, *what: Any) -> None:
 
     Raises: InputError where the URL holds an export already. One that was killed there is written again.
     """
-    expect(not is_export(url), "a folder that does not exist yet", url)
+    if is_export(url):
+        raise InputError(f"folder must not exist yet; got {url}")
     with TemporaryDirectory(prefix="tangent_jax-") as scratch:
         folder = Path(scratch) / "export"
         export(folder, *what)
@@ -190,14 +196,15 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     folder = expand_path(folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
-        expect(path.exists(), ", ".join(p.name for p in (*paths, said)), f"no {path}")
+        if not path.exists():
+            raise InputError(f"folder must hold {', '.join(p.name for p in (*paths, said))}; got no {path}")
     fields = parse_json(said.read_bytes(), said)
     files = fields.get("files")
     for path in paths:
-        whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
-        expect(whole, f"an unaltered {path}", f"another than {said} names", "Export it again")
-    is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
-    expect(is_model, "a model without weights", "a Pretrained", do)
+        if not isinstance(files, dict) or files.get(path.name) != file_fingerprint(path):
+            raise InputError(f"{path} must be as {said} says; it was altered. Export it again")
+    if isinstance(model, Pretrained):
+        raise InputError("model must be without weights; got a Pretrained. Pass its model, pretrained.model")
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_description(model, paths[0])
@@ -218,7 +225,8 @@ def check_description(model: Model, path: Path) -> None:
     settings, config = json.loads(json.dumps(unwrap(model)[0].settings)), said.get("config") or {}
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
-    expect(not other, f"the model that {path} is of", f"one of other {', '.join(other)}")
+    if other:
+        raise InputError(f"model must be the one that {path} is of; got one of other {', '.join(other)}")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, finite_number, instance, whole_number
+from tangent_jax.core.checks import InputError, finite_number, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.records import parse_json, short
@@ -59,12 +59,16 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     Raises: InputError unless the model is a Hugging Face ViT with LoRA, and for a dw of other leaves.
     """
     model = check_lora(predict.model)
-    is_total = predict.output == "total"
-    expect(is_total, "outputs f_w + J_w f . dw", "the tangent alone, which no merged network gives")
+    if predict.output != "total":
+        raise InputError(
+            "the predictor's output must be total (f_w + J_w f . dw); got the tangent alone, which no adapter gives"
+        )
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
     others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
-    do = "Train the subset lora or lora_b"
-    expect(not others, "a dw of LoRA factors and the head", ", ".join(others[:3]), do)
+    if others:
+        raise InputError(
+            f"dw must be of LoRA factors and the head; got {', '.join(others[:3])}. Train the subset lora or lora_b"
+        )
 
     def moved(path: str) -> np.ndarray:
         here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
@@ -111,12 +115,17 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     folder = expand_path(folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
-    expect(modules, f"LoRA factors in {folder}", "none")
+    if not modules:
+        raise InputError(f"{folder} must hold LoRA factors; it holds none")
     ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
-    expected, do = f"factors of rank {said}, as r in {folder / CONFIG} says", "Save the adapter again"
-    expect(ranks == {said}, expected, f"rank {', '.join(map(str, sorted(ranks)))}", do)
+    if ranks != {said}:
+        raise InputError(
+            f"factors must be of rank {said}, as r in {folder / CONFIG} says; "
+            f"got rank {', '.join(map(str, sorted(ranks)))}. Save the adapter again"
+        )
     if "head/kernel" in factors:
-        expect("head/bias" in factors, f"the bias of the classifier in {folder}", "its weight alone")
+        if "head/bias" not in factors:
+            raise InputError(f"{folder} must hold the bias of the classifier; got its weight alone")
         head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
         model = base.with_classes(head["kernel"].shape[-1])
         pretrained = dataclasses.replace(pretrained, model=model, w={**pretrained.w, "head": head})
@@ -130,11 +139,15 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         shapes = (math.prod(of_a[:-1]), rank), (rank, math.prod(of_b[1:]))
         absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
         a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
-        got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
-        expect(got == shapes, f"factors of {module} of shapes {shapes} in {folder}", got, do)
+        if (np.shape(a), np.shape(b)) != shapes:
+            raise InputError(
+                f"factors of {module} in {folder} must have shapes {shapes}; got {(np.shape(a), np.shape(b))}. "
+                "Give it the model that it was trained on"
+            )
         w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
         dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
-    expect(not factors, "modules of this model", f"{', '.join([*factors][:3])} in {folder}")
+    if factors:
+        raise InputError(f"{folder} must hold modules of this model; got {', '.join([*factors][:3])}")
     return dataclasses.replace(pretrained, model=model, w=trees.nest(w)), trees.nest(dw)
 
 
@@ -144,8 +157,10 @@ def read_leaves(folder: Path) -> dict[str, Any]:
     for name, value in read_tensors(folder / TENSORS)[0].items():
         paths = ours(name, folder)
         axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
-        good = value.ndim == axes and len(value) % fused == 0
-        expect(good, f"{name} of {axes} axes, of whole parts, in {folder}", f"shape {value.shape}")
+        if value.ndim != axes or len(value) % fused:
+            raise InputError(
+                f"{name} in {folder} must have {axes} axes, the first divisible by {fused}; got shape {value.shape}"
+            )
         parts = np.split(value, fused) * (len(paths) // fused)
         leaves |= {path: part.T for path, part in zip(paths, parts, strict=True)}
     return leaves
@@ -153,17 +168,22 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 
 def read_scale(path: Path) -> tuple[int, float]:
     """(r, lora_alpha / r) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
-    expect(path.exists(), f"{CONFIG} in {path.parent}", "none")
+    if not path.exists():
+        raise InputError(f"{path.parent} must hold {CONFIG}; it holds none")
     config = parse_json(path.read_bytes(), path)
     for name, value in NEEDED.items():
-        expect(config.get(name) == value, f"{name} {value} in {path}", config.get(name))
+        if config.get(name) != value:
+            raise InputError(f"{name} in {path} must be {value}; got {config.get(name)}")
     start = config.get("init_lora_weights")
-    expected = f"init_lora_weights of {', '.join(map(str, STARTS))} in {path}"
-    expect(isinstance(start, (bool, str, type(None))) and start in STARTS, expected, start)
+    if not isinstance(start, (bool, str, type(None))) or start not in STARTS:
+        raise InputError(f"init_lora_weights in {path} must be one of {', '.join(map(str, STARTS))}; got {start}")
     understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
     for name in sorted(config.keys() - understood):
         is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
-        expect(is_off, f"no {name} in {path}", short(config[name]), "Merge the adapter by PEFT instead")
+        if not is_off:
+            raise InputError(
+                f"{name} in {path} must be off; got {short(config[name])}. Merge the adapter by PEFT instead"
+            )
     finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
     rank = whole_number(f"r of {path}", config.get("r"), 1)
     return rank, config["lora_alpha"] / rank
@@ -179,8 +199,10 @@ def check_lora(model: Any) -> LoRA:
     others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
     others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
     others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
-    got = f"{title_of(model)} with {others[0] if others else ''}"
-    expect(not others, "a Vision Transformer as Hugging Face has it", got)
+    if others:
+        raise InputError(
+            f"the model must be a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}"
+        )
     return model
 
 
@@ -200,8 +222,8 @@ def ours(name: str, where: Path) -> list[str]:
     i, inner, factor = match.groups() if match else ("", "", "")
     modules = [module for module, names in MODULES.items() if inner in names]
     head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
-    expected = "LoRA factors of a Vision Transformer and its classifier"
-    expect(modules or head, expected, f"{name} in {where}")
+    if not modules and not head:
+        raise InputError(f"{where} must hold LoRA factors of a Vision Transformer and its classifier; got {name}")
     if head:
         return ["head/kernel" if head[1] == "weight" else "head/bias"]
     return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

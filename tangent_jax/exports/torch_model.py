@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import write_whole
 from tangent_jax.models.parametrize import unwrap
@@ -23,18 +23,22 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     Raises: InputError for a model that the module does not support, and for one that is not linear in dw.
     """
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
-    (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
+    supported = settings_of(source)
+    base, _ = unwrap(predict.model)
     family = family_of(base)
-    is_known, expected = (
-        family is not None and family.is_in_torch,
-        " or ".join(f.title for f in FAMILIES if f.is_in_torch),
-    )
-    expect(is_known, expected, title_of(base), do)
+    if family is None or not family.is_in_torch:
+        titles = " or ".join(one.title for one in FAMILIES if one.is_in_torch)
+        raise InputError(f"the model must be {titles}; got {title_of(base)}. Export it as StableHLO or ONNX")
     for name, value in base.settings.items():
-        good = name in known and (known[name] is None or value in known[name])
-        expect(good, f"{expected} of settings that {MODULE} knows", f"{name} {value}", do)
-    do = "Load w + dw into timm's own model"
-    expect(predict.method == "taft", "a tangent model, method taft", predict.method, do)
+        if name not in supported or (supported[name] is not None and value not in supported[name]):
+            raise InputError(
+                f"the model must have settings that {MODULE} knows; got {name} {value}. Export it as StableHLO or ONNX"
+            )
+    if predict.method != "taft":
+        raise InputError(
+            f"the predictor's method must be taft, a tangent model; got {predict.method}. "
+            "Load w + dw into timm's own model"
+        )
     for name, tree in (("model", predict.w), ("tangent", dw)):
         content = encode_model(predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
@@ -57,9 +57,10 @@ class Pretrained:
         expected, w = self.model.shapes(), trees.leaves(self.w)
         for path in sorted(expected.keys() | w.keys()):
             shape, actual = expected.get(path), jnp.shape(w[path]) if path in w else None
-            wanted = f"{path} of shape {shape}" if path in expected else f"no leaf {path}"
-            got = f"shape {actual}" if path in w else "none"
-            expect(shape == actual, f"{wanted}, as the model has it", got)
+            if shape != actual:
+                wanted = f"{path} of shape {shape}" if path in expected else f"no leaf {path}"
+                given = f"shape {actual}" if path in w else "none"
+                raise InputError(f"expected {wanted}, as the model has it; got {given}")
 
     def with_head(self, classes: int | Sequence[str], key: Array) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
@@ -119,7 +120,8 @@ class Pretrained:
     def reset(self, subset: Subset, key: Array) -> "Pretrained":
         """PT=F: draws the trained leaves again, before linearising; a draw depends on key and path."""
         others = sorted({*subset.paths} - self.model.shapes().keys())
-        expect(not others, "a subset of this model's leaves", ", ".join(others[:3]))
+        if others:
+            raise InputError(f"expected a subset of this model's leaves; got {', '.join(others[:3])}")
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
     def with_body(self, w: Tree, session: FirstSession | None = None) -> "Pretrained":
@@ -159,9 +161,12 @@ class Pretrained:
 
     def _able(self, method: str, model: Model | None = None) -> Any:
         model = self.model if model is None else model
-        kind, (base, _) = type(model).__name__, unwrap(model)
-        do = "Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
-        expect(hasattr(model, method), "a model that can do it, such as a VisionTransformer", kind, do)
+        base, _ = unwrap(model)
+        if not hasattr(model, method):
+            do = ". Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
+            raise InputError(
+                f"expected a model that can do it, such as a VisionTransformer; got {type(model).__name__}{do}"
+            )
         return getattr(model, method)
 
 
@@ -179,10 +184,11 @@ def name_key(key: Array, name: str) -> Array:
 def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     """The names of classes as a tuple; InputError if they are no names, or a name repeats."""
     is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
-    is_named = is_named and all(isinstance(name, str) for name in classes)
-    expect(is_named, "a number of classes, or their names", repr(classes)[:80])
+    if not (is_named and all(isinstance(name, str) for name in classes)):
+        raise InputError(f"expected a number of classes, or their names; got {repr(classes)[:80]}")
     twice = [name for name, count in Counter(classes).items() if count > 1]
-    expect(not twice, "classes of different names", f"{twice[:1]} twice")
+    if twice:
+        raise InputError(f"expected classes of different names; got {twice[:1]} twice")
     return tuple(classes)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, finite_number, unexpected
+from tangent_jax.core.checks import InputError, finite_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
@@ -49,13 +49,17 @@ class FrozenHead:
 
     def __post_init__(self) -> None:
         shape, names = np.shape(self.embeddings), len(self.classes)
-        good = len(shape) == 2 and shape[0] == names > 0
-        expect(good, f"embeddings of the {names} named classes, (classes, width)", self._got(shape))
+        if not (len(shape) == 2 and shape[0] == names > 0):
+            raise InputError(
+                f"expected embeddings of the {names} named classes, (classes, width); got {self._got(shape)}"
+            )
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
-        expect(not twice, "classes of different names", self._got(f"{twice[:1]} twice"))
+        if twice:
+            raise InputError(f"expected classes of different names; got {self._got(f'{twice[:1]} twice')}")
         lengths = np.linalg.norm(np.asarray(self.embeddings, np.float64), axis=1)
         bad = [name for name, length in zip(self.classes, lengths, strict=True) if not 0 < length < np.inf]
-        expect(not bad, "finite embeddings other than 0", self._got(f"another of {bad[:1]}"))
+        if bad:
+            raise InputError(f"expected finite embeddings other than 0; got {self._got(f'another of {bad[:1]}')}")
         finite_number("logit_scale", self.logit_scale, 0)
 
     def _got(self, value: object) -> str:
@@ -69,8 +73,10 @@ class FrozenHead:
         do = "Make the head of the data set's own class names"
         missing, others = first_and_more(classes, self.classes), first_and_more(self.classes, classes)
         expected = f"embeddings of the data set's {len(classes)} classes"
-        expect(not missing, expected, self._got(f"none of {missing}"), do)
-        expect(not others, f"{expected} alone", self._got(f"those of {others} too"), do)
+        if missing:
+            raise InputError(f"expected {expected}; got {self._got(f'none of {missing}')}. {do}")
+        if others:
+            raise InputError(f"expected {expected} alone; got {self._got(f'those of {others} too')}. {do}")
         rows = [self.classes.index(name) for name in classes]
         return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
 
@@ -98,12 +104,14 @@ class WithFrozenHead(Wrapper):
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        kind = type(self.base).__name__
-        expect(not isinstance(self.base, Wrapper), "a model as it was loaded", kind, BEFORE)
+        if isinstance(self.base, Wrapper):
+            raise InputError(f"expected a model as it was loaded; got {type(self.base).__name__}. {BEFORE}")
         width = embedding_width(self.base)
-        expected = f"embeddings of width {width}, as the model's outputs are"
-        got, do = f"width {self.shape[0]}", "Take those of its own CLIP"
-        expect(width == self.shape[0], expected, got, do)
+        if width != self.shape[0]:
+            raise InputError(
+                f"expected embeddings of width {width}, as the model's outputs are; got width {self.shape[0]}. Take "
+                "those of its own CLIP"
+            )
 
     @property
     def classes(self) -> int:
@@ -125,7 +133,7 @@ class WithFrozenHead(Wrapper):
 
     def initial(self, path: str, key: Array) -> Array:
         if path == EMBEDDINGS:
-            raise unexpected("a model without a frozen head", "one that has it", BEFORE)
+            raise InputError(f"expected a model without a frozen head; got one that has it. {BEFORE}")
         return self.base.initial(*self.for_base({path: None}), key)
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:

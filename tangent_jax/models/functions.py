@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.errors import TraceContextError
 from jax import Array
 from jax.tree_util import GetAttrKey, keystr
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, failure, unexpected
+from tangent_jax.core.checks import InputError, failure
 from tangent_jax.core.identities import identity, primitives, program_reading
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
@@ -100,9 +99,11 @@ class FunctionModel:
 
     def initial(self, path: str, key: Array) -> Array:
         """A dense head of N(0, 0.01^2) with bias 0."""
-        is_drawn = path not in {leaf.path for leaf in self.leaves}
-        do = "Draw it yourself, and give it to model_of"
-        expect(is_drawn, "a dense head to draw", f"{path}, a leaf of your own", do)
+        if path in {leaf.path for leaf in self.leaves}:
+            raise InputError(
+                f"expected a dense head to draw; got {path}, a leaf of your own. Draw it yourself, and give it to "
+                "model_of"
+            )
         shape = self.shapes()[path]
         return jnp.zeros(shape) if path == "head/bias" else 0.01 * jax.random.normal(key, shape, jnp.float32)
 
@@ -127,9 +128,11 @@ class FunctionModel:
 
     def with_classes(self, classes: int) -> "FunctionModel":
         """The same stages with a dense head; InputError if the caller gave a head."""
-        expect(self.head is None, "stages without a head", "a head of your own", OWN)
+        if self.head is not None:
+            raise InputError(f"expected stages without a head; got a head of your own. {OWN}")
         shape = self.input_shapes[-1]
-        expect(len(shape) == 1, 'stages that end in features "b d"', f"shape (b, {str(shape)[1:]}")
+        if len(shape) != 1:
+            raise InputError(f'expected stages that end in features "b d"; got shape (b, {str(shape)[1:]}')
         return dataclasses.replace(self, classes=classes)
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
@@ -175,24 +178,31 @@ def model_of(
     """
     functions = (*stages, *([] if head is None else [head]))
     for s, f in enumerate(functions):
-        good = callable(f) and hashable(f)
-        expect(good, f"stage {s} as a function (w, x)", type(f).__name__, "Wrap it in a lambda")
-    expect(len(stages) >= 1, "at least one stage", "none")
+        if not (callable(f) and hashable(f)):
+            raise InputError(f"expected stage {s} as a function (w, x); got {type(f).__name__}. Wrap it in a lambda")
+    if len(stages) < 1:
+        raise InputError("stages must have at least one function; got none")
     flat, x = check_leaves(w), first_input(inputs, preprocessing)
     owner: dict[str, int] = {}
     shapes = [x.shape[1:]]
     for s, (stage, again) in enumerate(zip(trace_stages(functions, w, x), trace_stages(functions, w, x), strict=True)):
-        alike, do = stage.program == again.program, "Draw it outside, and close over it"
-        expect(alike, f"one program of stage {s}", "another at each trace", do)
+        if stage.program != again.program:
+            raise InputError(
+                f"expected one program of stage {s}; got another at each trace. Draw it outside, and close over it"
+            )
         shapes.append(stage.shape)
         owner = {**dict.fromkeys(stage.read, s), **owner}
-    unread, do = sorted(flat.keys() - owner.keys()), "Use the w that a stage is given, or leave the leaf out of w"
-    expect(not unread, "leaves that a stage reads", f"{', '.join(unread[:3])}, which none does", do)
+    unread = sorted(flat.keys() - owner.keys())
+    if unread:
+        raise InputError(
+            f"expected leaves that a stage reads; got {', '.join(unread[:3])}, which none does. Use the w that a "
+            "stage is given, or leave the leaf out of w"
+        )
     check_alone(functions, w, inputs, preprocessing)
     short = short_names(w)
     leaves = tuple(Leaf(path_of(short[n], owner[n], len(stages)), n, jnp.shape(v), owner[n]) for n, v in flat.items())
-    if head is not None:
-        expect(len(shapes[-1]) == 1, 'outputs "b c" of the head', f"shape {('b', *shapes[-1])}")
+    if head is not None and len(shapes[-1]) != 1:
+        raise InputError(f'expected outputs "b c" of the head; got shape {("b", *shapes[-1])}')
     classes = 0 if head is None else shapes[-1][0]
     taken = Arrays(str(x.dtype)) if preprocessing is None else preprocessing
     structure, input_shapes = jax.tree.structure(w), tuple(shapes[: len(stages) + 1])
@@ -217,22 +227,25 @@ def check_leaves(w: Any) -> dict[str, Any]:
     )
     for path, leaf in flat.items():
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
-        good = dtype in (jnp.float32, jnp.float64)
-        expect(good, f"{path or 'w'} as an array of float32", dtype, do)
+        if dtype not in (jnp.float32, jnp.float64):
+            raise InputError(f"expected {path or 'w'} as an array of float32; got {dtype}. {do}")
     alone = [*trees.leaves(trees.nest(flat))] if all(flat) else []
-    good = flat and sorted(alone) == sorted(flat) and len(flat) == len(jax.tree.leaves(w))
-    expect(good, "a tree of weights with a path of its own for each", [*flat][:3], "Give w as a dict")
+    if not (flat and sorted(alone) == sorted(flat) and (len(flat) == len(jax.tree.leaves(w)))):
+        raise InputError(
+            f"expected a tree of weights with a path of its own for each; got {[*flat][:3]}. Give w as a dict"
+        )
     return flat
 
 
 def first_input(inputs: Any, preprocessing: Preprocessing | None) -> jax.ShapeDtypeStruct:
     """One example in the form that the first stage reads, "1 ..."."""
     shape, dtype = jnp.shape(inputs), jax.dtypes.canonicalize_dtype(jnp.result_type(inputs))
-    expect(len(shape) >= 2, 'inputs "b ...", or their jax.ShapeDtypeStruct', f"shape {shape}")
+    if len(shape) < 2:
+        raise InputError(f'expected inputs "b ...", or their jax.ShapeDtypeStruct; got shape {shape}')
     if preprocessing is None:
         return jax.ShapeDtypeStruct((1, *shape[1:]), dtype)
-    good = len(shape) == 4 and shape[1] == shape[2] and shape[3] == 3
-    expect(good, 'square images "b y x 3"', f"shape {shape}", "Arrays have preprocessing=None")
+    if not (len(shape) == 4 and shape[1] == shape[2] and (shape[3] == 3)):
+        raise InputError(f'expected square images "b y x 3"; got shape {shape}. Arrays have preprocessing=None')
     return jax.ShapeDtypeStruct((1, *shape[1:]), jnp.float32 if dtype == jnp.uint8 else dtype)
 
 
@@ -258,13 +271,18 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
         except InputError:
             raise
         except Exception as error:
-            do = WRONG_SHAPES if isinstance(error, (TypeError, ValueError, TraceContextError)) else ""
-            raise unexpected(f"a function (w, x) for {where}", failure(error), do) from error
-        do = "Put dropout into evaluation: module.eval(), eqx.nn.inference_mode, deterministic=True"
-        expect(not drawn, f"{where} that draws nothing", ", ".join(sorted(drawn)), do)
-        is_array = hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and y.shape[:1] == (1,)
-        got, do = jax.tree.map(lambda a: f"{a.dtype}{a.shape}", y), "Carry a mask as one more column"
-        expect(is_array, f'one array of floats "b ..." from {where}', got, do)
+            do = f". {WRONG_SHAPES}" if isinstance(error, (TypeError, ValueError, TraceContextError)) else ""
+            raise InputError(f"expected a function (w, x) for {where}; got {failure(error)}{do}") from error
+        if drawn:
+            raise InputError(
+                f"expected {where} that draws nothing; got {', '.join(sorted(drawn))}. Put dropout into evaluation: "
+                "module.eval(), eqx.nn.inference_mode, deterministic=True"
+            )
+        if not (hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and (y.shape[:1] == (1,))):
+            given = jax.tree.map(lambda a: f"{a.dtype}{a.shape}", y)
+            raise InputError(
+                f'expected one array of floats "b ..." from {where}; got {given}. Carry a mask as one more column'
+            )
         yield Traced(identity(program, [*read]), [*read], y.shape[1:])
         x = y
 
@@ -286,8 +304,10 @@ def path_of(name: str, stage: int, last: int) -> str:
     """The path of a leaf here: `head/...` if and only if the head alone reads it."""
     if stage == last:
         return name if name.startswith("head/") else f"head/{name}"
-    below, do = not name.startswith("head/"), "Rename it"
-    expect(below, "head/... as the path of a leaf that the head alone reads", f"{name} in {stage}", do)
+    if name.startswith("head/"):
+        raise InputError(
+            f"expected head/... as the path of a leaf that the head alone reads; got {name} in {stage}. Rename it"
+        )
     return name
 
 
@@ -300,6 +320,8 @@ def check_alone(functions: Sequence[Stage], w: Any, inputs: Any, preprocessing: 
     for s, f in enumerate(functions):
         beside, x = f(w, x), jnp.concatenate([f(w, x[:1]), f(w, x[1:])])
         apart, size = float(jnp.max(jnp.abs(beside - x))), float(jnp.max(jnp.abs(x)))
-        do = "Use no statistics of the batch: module.eval(), use_running_average=True"
-        got = f"values up to {size:.2g} that move by {apart:.2g}"
-        expect(np.isnan(apart) or apart <= 1e-2 * size, f"a stage {s} of each example alone", got, do)
+        if apart > 1e-2 * size:
+            raise InputError(
+                f"expected a stage {s} of each example alone; got values up to {size:.2g} that move by {apart:.2g}. "
+                "Use no statistics of the batch: module.eval(), use_running_average=True"
+            )

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import expect, instance
+from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.names import columns
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.predict import Predictor
@@ -67,8 +67,8 @@ def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[st
     chosen = columns(classes, own)
 
     def wide(w: Any, leaf: Any) -> np.ndarray:
-        got = f"{np.shape(leaf)[-1:]} of it"
-        expect(np.shape(leaf)[-1:] == (len(own),), f"a head of {len(own)} classes in dw", got)
+        if np.shape(leaf)[-1:] != (len(own),):
+            raise InputError(f"expected a head of {len(own)} classes in dw; got {np.shape(leaf)[-1:]} of it")
         silent = -np.asarray(w, np.asarray(leaf).dtype) * (predict.output == "total")
         silent[..., chosen] = leaf
         return silent

@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Leaf, Probed
@@ -67,8 +67,8 @@ class FeatureSettings:
         """The size of each part of k features; InputError if these settings cannot give k features."""
         d = k - self.width * (len(self.parts) - 1) if "h" in self.parts else 0
         sizes = tuple(d if part == "h" else self.width for part in self.parts)
-        good = sum(sizes) == k and min(sizes, default=0) > 0
-        expect(good, f"as many features as {', '.join(self.parts)} have", k)
+        if not (sum(sizes) == k and min(sizes, default=0) > 0):
+            raise InputError(f"expected as many features as {', '.join(self.parts)} have; got {k}")
         return sizes
 
     def identity(self, anchor: str) -> str:
@@ -295,7 +295,8 @@ def feature_map(
     (24, 22)
     """
     known = [part for part in PARTS if part in parts]
-    expect(len(known) == len(parts) > 0, f"different parts of {', '.join(PARTS)}", ", ".join(parts))
+    if not (len(known) == len(parts) > 0):
+        raise InputError(f"parts must be different ones of {', '.join(PARTS)}; got {', '.join(parts)}")
     depth = pretrained.model.stages - 2
     if blocks is None:
         blocks = default_blocks(depth) if "ntk" in parts else min(1, depth)
@@ -306,7 +307,8 @@ def feature_map(
         raise InputError(f"width must be the square of a whole number, such as 1024 or 4096; got {width}")
     whole_number("seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
-    expect(len(shape) == 2, "a model whose head is a kernel (d, c)", f"shape {shape}")
+    if len(shape) != 2:
+        raise InputError(f"expected a model whose head is a kernel (d, c); got shape {shape}")
     d = shape[0]
     rng = np.random.default_rng([seed, 31])
     v = rng.standard_normal((d, directions)) / d**0.5
@@ -325,8 +327,8 @@ def outputs_of(head: Tree, k: int) -> int:
     """The number of classes c of a head of k features; InputError for another tree."""
     got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
     c = (*got.get("bias", ()), 0)[0]
-    expected = f"a center ({k},), a kernel ({k}, c) and a bias (c,)"
-    expect(got == {"bias": (c,), "center": (k,), "kernel": (k, c)}, expected, got)
+    if got != {"bias": (c,), "center": (k,), "kernel": (k, c)}:
+        raise InputError(f"expected a center ({k},), a kernel ({k}, c) and a bias (c,); got {got}")
     return c
 
 
@@ -339,7 +341,8 @@ def score_rows(head: Tree, rows: Any) -> Any:
     >>> tj.models.score_rows(demo.statistics.solve(), rows).shape
     (12, 3)
     """
-    expect(np.ndim(rows) == 2, 'rows "n k"', f"shape {np.shape(rows)}")
+    if np.ndim(rows) != 2:
+        raise InputError(f'rows must have shape "n k"; got {np.shape(rows)}')
     outputs_of(head, np.shape(rows)[1])
     if isinstance(rows, np.ndarray):  # on the host, in the dtype of the rows
         head = jax.tree.map(np.asarray, head)

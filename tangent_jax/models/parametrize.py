@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.frozen_head import WithFrozenHead
 from tangent_jax.models.wrapper import Wrapper
@@ -33,10 +33,12 @@ class LoRA(Wrapper):
     blocks: int
 
     def __post_init__(self) -> None:
-        expect(not isinstance(self.base, LoRA), "a model without LoRA", "one that has it")
+        if isinstance(self.base, LoRA):
+            raise InputError("expected a model without LoRA; got one that has it")
         whole_number("blocks", self.blocks, 1, self.base.stages - 2)
         sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
-        expect(sizes, f"leaves named .../kernel in the last {self.blocks} blocks", "none")
+        if not sizes:
+            raise InputError(f"expected leaves named .../kernel in the last {self.blocks} blocks; got none")
         whole_number("rank", self.rank, 1, min(sizes))
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:

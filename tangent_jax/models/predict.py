@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, one_of
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.linear.signals import Probed, probe_uses
 from tangent_jax.linearization import linearize
@@ -71,10 +71,13 @@ class Predictor:
         if self.linearization == "closed_form":
             self.closed_form("Take linearization=None, or autodiff")
         known = OUTPUTS[: 1 + (self.method == "taft")]
-        expected = f"output in {', '.join(OUTPUTS)}, the last for taft only"
-        expect(self.output in known, expected, f"{self.output} of {self.method}")
-        good = self.dtype is None or is_floating(self.dtype)
-        expect(good, "a dtype of floats of 16 bits or more, or None", repr(self.dtype))
+        if self.output not in known:
+            raise InputError(
+                f"output must be one of {', '.join(OUTPUTS)}, the last for taft only; got "
+                f"{self.output} of {self.method}"
+            )
+        if not (self.dtype is None or is_floating(self.dtype)):
+            raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
     def __call__(self, dw: Tree, x: Array) -> Array:
         self.bind(dw)
@@ -99,8 +102,9 @@ class Predictor:
     def closed_form(self, do: str = "") -> Callable[..., Dual]:
         """The model's `dual`; InputError for a model without one: `do` suggests an alternative."""
         kind, dual = type(self.model).__name__, self.model.dual
-        expect(dual is not None, "a model with a closed form of its tangent", f"a {kind} without", do)
-        assert dual is not None
+        if dual is None:
+            suffix = f". {do}" if do else ""
+            raise InputError(f"expected a model with a closed form of its tangent; got a {kind} without{suffix}")
         return dual
 
     def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:

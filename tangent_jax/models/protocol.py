@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing
 
@@ -36,7 +36,8 @@ class Arrays:
     def check(self, x: Array) -> Array:
         """The inputs "b ...", whole numbers in this dtype, floats in their own; InputError for another kind."""
         kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
-        expect(kinds[0] == kinds[1], f"inputs of {self.dtype}", x.dtype, "Cast them, or make another model")
+        if kinds[0] != kinds[1]:
+            raise InputError(f"inputs must be {self.dtype}; got {x.dtype}. Cast them, or make another model")
         return x if kinds[0] == "inexact" else x.astype(self.dtype)
 
 
@@ -165,10 +166,14 @@ def stages_run(
     Raises: InputError, at trace time, for stages that do not exist, or if x is no batch of inputs of `start`.
     """
     stop = last + 1 if stop is None else stop
-    expect(0 <= start <= stop <= last + 1, f"stages 0 <= start <= stop <= {last + 1}", (start, stop))
-    shape, do = ("b", *input_shape(start)), "Resize images, or compute features of this stage"
-    good = x.ndim == len(shape) and x.shape[1:] == shape[1:]
-    expect(good, f"the input of stage {start}, of shape {shape}", x.shape, do)
+    if not (0 <= start <= stop <= last + 1):
+        raise InputError(f"stages must satisfy 0 <= start <= stop <= {last + 1}; got {(start, stop)}")
+    shape = ("b", *input_shape(start))
+    if not (x.ndim == len(shape) and x.shape[1:] == shape[1:]):
+        raise InputError(
+            f"expected the input of stage {start}, of shape {shape}; got {x.shape}. Resize images, or compute "
+            "features of this stage"
+        )
     return range(start, stop)
 
 

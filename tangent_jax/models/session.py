@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 
-from tangent_jax.core.checks import expect, visible
+from tangent_jax.core.checks import InputError, visible
 
 HASH = re.compile("[0-9a-f]{64}")
 FLAG = re.compile("[a-z][a-z0-9_]*")
@@ -26,8 +26,10 @@ class Paid:
 
     def __post_init__(self) -> None:
         """Raises InputError for numbers that are no budget."""
-        good = math.isfinite(self.epsilon) and self.epsilon >= 0 and 0 <= self.delta < 1
-        expect(good, "epsilon >= 0 and delta in [0, 1)", f"{self.epsilon} and {self.delta}")
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0 and (0 <= self.delta < 1)):
+            raise InputError(
+                f"epsilon must be finite and >= 0, and delta in [0, 1); got {self.epsilon} and {self.delta}"
+            )
 
     def __str__(self) -> str:
         """The budget in words, with epsilon rounded upwards to hundredths."""
@@ -64,11 +66,15 @@ class FirstSession:
         """
         hashes = [self.source, *(identifier for identifier, _ in self.images)]
         wrong = [text for text in hashes if not HASH.fullmatch(text)]
-        expect(not wrong, "source and images by SHA-256 (64 hex digits)", wrong[:1])
-        expect(self.images, "the images of a first session", "none")
-        expect(self.command in COMMANDS, f"the command {' or '.join(COMMANDS)}", repr(self.command))
+        if wrong:
+            raise InputError(f"source and images must be SHA-256 sums of 64 hex digits; got {wrong[:1]}")
+        if not self.images:
+            raise InputError("a first session must have images; got none")
+        if self.command not in COMMANDS:
+            raise InputError(f"command must be {' or '.join(COMMANDS)}; got {self.command!r}")
         wrong = [name for name in self.settings if not FLAG.fullmatch(name)]
-        expect(not wrong, "settings by the names of flags", wrong[:1])
+        if wrong:
+            raise InputError(f"expected settings by the names of flags; got {wrong[:1]}")
         object.__setattr__(self, "dataset", visible(self.dataset))
         object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
         object.__setattr__(self, "images", tuple((identifier, visible(name)) for identifier, name in self.images))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, one_of, whole_number
+from tangent_jax.core.checks import InputError, one_of, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.protocol import Model
 
@@ -116,10 +116,12 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
         return (matches and (reached or blocks == depth)) or path.startswith("new_")
 
     own = [path for path in model.shapes() if not path.startswith(("head/", "new_")) and not is_fixed(path)]
-    able = kind in ("blocks", "head", "everything") or any(map(trained, own))
-    do = f"Make it by {MADE[kind]}" if kind in MADE else "Pass a function of paths as kind"
-    got = f"none in the last {blocks} blocks, below the head, among {', '.join([*own[-3:], '...'])}"
-    expect(able, f"a model with leaves for {kind}", got, do)
+    if not (kind in ("blocks", "head", "everything") or any(map(trained, own))):
+        do = f"Make it by {MADE[kind]}" if kind in MADE else "Pass a function of paths as kind"
+        raise InputError(
+            f"expected a model with leaves for {kind}; got none in the last {blocks} blocks, below the head, among "
+            f"{', '.join([*own[-3:], '...'])}. {do}"
+        )
     return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
 
 
@@ -132,6 +134,7 @@ def subset_of(model: Model, name: str, trained: Callable[[str], bool]) -> Subset
     """The subset of leaves whose paths are `trained`, without fixed ones."""
     leaves = {path: shape for path, shape in model.shapes().items() if not is_fixed(path)}
     shapes = {path: shape for path, shape in leaves.items() if trained(path)}
-    expect(shapes, f"a leaf to train, one of {', '.join([*leaves][:3])}, ...", f"none of {name}")
+    if not shapes:
+        raise InputError(f"expected a leaf to train, one of {', '.join([*leaves][:3])}, ...; got none of {name}")
     stage = min(model.stage_of(path) for path in shapes)
     return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))

@@ -17,7 +17,7 @@ from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, unexpected
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.linear.signals import Layout
 from tangent_jax.models.wrapper import Wrapper
@@ -49,8 +49,10 @@ class Whitened(Wrapper):
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
         """Raises InputError: other libraries have no whitened kernels."""
-        do = "Take the predictor that was whitened, with the step of unwhitened"
-        raise unexpected("a predictor that is not whitened, to write it", "one that is", do)
+        raise InputError(
+            "expected a predictor that is not whitened, to write it; got one that is. Take the predictor that was "
+            "whitened, with the step of unwhitened"
+        )
 
     def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
         pairs: Any = self.natural(trees.pair(w, {}))
@@ -70,8 +72,10 @@ class Whitened(Wrapper):
         }
         for path, axes in self.layouts:
             root, v = flat.pop(path + ROOT).primal, flat.pop(path + WHITENED)
-            got, do = f"one of {path}", "Take the predictor that was whitened"
-            expect(flat[path].tangent is None, "a step in whitened coordinates", got, do)
+            if flat[path].tangent is not None:
+                raise InputError(
+                    f"expected a step in whitened coordinates; got one of {path}. Take the predictor that was whitened"
+                )
             tangent: Any = v.tangent
             if isinstance(tangent, probe.Probe):
                 tangent = Rooted(root, tangent, axes)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import convert, short
 from tangent_jax.pretrained.config_fields import is_without_effect
 
@@ -79,12 +79,15 @@ def find(family: str, title: str, name: str, where: str) -> Architecture:
 
     title: the family's, in the plural.
     """
-    known, do = architectures().get(name), "Pass a model of your own: docs/tutorials/your_model.ipynb"
-    expected = f"an architecture of timm's {title} in {where}"
-    expect(known is not None and known.family == family, expected, name, do)
+    known = architectures().get(name)
+    if not (known is not None and known.family == family):
+        raise InputError(
+            f"expected an architecture of timm's {title} in {where}; got {name}. Pass a model of your own: "
+            "docs/tutorials/your_model.ipynb"
+        )
     assert known is not None
-    expected, got = f"an architecture whose parts are here in {where}", f"{name}: {known.refused}"
-    expect(known.refused is None, expected, got)
+    if known.refused is not None:
+        raise InputError(f"expected an architecture whose parts are here in {where}; got {name}: {known.refused}")
     return known
 
 

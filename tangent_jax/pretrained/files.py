@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model
@@ -49,15 +49,17 @@ def assemble(
     """
     expected, w = model.shapes(), {}
     for name in flat:
-        got = f"{name} {flat[name].shape} in {path}"
-        expect(name in expected, f"no tensor {name} in this architecture", got)
+        if name not in expected:
+            raise InputError(f"expected no tensor {name} in this architecture; got {name} {flat[name].shape} in {path}")
     for name, shape in expected.items():
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
-        expect(given is not None, f"the tensor of {name} {shape}", f"none in {path}")
+        if given is None:
+            raise InputError(f"expected the tensor of {name} {shape}; got none in {path}")
         value = np.asarray(given, np.float32)
         reshapes = any(part in name for part in reshaped)
-        fits = value.shape == shape or (reshapes and value.size == np.prod(shape))
-        expect(fits, f"{name} of shape {shape}", f"shape {value.shape} in {path}")
-        expect(np.isfinite(value).all(), f"{name} finite", f"NaN or infinity in {path}", "Fetch it again")
+        if not (value.shape == shape or (reshapes and value.size == np.prod(shape))):
+            raise InputError(f"expected {name} of shape {shape}; got shape {value.shape} in {path}")
+        if not np.isfinite(value).all():
+            raise InputError(f"expected {name} finite; got NaN or infinity in {path}. Fetch it again")
         w[name] = jnp.asarray(value.reshape(shape))
     return Pretrained(model, trees.nest(w), path)

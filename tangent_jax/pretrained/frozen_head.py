@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.tensors import read_tensors
 from tangent_jax.models.frozen_head import SCALE, FrozenHead
 from tangent_jax.remote.urls import local_copy
@@ -28,12 +28,16 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     path = local_copy(path)
     tensors, metadata = read_tensors(path)
     do = "Write it as docs/howto/merge.md shows"
-    known = "embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}
-    expected = f"tensors embeddings and logit_scale in {path}"
-    expect(known, expected, ", ".join([*tensors][:3]) or "none", do)
-    expected = f"the names of the classes in the metadata of {path}, one a line, as classes"
-    expect(metadata.get("classes"), expected, "none", do)
+    if not ("embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}):
+        raise InputError(
+            f"expected tensors embeddings and logit_scale in {path}; got {', '.join([*tensors][:3]) or 'none'}. {do}"
+        )
+    if not metadata.get("classes"):
+        raise InputError(
+            f"expected the names of the classes in the metadata of {path}, one a line, as classes; got none. {do}"
+        )
     scale = np.asarray(tensors.get("logit_scale", SCALE))
-    expect(scale.size == 1, f"one number logit_scale in {path}", f"shape {scale.shape}")
+    if scale.size != 1:
+        raise InputError(f"expected one number logit_scale in {path}; got shape {scale.shape}")
     embeddings = np.array(tensors["embeddings"], np.float32)
     return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, unexpected
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.git_lfs import check_no_pointer
@@ -96,8 +96,11 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
     elif source.startswith("hf-hub:"):
         pretrained = read(download(source.removeprefix("hf-hub:")), architecture, ignore_config)
     else:
-        kinds = f"weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a folder"
-        expect(local.exists(), kinds, f"{source}, which does not exist")
+        if not local.exists():
+            raise InputError(
+                f"expected weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a "
+                f"folder; got {source}, which does not exist"
+            )
         pretrained = read(local, architecture, ignore_config)
     if architecture is not None and not (is_of_timm(architecture) and local.exists()):  # read has checked it
         check_architecture(architecture, pretrained.model, source)
@@ -123,10 +126,14 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     """
     model, url = pretrained.model, os.fspath(path) if urls.is_url(path) else None
     path = expand_path(path) if url is None else Path(url)
-    expect(path.suffix == ".safetensors", "a path that ends in .safetensors", path)
-    known, own = " or ".join(family.title for family in FAMILIES), type(unwrap(model)[0]).__name__
-    do = "Export a model of your own with its step, and read it by load_export(folder, model=...)"
-    expect(family_of(model) is not None, f"{known}, alone or with LoRA", own, do)
+    if path.suffix != ".safetensors":
+        raise InputError(f"expected a path that ends in .safetensors; got {path}")
+    known = " or ".join(family.title for family in FAMILIES)
+    if family_of(model) is None:
+        raise InputError(
+            f"expected {known}, alone or with LoRA; got {type(unwrap(model)[0]).__name__}. Export a model of your "
+            "own with its step, and read it by load_export(folder, model=...)"
+        )
     names = "ours" if pretrained.session is None else "world"
     content = encode_model(model, trees.leaves(pretrained.w), names, pretrained.session)
     write_whole(path, content) if url is None else urls.write(url, content)
@@ -140,14 +147,16 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
     file = without_fields(file._replace(architecture=architecture), ignored)
     do = "Leave it out: this file says what it is"
     if METADATA in file.metadata:
-        expected = f"an architecture of {', '.join(known_names())}"
-        expect(not is_of_timm(architecture), expected, architecture, do)
+        if is_of_timm(architecture):
+            raise InputError(f"expected an architecture of {', '.join(known_names())}; got {architecture}. {do}")
         check_floats(file)
         return with_session(read_ours(file), file)
     naming, file, lines = recognise(file, [naming for family in FAMILIES for naming in family.namings])
     check_floats(file)
-    expected, got = f"tensors under timm's names for {architecture}", f"names of {naming.title} in {path}"
-    expect(naming.of_timm or not is_of_timm(architecture), expected, got)
+    if not (naming.of_timm or not is_of_timm(architecture)):
+        raise InputError(
+            f"expected tensors under timm's names for {architecture}; got names of {naming.title} in {path}"
+        )
     pretrained = with_session(naming.read(file), file)
     for line in lines:
         tell(line)
@@ -177,7 +186,7 @@ def read_npz(path: Path) -> Tensors:
             gone = left_out(file.files)
             tensors = {name: as_bfloat16(file[name]) for name in file.files if name not in gone}
     except Exception as error:
-        raise unexpected("a whole .npz file of plain arrays", f"{path} ({error})", "Fetch it again") from error
+        raise InputError(f"expected a whole .npz file of plain arrays; got {path} ({error}). Fetch it again") from error
     return Tensors(tensors, {}, {}, str(path))
 
 
@@ -235,8 +244,10 @@ def download(hub_id: str) -> Path:
 
         folder = Path(snapshot_download(hub_id, allow_patterns=[WEIGHTS, SHARDS, "*.json"]))
     except Exception as error:
-        do = "Download model.safetensors where the network allows and pass its path"
-        raise unexpected(f"the hub to answer for {hub_id}", type(error).__name__, do) from error
+        raise InputError(
+            f"expected the hub to answer for {hub_id}; got {type(error).__name__}. Download model.safetensors where "
+            "the network allows and pass its path"
+        ) from error
     if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
         raise InputError(
             f"hf-hub:{hub_id} must have {WEIGHTS} or {INDEX}; its weights are of another format, often a pickle such "
@@ -292,17 +303,19 @@ def known_architecture(name: str) -> tuple[Family, Any]:
     for family in FAMILIES:
         if name in family.architectures:
             return family, family.architectures[name]
-    raise unexpected(f"an architecture of {', '.join(known_names())}", name)
+    raise InputError(f"expected an architecture of {', '.join(known_names())}; got {name}")
 
 
 def check_architecture(expected: str, model: Model, source: str) -> None:
     """Raises InputError naming the first size that differs from the expected architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrap(model)
     wanted, config = known_architecture(expected)
-    expect(family is wanted, f"{expected}, {wanted.title}", f"{title_of(model)} in {source}")
+    if family is not wanted:
+        raise InputError(f"expected {expected}, {wanted.title}; got {title_of(model)} in {source}")
     for field in wanted.sizes:
         want, got = getattr(config, field), getattr(base.config, field)
-        expect(want == got, f"{expected} with {field} {want}", f"{field} {got} in {source}")
+        if want != got:
+            raise InputError(f"expected {expected} with {field} {want}; got {field} {got} in {source}")
 
 
 # Files of ours
@@ -340,8 +353,10 @@ def encode_model(
     """
     arrays = {path: np.asarray(leaf) for path, leaf in flat.items()}
     for path, leaf in arrays.items():
-        got = f"{path} in {leaf.dtype}"
-        expect(leaf.dtype.itemsize <= 4, "leaves that float32 holds", got, "Cast them to float32 first")
+        if leaf.dtype.itemsize > 4:
+            raise InputError(
+                f"expected leaves that float32 holds; got {path} in {leaf.dtype}. Cast them to float32 first"
+            )
     (base, wrappers), family = unwrap(model), family_of(model)
     name = None if family is None else family.name
     of_images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
@@ -349,10 +364,11 @@ def encode_model(
     try:
         text = json.dumps(description)
     except TypeError as error:
-        raise unexpected("a model whose settings JSON holds", f"{base.settings} ({error})") from error
+        raise InputError(f"expected a model whose settings JSON holds; got {base.settings} ({error})") from error
     if family is not None:
         again = from_description(parse_json(text, "its settings"), "its settings")
-        expect(again == model, f"a model that its settings make again, {again}", model)
+        if again != model:
+            raise InputError(f"expected a model that its settings make again, {again}; got {model}")
     own = {}
     if session is not None:
         read_back = trees.nest({path: np.asarray(leaf, np.float32) for path, leaf in arrays.items()})
@@ -381,13 +397,18 @@ def from_description(fields: dict[str, Any], where: str) -> Model:
     """The model of a Description's fields."""
     description: Description = convert(Description, fields, where)
     family = next((family for family in FAMILIES if family.name == description.family), None)
-    known, do = ", ".join(f.name for f in FAMILIES), "Read a model of your own by load_export(folder, model=...)"
-    expect(family is not None, f"a family of {known} in {where}", description.family, do)
-    assert family is not None
+    known = ", ".join(f.name for f in FAMILIES)
+    if family is None:
+        raise InputError(
+            f"expected a family of {known} in {where}; got {description.family}. Read a model of your own by "
+            "load_export(folder, model=...)"
+        )
     config = convert(family.config, description.config, f"config of {where}")
-    expect(description.preprocessing is not None, f"preprocessing in {where}", None)
+    if description.preprocessing is None:
+        raise InputError(f"expected preprocessing in {where}; got none")
     model = family.model(config, description.preprocessing)
     for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
-        expect(name in WRAPPERS, f"wrappers of {', '.join(WRAPPERS)} in {where}", name)
+        if name not in WRAPPERS:
+            raise InputError(f"expected wrappers of {', '.join(WRAPPERS)} in {where}; got {name}")
         model = convert(WRAPPERS[name], {**own, "base": model}, f"{name} of {where}")
     return model

@@ -6,7 +6,7 @@ The architecture is inferred from the tensors; errors name a missing, extra or m
 import dataclasses
 import re
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
@@ -41,10 +41,13 @@ def from_torch(file: Tensors) -> Pretrained:
     """
     check_said(file)
     beside: Beside = file.config(Beside)
-    known = not (beside.downsample_in_bottleneck or beside.downsample_in_first_stage)
-    do = "Use weights of version 1.5, whose strides are in 3 x 3 convolutions from the second layer on"
-    expect(known, "a ResNet v1.5", f"strides elsewhere in {file.path}", do)
-    expect(beside.hidden_act == "relu", "a ResNet of ReLUs", f"{beside.hidden_act} in {file.path}")
+    if beside.downsample_in_bottleneck or beside.downsample_in_first_stage:
+        raise InputError(
+            f"expected a ResNet v1.5; got strides elsewhere in {file.path}. Use weights of version 1.5, whose "
+            "strides are in 3 x 3 convolutions from the second layer on"
+        )
+    if beside.hidden_act != "relu":
+        raise InputError(f"expected a ResNet of ReLUs; got {beside.hidden_act} in {file.path}")
     flat = to_ours(file.tensors, file.path)
     images = prepared(file)
     config = infer(flat, file.path)
@@ -63,15 +66,16 @@ def prepared(file: Tensors) -> Images:
 def infer(flat: Flat, path: str) -> ResNetConfig:
     """Infers the architecture from the tensors."""
     stem = flat.get("stem_conv/kernel")
-    expect(stem is not None, "the tensor of stem_conv/kernel", f"none in {path}")
-    assert stem is not None
+    if stem is None:
+        raise InputError(f"expected the tensor of stem_conv/kernel; got none in {path}")
     counts: dict[int, set[int]] = {}
     for name in flat:
         match = re.match(r"layer(\d+)/block_(\d+)/", name)
         if match:
             counts.setdefault(int(match[1]), set()).add(int(match[2]))
     good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
-    expect(good, "layers 1, 2, ... of blocks 0, 1, ...", f"others in {path}")
+    if not good:
+        raise InputError(f"expected layers 1, 2, ... of blocks 0, 1, ...; got others in {path}")
     first = flat.get("layer1/block_0/conv1/kernel", stem)
     width, channels = first.shape[-1], stem.shape[-1]
     return ResNetConfig(
@@ -92,16 +96,20 @@ def check_said(file: Tensors) -> None:
         return
     check_understood(config, (*WHOLE, *LABELS, "model_type", "do_pooling"), where)
     name = file.architecture or config.get("architecture")
-    do = "Say which it is: architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
-    expect(isinstance(name, str), f"a ResNet of which the architecture is said, in {file.path}", "none", do)
+    if not isinstance(name, str):
+        raise InputError(
+            f"expected a ResNet of which the architecture is said, in {file.path}; got none. Say which it is: "
+            "architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
+        )
     own = find("resnet", "ResNets", str(name), where)
     args = config.get("model_args") or {}
     known = ("num_classes", "in_chans", "layers", "drop_rate", "drop_path_rate", "global_pool")
     check_understood(args, known, f"model_args of {where}")
     pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}
-    expect(pools == {"avg"}, f"global_pool avg in {where}", " and ".join(map(str, pools)))
-    same = bool(args) or key_of(file.shapes) == own.key
-    expect(same, f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
+    if pools != {"avg"}:
+        raise InputError(f"expected global_pool avg in {where}; got {' and '.join(map(str, pools))}")
+    if not (bool(args) or key_of(file.shapes) == own.key):
+        raise InputError(f"expected the tensors of {name} in {file.path}; got others. Name the architecture that it is")
 
 
 FAMILY = Family(

@@ -5,7 +5,7 @@ A session is read as data: no path or URL in it is opened, and none of its texts
 
 from typing import Any
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import convert, parse_json, plain, seal_fields
 from tangent_jax.models.session import FirstSession
 
@@ -30,9 +30,10 @@ def decode_session(text: str, body: str, path: str) -> FirstSession:
     try:
         fields: dict[str, Any] = parse_json(text, where)
         fields.pop("sha256", None)
-        expect(text == seal_fields(fields), "its text as it was written", "one that was edited")
-        same = fields.pop("body", None) == body
-        expect(same, "the weights that it was written for", "others")
+        if text != seal_fields(fields):
+            raise InputError("expected its text as it was written; got one that was edited")
+        if fields.pop("body", None) != body:
+            raise InputError("expected the weights that it was written for; got others")
         return convert(FirstSession, fields, where)
     except InputError as error:
         raise InputError(f"{where} must say whose images are in the anchor; it does not ({error}). {REMEDY}") from error

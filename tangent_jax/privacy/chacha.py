@@ -6,13 +6,16 @@ each word or two gave a number, XLA would compute every block again for each of 
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import UInt32
 
 CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 COLUMNS = (0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)
 DIAGONALS = (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)
 
 
-def chacha(key: Array, counter: Array, nonce: Array) -> list[Array]:
+def chacha(
+    key: UInt32[Array, "8"], counter: UInt32[Array, "..."], nonce: UInt32[Array, "3"]
+) -> list[UInt32[Array, "..."]]:
     """The 16 words of each block, uint32, each of the shape of `counter`.
 
     Args: key: uint32 "8"; counter: uint32, one for each block; nonce: uint32 "3".

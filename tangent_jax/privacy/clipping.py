@@ -16,8 +16,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.core import Tracer
+from jaxtyping import Float, Int, Num
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -58,8 +60,11 @@ class ClippedSum:
 
 
 def clip_scales(
-    squared_norms: Array, present: Array, clip_norm: float | Array, rounding: float | Array = 0.0
-) -> tuple[Array, Array, Array]:
+    squared_norms: Float[Array, "b"],
+    present: Num[Array, "b"],
+    clip_norm: float | Array,
+    rounding: float | Float[Array, "b"] = 0.0,
+) -> tuple[Float[Array, "b"], Float[Array, "b"], Int[Array, ""]]:
     """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite), "b" each.
 
     Args:   rounding: the largest error of the squared norms by rounding, "b"; it is added before clipping.
@@ -72,7 +77,7 @@ def clip_scales(
     return scales * finite * present, norms, jnp.sum(~finite & (present > 0))
 
 
-def of_units(present: Array) -> Array:
+def of_units(present: Num[Array, "o *e"]) -> Num[Array, "o"]:
     """1 for each unit with a present example, 0 for padding, "o", from examples, "o" or "o e"."""
     return present if present.ndim == 1 else present.max(1)
 
@@ -80,9 +85,9 @@ def of_units(present: Array) -> Array:
 def clipped_sum(
     predict: Callable[[Tree, Array], Array],
     dw: Tree,
-    x: Array,
-    y: Array,
-    present: Array,
+    x: Num[Array | np.ndarray, "n ..."],
+    y: Num[Array | np.ndarray, "n ..."],
+    present: Num[Array | np.ndarray, "o *e"],
     *,
     loss: Loss,
     clip_norm: float | Array,
@@ -131,8 +136,12 @@ def clipped_sum(
 
 
 def clip_units(
-    predict: Callable, dw: Tree, batch: tuple[Array, Array, Array], objective: Objective, clip_norm: float | Array
-) -> tuple[Tree, Array, Array]:
+    predict: Callable,
+    dw: Tree,
+    batch: tuple[Num[Array, "o e ..."], Num[Array, "o e ..."], Num[Array, "o *e"]],
+    objective: Objective,
+    clip_norm: float | Array,
+) -> tuple[Tree, Float[Array, "o"], Int[Array, ""]]:
     """(The sum of clipped gradients, their norms "o", the number not finite) of units that are computed at once.
 
     Args: batch: inputs "o e ...", targets "o e ...", and 1 for an example, 0 for padding, "o e".

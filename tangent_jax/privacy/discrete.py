@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32, Int32, UInt32
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
@@ -58,7 +59,7 @@ class Halves(NamedTuple):
     low: Array
 
 
-def spacing_of(mechanism: Mechanism) -> Array:
+def spacing_of(mechanism: Mechanism) -> Float32[Array, ""]:
     """gamma: the least power of two not below C max(2^-20, sigma 2^-23)."""
     least = jnp.float32(mechanism.clip_norm) * jnp.maximum(2.0**-20, jnp.float32(mechanism.noise_multiplier) * 2.0**-23)
     bits = jax.lax.bitcast_convert_type(least, jnp.uint32)
@@ -123,7 +124,9 @@ def stride_of(scale: Array) -> Array:
     return jnp.ceil(jnp.sqrt(jnp.maximum(rest, 1.0))).astype(jnp.int32)
 
 
-def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Array = 0) -> Array:
+def discrete_normal(
+    key: UInt32[Array, "8"], count: int, stride: int | Array, first: int | Array = 0
+) -> Int32[Array, "n"]:
     """X_0 + 216 X_1 + z X_2 in int32, "count": N_Z(0, 384^2 (1 + 216^2 + z^2)); `first`: the first block's counter."""
     counter = jax.lax.iota(jnp.uint32, count) + jnp.uint32(first)
     words = chacha(key, counter, jnp.zeros(3, jnp.uint32))  # the nonce is 0: each key is used once
@@ -131,7 +134,7 @@ def discrete_normal(key: Array, count: int, stride: int | Array, first: int | Ar
     return near + STRIDE * middle + stride * far
 
 
-def draw(words: list[Array]) -> Array:
+def draw(words: list[UInt32[Array, "n"]]) -> Int32[Array, "n"]:
     """N_Z(0, 384^2) from 96 random bits: they pick a column of the table, and one of its two numbers."""
     thresholds, other = alias_table()
     column = (words[0] >> 19).astype(jnp.int32)
@@ -144,7 +147,7 @@ def draw(words: list[Array]) -> Array:
 
 
 @functools.cache
-def alias_table() -> tuple[np.ndarray, np.ndarray]:
+def alias_table() -> tuple[UInt32[np.ndarray, "3 m"], Int32[np.ndarray, "m"]]:
     """(thresholds, other): column c gives c where 83 random bits lie below its threshold, else other[c].
 
     The probabilities are those of `table_shares`, exactly. Thresholds: uint32 "3 columns".

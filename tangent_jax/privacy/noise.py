@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32, Key, UInt32
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
@@ -72,7 +73,7 @@ def secret_key() -> Array:
     return jax.random.wrap_key_data(jnp.asarray(bits), impl="threefry2x32")
 
 
-def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
+def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float32[Array, "..."]:
     """N(0, 1) in float32, by Box and Muller.
 
         z = sqrt(-2 log u) cos(2 phi)       u in (0, 1] of 40 bits, phi in [-pi/2, pi/2) of 32
@@ -90,7 +91,7 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
     return (radius * (1 - 2 * square * jnp.square(sine))).reshape(shape)
 
 
-def threefry(key: Array, count: int) -> tuple[Array, Array]:
+def threefry(key: Key[Array, ""], count: int) -> tuple[UInt32[Array, "n"], UInt32[Array, "n"]]:
     """Threefry-2x32 of the counters (0, 0), (1, 0), ...: as in JAX, with the 20 rounds unrolled for XLA to fuse."""
     a, b = jax.random.key_data(key)
     schedule = (a, b, a ^ b ^ jnp.uint32(0x1BD11BDA))

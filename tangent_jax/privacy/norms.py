@@ -10,7 +10,9 @@ from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float, Num
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
@@ -25,7 +27,14 @@ from tangent_jax.train.objective import Objective
 
 
 def clipped_sum_closed_form(
-    predict: Predictor, dw: Tree, x: Array, y: Array, present: Array, *, loss: Loss, clip_norm: float | Array
+    predict: Predictor,
+    dw: Tree,
+    x: Num[Array | np.ndarray, "n ..."],
+    y: Num[Array | np.ndarray, "n ..."],
+    present: Num[Array | np.ndarray, "o *e"],
+    *,
+    loss: Loss,
+    clip_norm: float | Array,
 ) -> ClippedSum:
     """`clipped_sum` for a model with a closed form, at the cost of about one ordinary step.
 
@@ -41,7 +50,8 @@ def clipped_sum_closed_form(
     (2,)
     """
     check_clip_norm(clip_norm)
-    predict.closed_form("Call clipped_sum")
+    predict.closed_form()
+    x, y, present = (jnp.asarray(a) for a in (x, y, present))
     at_zero = predict.method == "nlft"
     if at_zero:
         predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
@@ -64,9 +74,9 @@ def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
 def clipped_gradients(
     predict: Callable[[Tree, Array], Array],
     dw: Tree,
-    x: Array,
-    y: Array,
-    present: Array | None = None,
+    x: Num[Array | np.ndarray, "n ..."],
+    y: Num[Array | np.ndarray, "n ..."],
+    present: Num[Array | np.ndarray, "o *e"] | None = None,
     *,
     loss: Loss,
     clip_norm: float | Array,
@@ -87,7 +97,7 @@ def clipped_gradients(
     return clipped_sum(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm)
 
 
-def scaled_sum(dw: Tree, leaves: dict[str, Leaf], scales: Array) -> Tree:
+def scaled_sum(dw: Tree, leaves: dict[str, Leaf], scales: Float[Array, "b"]) -> Tree:
     """sum_b scale_b g_b: outer products of inputs and reweighted signals."""
     total = {path: jnp.zeros_like(leaf) for path, leaf in trees.leaves(dw).items()}
 

@@ -121,7 +121,7 @@ def layouts(predict: Predictor) -> dict[str, Layout]:
 def check_public(public: Collection[str], private: Collection[str]) -> None:
     """Raises InputError if an image is public and private, by content identifiers.
 
-    >>> tj.privacy.check_public("whiten", public={"aa", "bb"}, private={"cc"})
+    >>> tj.privacy.check_public(public={"aa", "bb"}, private={"cc"})
     """
     shared = {*public} & {*private}
     if shared:

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Integer
 
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Tree
@@ -56,7 +57,7 @@ ADDED = optax.identity()  # the step is the noisy mean itself
 class Picked(Loss):
     """The output of an example's own class: a loss that is linear in the outputs."""
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
+    def __call__(self, outputs: Float[Array, "b c"], targets: Integer[Array | np.ndarray, "b"]) -> Float[Array, "b"]:
         return jnp.take_along_axis(outputs, targets[:, None], 1)[:, 0]
 
     def check(self, targets: Any, classes: int | None) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tangent
 from tangent_jax.rules.probe import widen
 
 
-def gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+def gelu(x: Float[Array, "*s"], dx: Float[Array, "*s"] | None) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """x CDF(x) of the standard normal, and its tangent.
 
     Args:       x, dx: any shape.
@@ -32,7 +33,9 @@ def gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     return x * cdf, (cdf + x * pdf) * dx
 
 
-def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+def gelu_tanh(
+    x: Float[Array, "*s"], dx: Float[Array, "*s"] | None
+) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """The tanh approximation of GELU (Google's ViT code) and its tangent; x, dx and the result have one shape.
 
     t = tanh(k (x + a x^3)),  k = sqrt(2/pi),  a = 0.044715
@@ -46,7 +49,9 @@ def gelu_tanh(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     return y, 0.5 * ((1 + t) + x * (1 - t * t) * k * (1 + 3 * a * x * x)) * dx
 
 
-def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+def quick_gelu(
+    x: Float[Array, "*s"], dx: Float[Array, "*s"] | None
+) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """x sigmoid(1.702 x), in OpenAI's CLIP towers, and its tangent; x, dx and the result have one shape.
 
     s = sigmoid(1.702 x),  y = x s,  dy = (s + 1.702 x s (1 - s)) dx
@@ -55,7 +60,7 @@ def quick_gelu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     return x * s, None if dx is None else (s + 1.702 * x * s * (1 - s)) * dx
 
 
-def silu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+def silu(x: Float[Array, "*s"], dx: Float[Array, "*s"] | None) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """x sigmoid(x), the gate of SwiGLU (Shazeer 2020), and its tangent; x, dx and the result have one shape.
 
     s = sigmoid(x),  y = x s,  dy = (s + x s (1 - s)) dx
@@ -64,7 +69,9 @@ def silu(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     return x * s, None if dx is None else (s + x * s * (1 - s)) * dx
 
 
-def relu(x: Array, dx: Tangent, slope: float = 0.0) -> tuple[Array, Tangent]:
+def relu(
+    x: Float[Array, "*s"], dx: Float[Array, "*s"] | None, slope: float = 0.0
+) -> tuple[Float[Array, "*s"], Float[Array, "*s"] | None]:
     """max(x, slope x) and its tangent: ReLU, leaky for a slope in (0, 1); x, dx and the result have one shape.
 
     Linearised ResNets use a leaky one (LQF, Achille et al. 2021).
@@ -75,7 +82,9 @@ def relu(x: Array, dx: Tangent, slope: float = 0.0) -> tuple[Array, Tangent]:
     return gate * x, None if dx is None else gate * dx
 
 
-def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
+def softmax(
+    s: Float[Array, "*b m"], ds: Float[Array, "..."] | None
+) -> tuple[Float[Array, "*b m"], Float[Array, "*b m"] | None]:
     """Softmax over the last axis and its tangent.
 
     Source: Liu et al. 2024, Eq. (5); their Phi is our a.
@@ -93,8 +102,8 @@ def softmax(s: Array, ds: Tangent) -> tuple[Array, Tangent]:
     a = jax.nn.softmax(s.astype(wide), -1)
     if ds is None:
         return a.astype(s.dtype), None
-    expected = f"ds of shape {s.shape} and dtype {s.dtype}"
-    expect((s.shape, s.dtype) == (ds.shape, ds.dtype), expected, f"{ds.shape}, {ds.dtype}")
+    if (s.shape, s.dtype) != (ds.shape, ds.dtype):
+        raise InputError(f"ds must have shape {s.shape} and dtype {s.dtype}; got {ds.shape} and {ds.dtype}")
     ds = ds.astype(wide)
     da = a * (ds - jnp.sum(a * ds, -1, keepdims=True))
     return a.astype(s.dtype), da.astype(s.dtype)

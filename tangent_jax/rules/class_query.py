@@ -24,8 +24,9 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core.notation import Dual
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import bilinear, contract, dense, scale, shift, total
 from tangent_jax.rules.rotary import Turns, turn_back
@@ -34,8 +35,14 @@ Leaf = Mapping[str, Dual]
 
 
 def class_attention(
-    x: Array, dx: Tangent, query: Dual, norm: Leaf, key: Leaf, value: Leaf, turns: Turns | None = None
-) -> tuple[Array, Tangent]:
+    x: Float[Array, "b m d"],
+    dx: Float[Array, "b m d"] | None,
+    query: Dual,
+    norm: Leaf,
+    key: Leaf,
+    value: Leaf,
+    turns: Turns | None = None,
+) -> tuple[Float[Array, "b h e"], Float[Array, "b h e"] | None]:
     """Attention of one query to all tokens through a layer norm, and its tangent.
 
     Args:       x, dx: standardised tokens x^ (before gain and shift), "b m d";
@@ -63,16 +70,22 @@ def class_attention(
 
 
 def turned_scores(
-    x: Array, dx: Tangent, q: Array, dq: Tangent, norm: Leaf, key: Leaf, turns: Turns
-) -> tuple[Array, Tangent]:
+    x: Float[Array, "b m d"],
+    dx: Float[Array, "b m d"] | None,
+    q: Float[Array, "b p h e"],
+    dq: Float[Array, "b p h e"] | None,
+    norm: Leaf,
+    key: Leaf,
+    turns: Turns,
+) -> tuple[Float[Array, "b h m"], Float[Array, "b h m"] | None]:
     """The scores s "b h m" from a query rotated back, "b p h e", and their tangent."""
 
-    def spread(of_place: Array) -> Array:  # "b p h" -> "b h m"
+    def spread(of_place: Float[Array, "b p h"]) -> Float[Array, "b h m"]:
         first, rows, columns = jnp.split(of_place.swapaxes(1, 2), [1, 1 + turns.rows], -1)
         grid = (rows[..., :, None] + columns[..., None, :]).reshape(*first.shape[:2], -1)
         return jnp.concatenate([jnp.repeat(first, turns.prefix, -1), grid], -1)
 
-    def products(x: Array, u: Array) -> Array:  # "b m d", "b p h d" -> "b h m"
+    def products(x: Float[Array, "b m d"], u: Float[Array, "b p h d"]) -> Float[Array, "b h m"]:
         first, rows, columns = jnp.split(u, [1, 1 + turns.rows], 1)
         grid = x[:, turns.prefix :].reshape(x.shape[0], turns.rows, -1, x.shape[-1])
         s = jnp.einsum("byxd,byhd->bhyx", grid, rows) + jnp.einsum("byxd,bxhd->bhyx", grid, columns)

@@ -14,15 +14,18 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core.notation import Dual
 from tangent_jax.rules import probe
 from tangent_jax.rules.products import scale, shift, total
 
 PATCHES = "byxijc,ijcd->byxd"
 
 
-def conv(x: Array, dx: Tangent, kernel: Dual, stride: int = 1) -> tuple[Array, Tangent]:
+def conv(
+    x: Float[Array, "b y x c"], dx: Float[Array, "b y x c"] | None, kernel: Dual, stride: int = 1
+) -> tuple[Float[Array, "b _ _ d"], Float[Array, "b _ _ d"] | None]:
     """A convolution without bias and its tangent; PyTorch's padding of half the window on each side.
 
     Args:       x, dx: "b y x c"; kernel: (W, dW), "i j c d" of one odd size i = j; stride: in pixels.
@@ -46,7 +49,9 @@ def conv(x: Array, dx: Tangent, kernel: Dual, stride: int = 1) -> tuple[Array, T
     return convolved(x), total(None if dx is None else convolved(dx), from_kernel)
 
 
-def batch_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> tuple[Array, Tangent]:
+def batch_norm(
+    x: Float[Array, "*b c"], dx: Float[Array, "*b c"] | None, leaf: Mapping[str, Dual], eps: float
+) -> tuple[Float[Array, "*b c"], Float[Array, "*b c"] | None]:
     """Batch norm with fixed statistics, and its tangent.
 
     Args:       x, dx: "... c"; leaf: {"scale": (g, dg), "bias": (beta, dbeta), "mean", "var"}, each "c"; no tangent of
@@ -61,7 +66,9 @@ def batch_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> t
     return y + beta, total(dy, shift(dbeta, y))
 
 
-def max_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+def max_pool(
+    x: Float[Array, "b y x c"], dx: Float[Array, "b y x c"] | None
+) -> tuple[Float[Array, "b _ _ c"], Float[Array, "b _ _ c"] | None]:
     """The largest value of each window of 3 x 3, at every second pixel, and its tangent, channel by channel.
 
     Args:       x, dx: "b y x c".
@@ -76,17 +83,19 @@ def max_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
     return y, dy
 
 
-def mean_pool(x: Array, dx: Tangent) -> tuple[Array, Tangent]:
+def mean_pool(
+    x: Float[Array, "b y x c"], dx: Float[Array, "b y x c"] | None
+) -> tuple[Float[Array, "b c"], Float[Array, "b c"] | None]:
     """The mean of "b y x c" over all pixels, "b c", and its tangent."""
     return jnp.mean(x, (1, 2)), None if dx is None else jnp.mean(dx, (1, 2))
 
 
-def patches(x: Array, size: int, stride: int) -> Array:
+def patches(x: Float[Array, "b y x c"], size: int, stride: int) -> Float[Array, "b _ _ i i c"]:
     """The window of "b y x c" that each output pixel of a convolution reads, "b y' x' i j c"."""
     return jnp.stack(windows(x, size, stride), 3).reshape(x.shape[0], *size_after(x, stride), size, size, x.shape[-1])
 
 
-def windows(x: Array, size: int, stride: int, padding: float = 0.0) -> list[Array]:
+def windows(x: Float[Array, "b y x c"], size: int, stride: int, padding: float = 0.0) -> list[Float[Array, "b _ _ c"]]:
     """For each place of a window, in reading order, the pixel there, "b y' x' c"."""
     half, (high, wide) = size // 2, size_after(x, stride)
     padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)), constant_values=padding)

@@ -2,14 +2,21 @@
 
 import jax
 from jax import Array
+from jaxtyping import Float
 
-from tangent_jax.core.notation import Tangent
 from tangent_jax.rules import cudnn
 from tangent_jax.rules.activations import softmax
 from tangent_jax.rules.products import contract
 
 
-def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:
+def attention(
+    q: Float[Array, "b n h e"],
+    dq: Float[Array, "b n h e"] | None,
+    k: Float[Array, "b m h e"],
+    dk: Float[Array, "b m h e"] | None,
+    v: Float[Array, "b m h e"],
+    dv: Float[Array, "b m h e"] | None,
+) -> tuple[Float[Array, "b n h e"], Float[Array, "b n h e"] | None]:
     """Scaled dot-product attention and its tangent.
 
     Source: Liu et al. 2024, the tangent of attention. Their Phi is our a, Psi our ds, Gamma our dv. Misprints there:
@@ -30,7 +37,14 @@ def attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangen
     return plain_attention(q, dq, k, dk, v, dv)
 
 
-def plain_attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: Tangent) -> tuple[Array, Tangent]:
+def plain_attention(
+    q: Float[Array, "b n h e"],
+    dq: Float[Array, "b n h e"] | None,
+    k: Float[Array, "b m h e"],
+    dk: Float[Array, "b m h e"] | None,
+    v: Float[Array, "b m h e"],
+    dv: Float[Array, "b m h e"] | None,
+) -> tuple[Float[Array, "b n h e"], Float[Array, "b n h e"] | None]:
     """`attention` by its equations, a formed."""
     scale = q.shape[-1] ** -0.5
     q, dq = q * scale, None if dq is None else dq * scale
@@ -38,7 +52,9 @@ def plain_attention(q: Array, dq: Tangent, k: Array, dk: Tangent, v: Array, dv: 
     return contract("bhnm,bmhe->bnhe", a, da, v, dv)
 
 
-def plain(q: Array, k: Array, v: Array) -> Array:
+def plain(
+    q: Float[Array, "b n h e"], k: Float[Array, "b m h e"], v: Float[Array, "b m h e"]
+) -> Float[Array, "b n h e"]:
     """The attention alone, "b n h e"."""
     return plain_attention(q, None, k, None, v, None)[0]
 

@@ -14,12 +14,15 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core.notation import Dual
 from tangent_jax.rules.products import scale, shift, total
 
 
-def standardize(x: Array, dx: Tangent, eps: float) -> tuple[Array, Tangent]:
+def standardize(
+    x: Float[Array, "*b d"], dx: Float[Array, "*b d"] | None, eps: float
+) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """x^ and its tangent: mean 0, variance var / (var + eps) over the last axis.
 
     Args:       x, dx: "... d"; eps: added to the variance.
@@ -39,7 +42,9 @@ def standardize(x: Array, dx: Tangent, eps: float) -> tuple[Array, Tangent]:
     return x_hat.astype(x.dtype), dx_hat.astype(x.dtype)
 
 
-def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> tuple[Array, Tangent]:
+def layer_norm(
+    x: Float[Array, "*b d"], dx: Float[Array, "*b d"] | None, leaf: Mapping[str, Dual], eps: float
+) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """Layer norm and its tangent.
 
     Args:       x, dx: "... d"; leaf: {"scale": (g, dg), "bias": (beta, dbeta)}, each "d".
@@ -52,7 +57,9 @@ def layer_norm(x: Array, dx: Tangent, leaf: Mapping[str, Dual], eps: float) -> t
     return y + beta, total(dy, shift(dbeta, y))
 
 
-def unit_length(z: Array, dz: Tangent) -> tuple[Array, Tangent]:
+def unit_length(
+    z: Float[Array, "*b d"], dz: Float[Array, "*b d"] | None
+) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """Rows scaled to length 1, as CLIP's embeddings, and their tangent. Not in the paper.
 
         z^  = z / |z|

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core.notation import Dual, Tangent
 from tangent_jax.rules import probe
@@ -19,7 +20,13 @@ def total(*terms: Tangent) -> Tangent:
     return sum(present[1:], start=present[0]) if present else None
 
 
-def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[Array, Tangent]:
+def contract(
+    spec: str,
+    x: Float[Array, "*x"],
+    dx: Float[Array, "*x"] | None,
+    y: Float[Array, "*y"],
+    dy: Float[Array, "*y"] | probe.Probe | None,
+) -> tuple[Float[Array, "*z"], Float[Array, "*z"] | None]:
     """The einsum of two operands and its tangent, by the product rule.
 
         z  = x . y
@@ -44,12 +51,18 @@ def bilinear(
     return product(x, y), total(None if dx is None else product(dx, y), None if dy is None else product(x, dy))
 
 
-def shift(d: Tangent, y: Array, beside: Tangent = None) -> Tangent:
+def shift(
+    d: Float[Array, "..."] | probe.Probe | None,
+    y: Float[Array, "*y"],
+    beside: Float[Array, "..."] | probe.Probe | None = None,
+) -> Float[Array, "*y"] | None:
     """The tangent, in y's shape, of adding a bias, token or position with tangent d; beside: its kernel's tangent."""
     return None if d is None else probe.broadcast(d, y.shape, y.dtype, beside)
 
 
-def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
+def scale(
+    x: Float[Array, "*b d"], dx: Float[Array, "*b d"] | None, factor: Dual
+) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"] | None]:
     """Elementwise product of x, "... d", with a parameter, "d", and its tangent: LayerScale, the gain of a norm.
 
     y = g x,   dy = g dx + dg x
@@ -58,7 +71,12 @@ def scale(x: Array, dx: Tangent, factor: Dual) -> tuple[Array, Tangent]:
     return g * x, total(None if dx is None else g * dx, None if dg is None else probe.times(x, dg))
 
 
-def dense(x: Array, dx: Tangent, leaf: Mapping[str, Dual], spec: str = "...d,df->...f") -> tuple[Array, Tangent]:
+def dense(
+    x: Float[Array, "..."],
+    dx: Float[Array, "..."] | None,
+    leaf: Mapping[str, Dual],
+    spec: str = "...d,df->...f",
+) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
     """A dense layer and its tangent.
 
     Source: Liu et al. 2024, the tangent of a linear layer.

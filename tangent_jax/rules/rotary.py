@@ -12,8 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-
-from tangent_jax.core.notation import Tangent
+from jaxtyping import Float
 
 
 class Turns(NamedTuple):
@@ -42,7 +41,9 @@ def make_turns(prefix: int, rows: int, columns: int, width: int, theta: float) -
     return Turns(cos, sin, prefix, rows)
 
 
-def rotate(x: Array, dx: Tangent, turns: Turns) -> tuple[Array, Tangent]:
+def rotate(
+    x: Float[Array, "b n h e"], dx: Float[Array, "b n h e"] | None, turns: Turns
+) -> tuple[Float[Array, "b n h e"], Float[Array, "b n h e"] | None]:
     """Queries or keys, each rotated by its token's position, and their tangent.
 
     Args:       x, dx: "b n h e", the prefix first, then the grid row by row.
@@ -53,7 +54,9 @@ def rotate(x: Array, dx: Tangent, turns: Turns) -> tuple[Array, Tangent]:
     return x * cos + quarter_turn(x) * sin, None if dx is None else dx * cos + quarter_turn(dx) * sin
 
 
-def turn_back(q: Array, dq: Tangent, turns: Turns) -> tuple[Array, Tangent]:
+def turn_back(
+    q: Float[Array, "b h e"], dq: Float[Array, "b h e"] | None, turns: Turns
+) -> tuple[Float[Array, "b p h e"], Float[Array, "b p h e"] | None]:
     """R^T q of a query "b h e" for each p, "b p h e", and its tangent; at a row, the columns' features are 0.
 
     So the product of q and a key rotated by (y, x) equals that of the key with the sum of the entries at y and at x.
@@ -63,7 +66,7 @@ def turn_back(q: Array, dq: Tangent, turns: Turns) -> tuple[Array, Tangent]:
     return q * cos - quarter_turn(q) * sin, None if dq is None else dq * cos - quarter_turn(dq) * sin
 
 
-def quarter_turn(x: Array) -> Array:
+def quarter_turn(x: Float[Array, "*b e"]) -> Float[Array, "*b e"]:
     """(-x_2, x_1) of the halves of the last axis."""
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate([-second, first], -1)

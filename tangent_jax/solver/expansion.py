@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jaxtyping import Float64
 
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.signals import Leaf
@@ -45,12 +46,12 @@ class Expansion(NamedTuple):
     own: np.ndarray
     total_penalty: float
 
-    def pulls(self) -> np.ndarray:
+    def pulls(self) -> Float64[np.ndarray, "n c"]:
         """(I - W_i J_i H^-1 J_i^T)^-1 r_i, "n c": replaces r_i in Newton's step."""
         inner = np.eye(self.own.shape[1]) - self.roots @ self.roots.swapaxes(1, 2) @ self.own
         return np.linalg.solve(inner, self.gradients[:, :, None])[:, :, 0]
 
-    def left_out(self) -> np.ndarray:
+    def left_out(self) -> Float64[np.ndarray, "n c"]:
         """The leave-one-out outputs of each example, "n c", by Newton's step."""
         return self.outputs + np.einsum("ncd,nd->nc", self.own, self.pulls())
 

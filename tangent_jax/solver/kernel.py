@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jaxtyping import Float64
 
 from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.notation import Tree
@@ -116,7 +117,7 @@ class KernelSolution:
         """dw = J^T a, NumPy arrays in float64."""
         return self.kernel.rows.transposed_product(self.a, self.kernel.predict.zeros())
 
-    def outputs(self) -> np.ndarray:
+    def outputs(self) -> Float64[np.ndarray, "n c"]:
         """The outputs of the training examples, "n c": t - Lambda W^-1 a."""
         return self.kernel.centers - self.total_penalty / self.kernel.precision * self.a
 
@@ -124,11 +125,11 @@ class KernelSolution:
         """The outputs of other examples, "m c"; cross: their kernel with the training examples."""
         return rows.outputs + (cross @ self.a.ravel()).reshape(rows.shape)
 
-    def left_out(self) -> np.ndarray:
+    def left_out(self) -> Float64[np.ndarray, "n c"]:
         """The leave-one-out outputs of each training example, "n c"."""
         return self.kernel.centers - self.residuals()
 
-    def residuals(self) -> np.ndarray:
+    def residuals(self) -> Float64[np.ndarray, "n c"]:
         """The leave-one-out residuals t_i - f^(-i)(x_i), "n c"."""
         return np.linalg.solve(self.own_inverse(), self.a[:, :, None])[:, :, 0]
 
@@ -143,7 +144,7 @@ class KernelSolution:
         b = (cross @ self.inverse).reshape(-1, c, n, c)
         return -np.einsum("mknc,nc->mkn", b, self.residuals(), optimize=True)
 
-    def own_inverse(self) -> np.ndarray:
+    def own_inverse(self) -> Float64[np.ndarray, "n c c"]:
         """[M^-1]_ii of each example, "n c c"."""
         n, c = self.a.shape
         blocks = self.inverse.reshape(n, c, n, c)

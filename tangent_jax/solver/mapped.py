@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress, silent
@@ -49,7 +50,7 @@ class SharedRows:
         self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
         self.is_known = np.zeros(len(data), bool)
 
-    def read(self, at: np.ndarray, batch: int, progress: Progress = silent) -> np.ndarray:
+    def read(self, at: np.ndarray, batch: int, progress: Progress = silent) -> Float[np.ndarray, "n k"]:
         """The rows of the examples at these places, "k"."""
         missing = at[~self.is_known[at]]
         if len(missing):
@@ -71,7 +72,7 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)), mapped=data.inputs)
 
 
-def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progress = silent) -> np.ndarray:
+def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progress = silent) -> Float[np.ndarray, "n k"]:
     """The features of all examples, "n k", f32; features of `map_once` are computed once.
 
     Raises: InputError for features of another model, and a batch that is no whole number above 0.
@@ -93,7 +94,7 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progres
     return compute_rows(map_, data, batch, progress)
 
 
-def compute_rows(map_: FeatureMap, data: Features, batch: int, progress: Progress = silent) -> np.ndarray:
+def compute_rows(map_: FeatureMap, data: Features, batch: int, progress: Progress = silent) -> Float[np.ndarray, "n k"]:
     """The features of all examples, computed now."""
     return rows_by_depth(map_, data, (map_.blocks,), batch, progress)[0]
 

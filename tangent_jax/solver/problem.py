@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float64
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, of_shape
@@ -224,7 +225,7 @@ def check_leaves(predict: Predict, dw: Tree) -> None:
         of_shape(path, leaf, trained[path].shape, advice)
 
 
-def as_example_weights(example_weights: Any, count: int, dtype: Any) -> np.ndarray:
+def as_example_weights(example_weights: Any, count: int, dtype: Any) -> Float64[np.ndarray, "n"]:
     """The weight of each example, "n", in f64; None: 1; dtype: of the outputs, in which it will count."""
     try:
         given = np.ones(count) if example_weights is None else np.asarray(example_weights)
@@ -272,7 +273,7 @@ def make_curvature(
     {'head/kernel': (1, 6, 6), 'second/kernel': (1, 6, 6)}
     """
     objective = as_objective(objective, make_objective)
-    predict.closed_form("Solve without factors, and merge by mean")
+    predict.closed_form()
     dw = predict.zeros() if dw is None else dw
     problem = make_problem(predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jaxtyping import Bool, Float64, Integer
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, instance, of_shape, one_of
@@ -69,12 +70,12 @@ class System(NamedTuple):
     the mean of all.
     """
 
-    factor: np.ndarray
-    scale: np.ndarray
-    mean: np.ndarray
-    present: np.ndarray
-    counts: np.ndarray
-    apart: np.ndarray
+    factor: Float64[np.ndarray, "k k"]
+    scale: Float64[np.ndarray, "k"]
+    mean: Float64[np.ndarray, "k"]
+    present: Integer[np.ndarray, "c"]
+    counts: Float64[np.ndarray, "c"]
+    apart: Float64[np.ndarray, "c k"]
 
 
 class Settings(NamedTuple):
@@ -113,9 +114,9 @@ class Statistics:
     ([8.0, 8.0, 8.0], (6, 3), 0.833)
     """
 
-    gram: np.ndarray
-    sums: np.ndarray
-    counts: np.ndarray
+    gram: Float64[np.ndarray, "k k"]
+    sums: Float64[np.ndarray, "c k"]
+    counts: Float64[np.ndarray, "c"]
     classes: tuple[str, ...]
     sizes: tuple[int, ...]
     source: str
@@ -186,17 +187,17 @@ class Statistics:
         spread[diagonal] += shrinkage * max(spread[diagonal].mean(), np.finfo(np.float64).tiny)
         return System(cholesky(spread), scale, mean, present, counts, sums / counts[:, None] - mean)
 
-    def within(self) -> np.ndarray:
+    def within(self) -> Float64[np.ndarray, "k k"]:
         """The spread within classes S, "k k", with what rounding may take from it."""
         means = self.sums / np.maximum(self.counts, 1)[:, None]
         return self.allow(self.gram - self.sums.T @ means)
 
-    def allow(self, spread: np.ndarray) -> np.ndarray:
+    def allow(self, spread: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:
         """The spread "k k", changed in place: positive semi-definite though rounding gave it a negative eigenvalue."""
         spread[np.diag_indices(len(spread))] += ROUNDING * self.of_parts(np.diag(self.gram))
         return spread
 
-    def leave_one_out(self, rows: np.ndarray, targets: np.ndarray, settings: Settings) -> np.ndarray:
+    def leave_one_out(self, rows: np.ndarray, targets: np.ndarray, settings: Settings) -> Float64[np.ndarray, "n c"]:
         """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
 
         ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean          A: the matrix of the system
@@ -338,7 +339,7 @@ def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source
     return Statistics(gram, np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
 
 
-def upper(k: int) -> np.ndarray:
+def upper(k: int) -> Bool[np.ndarray, "k k"]:
     """A mask of the upper triangle, "k k"."""
     return np.triu(np.ones((k, k), bool))
 
@@ -402,7 +403,7 @@ def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
     cholesky(from_tree(tree, (), sizes, "").within())
 
 
-def cholesky(matrix: np.ndarray) -> np.ndarray:
+def cholesky(matrix: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:
     """The lower Cholesky factor of a symmetric matrix, which is overwritten.
 
     Raises: InputError for a matrix that is not positive definite, or not finite.

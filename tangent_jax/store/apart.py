@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, visible
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
@@ -135,8 +135,9 @@ def fill(
     ['ann', 'bob']
     """
     recipe = shards.recipe
-    by_name = recipe.head != "drawn" or recipe.features is not None
-    expect(shards.classes or not by_name, f"classes by name for the head {recipe.head}, or statistics", "none")
+    needs_names = recipe.head != "drawn" or recipe.features is not None
+    if needs_names and not shards.classes:
+        raise InputError(f"classes must be names for the head {recipe.head}, or statistics; got none")
     check_own(store)
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
@@ -237,8 +238,11 @@ def check_own(store: Store) -> None:
     """Raises InputError if the store holds a component that `fill` did not make, by its recipe."""
     recipes = {name: store.provenance(name).recipe for name in store}
     foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
-    do = "Choose another folder for the stores"
-    expect(not foreign, f"a store of shards in {store.root}", f"the component {foreign[:1]} of others", do)
+    if foreign:
+        raise InputError(
+            f"{store.root} must be a store of shards; it holds {foreign[0]}, a component of others. "
+            "Choose another folder for the stores"
+        )
 
 
 def own_head(

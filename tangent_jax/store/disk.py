@@ -32,7 +32,7 @@ import numpy as np
 
 from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, visible
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.io.journal import Journal
@@ -66,9 +66,11 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
-        self.root, self.trust = expand_path(root).absolute(), trust
+        self.root = expand_path(root).absolute()
+        self.trust = trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
-        expect(nearest.is_dir(), f"a folder {self.root}", f"the file {nearest}", "Choose another folder")
+        if not nearest.is_dir():
+            raise InputError(f"{self.root} must be a folder; {nearest} is a file. Choose another folder")
         self.marker = self.root / "store.json"
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
@@ -80,8 +82,11 @@ class Disk:
         """Writes marker and journal of a new store, in an empty folder."""
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
-        expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
-        expect(not other, expected, f"{[p.name for p in other][:3]}", do)
+        if other:
+            raise InputError(
+                f"{self.root} must be a store, or an empty folder; it holds {', '.join(path.name for path in other[:3])}. "
+                "Choose a new folder, or restore its journal"
+            )
         with hold_lock(self.root / "lock"):
             if not self.marker.exists():
                 self.journal.settle()
@@ -110,8 +115,8 @@ class Disk:
 
         The CRC-32, at a few GB/s, detects accidents; `verify` computes the SHA-256, about ten times slower.
         """
-        whole = path.is_file() and is_whole(path, entry)
-        expect(whole, f"an unaltered {path}", "one that is missing or altered", "Run verify")
+        if not path.is_file() or not is_whole(path, entry):
+            raise InputError(f"{path} is missing or altered. Run verify")
         return read_component(path, check=False)[0]
 
     def write(
@@ -134,9 +139,8 @@ class Disk:
         Raises: InputError if it has none.
         """
         entry = self.state.components.get(name, {}).get("factors")
-        do = "Add it with its factors, or merge by mean"
-        expect(entry, f"factors of {name}", "none", do)
-        assert entry is not None
+        if not entry:
+            raise InputError(f"{name} must have factors; it has none. Add it with its factors, or merge by mean")
         path = self.file("factors", entry)
         return from_tree(self.read_checked(path, entry), read_metadata(path), path)
 
@@ -151,11 +155,13 @@ class Disk:
         """
         if factors is None:
             return {}
-        here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
-        expect(factors.anchor == here, "factors at the component's anchor", "those of another", do)
-        expect(of_subset(factors, provenance.subset), "factors of the component's leaves", "others", do)
-        private = provenance.privacy is not None
-        expect(not private, "no factors with a private component", "some: they are not private")
+        do = "Make them by tj.solver.make_curvature of the same predictor"
+        if factors.anchor != provenance.anchor + provenance.head:
+            raise InputError(f"factors must be at the component's anchor; got those of another. {do}")
+        if not of_subset(factors, provenance.subset):
+            raise InputError(f"factors must be of the component's leaves; got others. {do}")
+        if provenance.privacy is not None:
+            raise InputError("factors must be None for a private component, as they are not private")
         numbers, metadata = as_tree(factors)
         return {"factors": self.write("factors", numbers, None, metadata)}
 
@@ -229,8 +235,11 @@ class Disk:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json(self.marker.read_bytes(), self.marker)
-            do = "Update tangent_jax; nothing was changed"
-            expect(marker.get("format") == FORMAT, f"a store of format {FORMAT}", marker.get("format"), do)
+            if marker.get("format") != FORMAT:
+                raise InputError(
+                    f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
+                    "Update tangent_jax; nothing was changed"
+                )
             self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)

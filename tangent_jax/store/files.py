@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, unexpected
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.io.tensors import encode, read_header, read_tensors
@@ -44,7 +44,8 @@ def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, st
     if urls.is_url(path):
         return urls.write(os.fspath(path), content)
     path = expand_path(path)
-    expect(not path.is_dir(), "the path of a file", f"the folder {path}")
+    if path.is_dir():
+        raise InputError(f"path must be that of a file; got the folder {path}")
     return write_whole(path, content)
 
 
@@ -64,11 +65,9 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     try:
         dw = trees.nest(flat)
     except (TypeError, AttributeError) as error:
-        raise unexpected("leaves by path", f"names that cannot be one tree in {path}") from error
-    if check:
-        good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
-        expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
-        expect(good, expected, "one of them altered", do)
+        raise InputError(f"{path} must hold leaves by path; got names that cannot be one tree") from error
+    if check and metadata.get("binding") != binding(trees.fingerprint(dw), metadata):
+        raise InputError(f"the numbers and provenance of {path} must belong together; one was altered. Train it again")
     return dw, metadata
 
 
@@ -77,4 +76,4 @@ def read_metadata(path: Path) -> dict[str, str]:
     try:
         return read_header(path)[1]
     except OSError as error:
-        raise unexpected("a component", f"{path} ({error.strerror or error})") from error
+        raise InputError(f"{path} must be a component's file ({error.strerror or error})") from error

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, expect, one_of, visible
+from tangent_jax.core.checks import InputError, one_of, visible
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.registry import open_dataset
@@ -83,8 +83,8 @@ class RemovalPlan:
         """Raises InputError naming a component that cannot be treated this way, and the reason."""
         one_of("how", how, WAYS)
         for name, holding in self.components.items():
-            reason, do = holding.impossible.get(how), "Drop it; train anew"
-            expect(reason is None, f"components that allow {how}", f"{name}: {reason}", do)
+            if how in holding.impossible:
+                raise InputError(f"{name} does not allow how={how}: {holding.impossible[how]}. Drop it; train anew")
 
 
 def plan_removal(
@@ -109,18 +109,21 @@ def plan_removal(
     >>> len(plan.identifiers), plan.unknown
     (12, ())
     """
-    expect(not isinstance(examples, str) and not isinstance(names, str), "lists", "one text")
-    asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
-    wrong = [word for word in (*asked, *whole) if not isinstance(word, str)]
-    expect(not wrong, "examples and names as texts", f"{wrong[:1]}")
+    if isinstance(examples, str) or isinstance(names, str):
+        raise InputError("examples and names must be lists; got one text")
+    asked = tuple(dict.fromkeys(examples))
+    whole = tuple(dict.fromkeys(names))
     given = bool(asked) + bool(whole) + (owner is not None)
-    expect(given == 1, "examples, names or an owner, one of them", f"{given} of them")
-    expect(owner is not None or not owners, "an owner, of those in owners", "none")
+    if given != 1:
+        raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
+    if owners and owner is None:
+        raise InputError("owner must be given with owners; got none")
     owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
-        missing, do = [name for name in whole if name not in origins], "list says them"
-        expect(not missing, "names of components", f"{missing[:1]}", do)
+        missing = [name for name in whole if name not in origins]
+        if missing:
+            raise InputError(f"names must be of components; got {missing[0]}. `store list` shows them")
         state = store.identity, contents(store)
     saw = {name: {identifier for identifier, _ in origin.images_seen} for name, origin in origins.items()}
     seen = set[str]().union(*saw.values())
@@ -233,7 +236,10 @@ def rows_of_owner(
         own = {normal_name(name): whose for name, whose in origin.owners.items()}
         for (identifier, name), other in zip(origin.examples, said, strict=True):
             whose = other or own.get(normal_name(name))
-            expect(whose is not None, f"an owner of {name} in {component}", "none", "Pass owners=, image name -> owner")
+            if whose is None:
+                raise InputError(
+                    f"the owner of {name} in {component} must be known; none is. Pass owners=, image name -> owner"
+                )
             gone |= {identifier} if whose == owner else set()
         others = origin.public + origin.anchor_images
         said = owners_of([name for _, name in others], owners, files)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tangent_jax.core.checks import expect, finite_number, one_of
+from tangent_jax.core.checks import InputError, finite_number, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize
 from tangent_jax.io.log import current_log
@@ -102,14 +102,14 @@ class Recipe:
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
-            shows = not isinstance(text, str) or text.isprintable()
-            expect(shows, f"{field} in characters that show", repr(text))
+            if not text.isprintable():
+                raise InputError(f"{field} must be of printable characters; got {text!r}")
         finite_number("head_scale", self.head_scale, 0.0)
         one_of("solver", self.solver, SOLVERS)
-        free = self.solver == "adam" or self.radius is None
-        expect(free, "no radius for solver optimum", self.radius)
-        is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
-        expect(is_convex, "a tangent model or the head alone for solver optimum", self.method, do)
+        if self.solver == "optimum" and self.radius is not None:
+            raise InputError(f"radius must be left out with solver optimum; got {self.radius}")
+        if self.solver == "optimum" and self.method == "nlft":
+            raise InputError("method must be taft or fc with solver optimum; got nlft. Use solver adam")
 
     @property
     def is_by_class(self) -> bool:
@@ -138,8 +138,8 @@ class Recipe:
 
     def optimizer(self) -> Optimizer:
         """Adam, projected to a ball if a radius is given."""
-        own = adam(self.learning_rate)
-        return own if self.radius is None else project(own, self.radius)
+        optimizer = adam(self.learning_rate)
+        return optimizer if self.radius is None else project(optimizer, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor, with its new head, new class token and reset; or the feature map.
@@ -147,8 +147,8 @@ class Recipe:
         Args:   classes: their names, or their number for a drawn head; pretrained: the weights, if they are loaded
                 already.
         """
-        fits = self.head == "drawn" or not isinstance(classes, int)
-        expect(fits, f"classes by name for the head {self.head}", classes, "Pass the names")
+        if self.head != "drawn" and isinstance(classes, int):
+            raise InputError(f"classes must be names for the head {self.head}; got {classes}")
         pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.with_image_size(self.image_size)
@@ -167,7 +167,8 @@ class Recipe:
             assert not isinstance(classes, int)
             pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
-            expect(kind not in MADE, "no reset with adapters or LoRA, whose leaves are new", kind)
+            if kind in MADE:
+                raise InputError(f"reset must be False with adapters or LoRA, whose leaves are new; got kind {kind}")
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
         if self.head in HEADS and self.head_scale != 1:
             pretrained = pretrained.with_scaled_head(self.head_scale)
@@ -219,17 +220,6 @@ class Recipe:
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched: Any = {"on_step": on_step, "checkpoints": checkpoints, "log": current_log(), "progress": shown}
         return solve(predict, data, self.objective(), start=start, example_weights=example_weights, **bound, **watched)
-
-
-def of_version_0_3(fields: Any) -> Any:
-    """The fields of a recipe, with the alpha and kappa that version 0.3 kept beside the loss in its text."""
-    if not isinstance(fields, dict):
-        return fields
-    own = {name: value for name, value in fields.items() if name not in ("alpha", "kappa")}
-    if own.get("loss") == "rsl":
-        default = {"alpha": 1.0, "kappa": 15.0}
-        own["loss"] += "".join(f":{n}={fields[n]}" for n in default if fields.get(n, default[n]) != default[n])
-    return own
 
 
 def sum_features(map_: Any, features: Features) -> Fitted:

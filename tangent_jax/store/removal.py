@@ -22,7 +22,7 @@ from typing import Any
 from tangent_jax.composition.component import View
 from tangent_jax.composition.kinds import composition, kind_of
 from tangent_jax.composition.origin import check_one_body
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
@@ -57,7 +57,8 @@ def remove(
     >>> [*store], store.verify_receipt(receipt.path)
     (['ann'], [])
     """
-    expect(plan.identifiers or plan.components, "a plan of something that the store holds", "nothing")
+    if not plan.identifiers and not plan.components:
+        raise InputError("plan must name something that the store holds; it names nothing")
     with store.using():
         check_fits(store, plan)
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
@@ -151,8 +152,10 @@ def folders_of(cache: Cache | None) -> Sequence[Path]:
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
     """Raises InputError for a plan of another store, or of other components than it holds now."""
-    fits = (plan.store, plan.contents) == (store.identity, contents(store))
-    expect(fits, f"a plan of {store.root} as it is now", "one of another store, or older", "Plan again")
+    if (plan.store, plan.contents) != (store.identity, contents(store)):
+        raise InputError(
+            f"plan must be of {store.root} as it is now; got one of another store, or an older one. Plan again"
+        )
 
 
 def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> None:
@@ -161,7 +164,8 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         check_one_body(store.provenance(name), new.provenance)
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
-        expect(not left, f"{name} retrained without what is removed", sorted(left)[:1])
+        if left:
+            raise InputError(f"{name} must be retrained without what is removed; it saw {min(left)}")
         store.check_forgotten(new.provenance)
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tangent_jax.composition.origin import check_same
-from tangent_jax.core.checks import about, expect
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.sources import Dataset
@@ -35,8 +35,8 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     ('head/bias', 'head/kernel')
     """
     recipe = origin.recipe
-    expect(recipe is not None, f"a recipe of {name}", "none", "Make its predictor as it was made")
-    assert recipe is not None
+    if recipe is None:
+        raise InputError(f"{name} must have a recipe; it has none. Make its predictor as it was made")
     predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of(origin, weights))
     with about(f"the anchor of {name}"):
         check_same(origin, make_provenance(predict))
@@ -108,15 +108,21 @@ def read_remaining(
     remaining = [(identifier, normal_name(name)) for identifier, name in remaining]
     pairs = zip(train.identifiers(), map(normal_name, train.names), strict=True)
     row_of = {pair: row for row, pair in enumerate(pairs)}
-    there = sum(pair in row_of for pair in remaining)
-    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
-    expect(there == len(remaining), expected, f"{there} of them")
-    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
+    present = sum(pair in row_of for pair in remaining)
+    if present != len(remaining):
+        raise InputError(
+            f"{recipe.dataset} must hold the {len(remaining)} remaining examples of {name}; it holds {present} of them"
+        )
+    cache = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
+    rows = [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # only these: features of removed images are not computed
         left = extract(predict, train.take(np.array(rows)), cache)
-    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
-    expect(origin.classes or len(dataset.classes) == classes, f"the {classes} classes of {name}", got)
-    return left.relabel(dataset.classes, origin.classes) if origin.classes else left
+    if origin.classes:
+        return left.relabel(dataset.classes, origin.classes)
+    classes = origin.config.get("classes")
+    if len(dataset.classes) != classes:
+        raise InputError(f"{recipe.dataset} must have the {classes} classes of {name}; it has {len(dataset.classes)}")
+    return left
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:

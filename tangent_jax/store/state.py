@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tangent_jax.core.checks import expect, unexpected, visible
+from tangent_jax.core.checks import visible
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert

@@ -17,7 +17,7 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, expect, one_of
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io import machine
@@ -78,14 +78,15 @@ class Store(Disk, Components):
         """The provenance of a component, verified against the journal."""
         path, entry = self.path(name), self.state.components[name]
         text = read_metadata(path).get("provenance", "")
-        whole = fingerprint(text.encode()) == entry["origin"]
-        expect(whole, f"the unaltered provenance of {name}", f"another in {path}", "Run verify")
+        if fingerprint(text.encode()) != entry["origin"]:
+            raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
         origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
         return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
 
     def path(self, name: str) -> Path:
         """The file of a component."""
-        expect(name in self.state.components, "the name of a component", f"{name} in {self.root}")
+        if name not in self.state.components:
+            raise InputError(f"{self.root} holds no component {name}")
         return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> PrivacyCost | None:
@@ -120,7 +121,8 @@ class Store(Disk, Components):
         """`add`; what takes long to check is not checked of a component that was just made here of images."""
         check_spelling(name)
         with self.using(change=True):
-            expect(name not in self, "a new name", f"{name}, which {self.root} holds")
+            if name in self:
+                raise InputError(f"name must be new; got {name}, which {self.root} holds")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
@@ -134,7 +136,7 @@ class Store(Disk, Components):
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
                 self.sweep()  # of the file just written
-            expect(not same, "numbers that no other component has", f"that of {same[:1]}")
+                raise InputError(f"{name} must have numbers of its own; got those of {same[0]}")
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
@@ -150,14 +152,21 @@ class Store(Disk, Components):
         """
         self.reload()
         other.reload()
-        theirs, do = other.state.components, "Keep that one apart, or train its components here"
-        expect(not other.state.receipts, "a store that has removed nothing", f"{other.root}", do)
+        theirs = other.state.components
+        if other.state.receipts:
+            raise InputError(
+                f"{other.root} has removed something, which this store would not know. "
+                "Keep that one apart, or train its components here"
+            )
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
-        expect(not clash, f"names that {self.root} does not hold with other numbers", f"{clash[:1]}")
+        if clash:
+            raise InputError(f"{clash[0]} of {other.root} has other numbers in {self.root}. Rename one of them")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
-        expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
-        expect(not unlike, expected, got, "Discard one of them")
+        if unlike:
+            raise InputError(
+                f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them"
+            )
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
@@ -195,8 +204,11 @@ class Store(Disk, Components):
         here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
-        do = "Keep components that protect another unit in a store of their own"
-        expect(units <= {unit}, f"accounts of the unit {', '.join(units)}", unit, do)
+        if units - {unit}:
+            raise InputError(
+                f"accounts must be of the unit {', '.join(units)}; got {unit}. "
+                "Keep components that protect another unit in a store of their own"
+            )
         provenance.protected_units()  # raises if an owner is unknown
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
@@ -225,8 +237,11 @@ class Store(Disk, Components):
     def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
-        got = f"{len(back)} that were, such as {back[:1]}"
-        expect(not back, "examples that were not removed from this store", got, "Train without them")
+        if back:
+            raise InputError(
+                f"examples must not be removed ones; {len(back)} were removed from this store, such as {back[0]}. "
+                "Train without them"
+            )
 
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
@@ -275,7 +290,8 @@ class Store(Disk, Components):
 
         Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
-        expect(len(self), "at least one component", f"none in {self.root}")
+        if not len(self):
+            raise InputError(f"{self.root} must hold at least one component; got none")
         return statistics_of(self.trees, self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32, Int32, Integer, Shaped
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, as_array, whole_number
@@ -125,20 +126,20 @@ class Batches:
         """The rows of a padded batch, divisible by the devices."""
         return placement.width(self.batch_size)
 
-    def permutation(self, epoch: int) -> np.ndarray:
+    def permutation(self, epoch: int) -> Integer[np.ndarray, "n"]:
         """Returns the rows, "n", in the order of an epoch."""
         assert self.key is not None
         return self.rows[np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), len(self)))]
 
-    def order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def order(self, epoch: int) -> tuple[Int32[np.ndarray, "k b"], Float32[np.ndarray, "k b"]]:
         """Returns (order, present) of an epoch, "k b": a permutation of the rows, and 0 where a batch is padded."""
         return self.pad(self.permutation(epoch))
 
-    def in_order(self) -> tuple[np.ndarray, np.ndarray]:
+    def in_order(self) -> tuple[Int32[np.ndarray, "k b"], Float32[np.ndarray, "k b"]]:
         """Returns (order, present), "k b", of all rows in their given order."""
         return self.pad(self.rows)
 
-    def pad(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def pad(self, rows: Integer[np.ndarray, "n"]) -> tuple[Int32[np.ndarray, "k b"], Float32[np.ndarray, "k b"]]:
         """Returns the rows in batches, "k b", and 1 for real entries, 0 for padding; at least one batch."""
         rows, size = np.asarray(rows, np.int32), self.batch_size
         padding = size - len(rows) if not len(rows) else -len(rows) % size
@@ -207,7 +208,7 @@ def as_inputs(inputs: Any) -> Any:
     return inputs
 
 
-def as_owners(owners: Sequence[Any], count: int) -> np.ndarray:
+def as_owners(owners: Any, count: int) -> Shaped[np.ndarray, "n"]:
     """The owner of each of `count` examples, in one spelling; InputError if one has none."""
     names = as_array("owners", owners)
     if names.dtype.kind in "UT":

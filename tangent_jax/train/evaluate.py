@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
+from jaxtyping import Float, Num
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, whole_number
@@ -26,7 +27,7 @@ from tangent_jax.train.targets import Predict, as_labels, call
 Metric = Callable[[Array, Array], Array]
 
 
-def accuracy(outputs: Array, targets: Array) -> Array:
+def accuracy(outputs: Num[Array | np.ndarray, "b c"], targets: Any) -> Float[Array, "b"]:
     """1 where the largest of the outputs "b c" is that of the class index in targets "b", else 0.
 
     >>> accuracy(jnp.array([[0.2, 0.8], [0.9, 0.1]]), jnp.array([1, 1])).tolist()
@@ -35,10 +36,10 @@ def accuracy(outputs: Array, targets: Array) -> Array:
     kind = jnp.result_type(targets) if hasattr(targets, "dtype") else np.asarray(targets).dtype
     if np.dtype(kind).kind not in "biuf":
         raise InputError(f"targets must be class indices; got {kind}")
-    return (outputs.argmax(-1) == targets).astype(jnp.float32)
+    return jnp.asarray(outputs.argmax(-1) == targets, jnp.float32)
 
 
-def squared_error(outputs: Array, targets: Array) -> Array:
+def squared_error(outputs: Num[Array | np.ndarray, "b c"], targets: Any) -> Num[Array, "b"]:
     """The squared distance of the outputs "b c" from targets of their shape, "b".
 
     >>> tj.metrics.squared_error(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 5.0]])).tolist()
@@ -49,7 +50,7 @@ def squared_error(outputs: Array, targets: Array) -> Array:
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
-def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> np.ndarray:
+def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Num[np.ndarray, "n ..."]:
     """predict(dw, x) for every input "n ...", "n c", in batches of one shape (the last is padded).
 
     Args:   inputs: "n ...", or Features or Batches, as for `evaluate`.

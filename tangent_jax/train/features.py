@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from jax import Array
+from jaxtyping import Bool
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import columns
@@ -53,7 +54,7 @@ class Features:
         shared: Any = {"device": self.device, "owners": self.owners}
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
 
-    def held_out(self) -> np.ndarray:
+    def held_out(self) -> Bool[np.ndarray, "n"]:
         """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example."""
         is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
         groups = self.targets if is_class else rank

@@ -14,8 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Float, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, one_of
@@ -35,24 +37,30 @@ class Loss:
     [0.5, 0.0]
     """
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
+    def __call__(self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b"]:
         """The loss of each example, "b", from outputs "b c" and targets "b ..."; examples must be independent."""
         raise NotImplementedError
 
-    def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
+    def hessian_root(
+        self,
+        outputs: Float[Array, "b c"],
+        targets: Shaped[Array | np.ndarray, "b ..."],
+        key: Array | None = None,
+        count: int = 1,
+    ) -> Float[Array, "k b c"]:
         """Cotangents u_k, "k b c", with sum_k u_k u_k^T the Hessian of each example's loss in its outputs "c".
 
         Args:   key: None for an exact root, k = c; else `count` random vectors, exact in the mean.
         """
 
-        def hessian(z: Array, y: Array) -> Array:
+        def hessian(z: Array, y: Any) -> Array:
             return jax.hessian(lambda z: self(z[None], y[None])[0])(z)
 
         values, vectors = jnp.linalg.eigh(jax.vmap(hessian)(outputs, targets))
         root = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None]
         return jnp.einsum("bck,nbk->nbc", root, directions(outputs, key, count))
 
-    def quadratic(self, targets: Any, classes: int) -> tuple[Array, Array] | None:
+    def quadratic(self, targets: Any, classes: int) -> tuple[Float[Array, "n c"], Float[Array, "n c"]] | None:
         """(t, p) of a square loss, "n c" each, for targets "n ..." and outputs of `classes` numbers; else None."""
         return None
 
@@ -60,7 +68,7 @@ class Loss:
         """Raises InputError for targets "n ..." that do not fit this loss; classes: c of an output "c", else None."""
 
 
-def directions(outputs: Array, key: Array | None, count: int) -> Array:
+def directions(outputs: Float[Array, "b c"], key: Array | None, count: int) -> Float[Array, "k b c"]:
     """The unit vectors "c b c", or `count` vectors "k b c" of random signs over sqrt(k); sum_k v_k v_k^T has mean I."""
     b, c = outputs.shape
     if key is None:
@@ -79,15 +87,23 @@ class SquareLoss(Loss):
     [2.0]
     """
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
+    def __call__(self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b"]:
         t, p = self.of(outputs, targets)
         return jnp.sum(0.5 * p * jnp.square(outputs - t), -1)
 
-    def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
+    def hessian_root(
+        self,
+        outputs: Float[Array, "b c"],
+        targets: Shaped[Array | np.ndarray, "b ..."],
+        key: Array | None = None,
+        count: int = 1,
+    ) -> Float[Array, "k b c"]:
         """The root of the Hessian, which is diagonal and the same for all outputs, "k b c"."""
         return jnp.sqrt(self.of(outputs, targets)[1]) * directions(outputs, key, count)
 
-    def of(self, outputs: Array, targets: Array) -> tuple[Array, Array]:
+    def of(
+        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
+    ) -> tuple[Float[Array, "b c"], Float[Array, "b c"]]:
         """(t, p) of `quadratic`, "b c" each, in the dtype of the outputs."""
         square = self.quadratic(targets, outputs.shape[-1])
         assert square is not None, type(self)
@@ -111,7 +127,7 @@ class RescaledSquare(SquareLoss):
     alpha: float | Array = 1.0
     kappa: float | Array = 15.0
 
-    def quadratic(self, targets: Any, classes: int) -> tuple[Array, Array]:
+    def quadratic(self, targets: Any, classes: int) -> tuple[Float[Array, "n c"], Float[Array, "n c"]]:
         y = jax.nn.one_hot(jnp.asarray(targets), classes, dtype=jnp.result_type(float))
         return self.kappa * y, 2 / classes * (1 + (self.alpha - 1) * y)
 
@@ -128,7 +144,7 @@ class MeanSquared(SquareLoss):
     [2.0]
     """
 
-    def quadratic(self, targets: Any, classes: int) -> tuple[Array, Array]:
+    def quadratic(self, targets: Any, classes: int) -> tuple[Float[Array, "n c"], Float[Array, "n c"]]:
         t = jnp.asarray(targets)
         t = jax.nn.one_hot(t, classes, dtype=jnp.result_type(float)) if t.ndim == 1 else t
         return t, jnp.full_like(t, 2 / classes, dtype=jnp.result_type(float))
@@ -152,10 +168,16 @@ class CrossEntropy(Loss):
     [0.693]
     """
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
+    def __call__(self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b"]:
         return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
 
-    def hessian_root(self, outputs: Array, targets: Array, key: Array | None = None, count: int = 1) -> Array:
+    def hessian_root(
+        self,
+        outputs: Float[Array, "b c"],
+        targets: Shaped[Array | np.ndarray, "b ..."],
+        key: Array | None = None,
+        count: int = 1,
+    ) -> Float[Array, "k b c"]:
         """The root R of diag(p) - p p^T = R R^T, "k b c":  R = diag(sqrt p) - p sqrt(p)^T."""
         p, v = jax.nn.softmax(outputs), directions(outputs, key, count)
         return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
@@ -171,7 +193,9 @@ class FunctionLoss(Loss):
 
     function: Any
 
-    def __call__(self, outputs: Array, targets: Array, *key: Array) -> Array:
+    def __call__(
+        self, outputs: Float[Array, "b ..."], targets: Shaped[Array | np.ndarray, "b ..."], *key: Array
+    ) -> Shaped[Array, "..."]:
         return self.function(outputs, targets, *key)
 
 

@@ -4,13 +4,15 @@ The probabilities should be of examples outside the training set. Computed on th
 """
 
 import numpy as np
+from jax import Array
+from jaxtyping import Float64, Integer, Shaped
 from scipy.special import entr
 from scipy.stats import rankdata
 
 from tangent_jax.core.checks import InputError, whole_number
 
 
-def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15) -> float:
     """The expected calibration error: the mean, over examples, of the gap of their bin.
 
     A bin holds the examples whose confidence max_c p_c is between two multiples of 1 / bins; its gap is
@@ -32,7 +34,7 @@ def calibration_error(p: np.ndarray, labels: np.ndarray, bins: int = 15) -> floa
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
+def brier_score(p: Array | np.ndarray, labels: Array | np.ndarray) -> float:
     """The mean over examples of sum_c (p_c - [c is the label])^2.
 
     Args:       p: probabilities, "n c"; labels: class indices, "n".
@@ -46,7 +48,7 @@ def brier_score(p: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, 1)))
 
 
-def entropy(p: np.ndarray) -> np.ndarray:
+def entropy(p: Array | np.ndarray) -> Float64[np.ndarray, "n"]:
     """-sum_c p_c log p_c of each example's probabilities "n c", in nats, "n".
 
     Edge cases: 0 log 0 counts as 0.
@@ -58,7 +60,7 @@ def entropy(p: np.ndarray) -> np.ndarray:
     return entr(as_probabilities(p)).sum(1)
 
 
-def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
+def auc(positives: Array | np.ndarray, negatives: Array | np.ndarray) -> float:
     """The area under the ROC curve: the share of pairs whose positive scores above the negative; ties count half.
 
     Args:   positives, negatives: their scores, "k" and "m".
@@ -71,7 +73,7 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / (len(positives) * len(negatives)))
 
 
-def as_scores(scores: np.ndarray) -> np.ndarray:
+def as_scores(scores: Array | np.ndarray) -> Shaped[np.ndarray, "n"]:
     """The scores "n", n > 0; InputError for anything else."""
     array = np.asarray(scores)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "biuf":
@@ -79,7 +81,7 @@ def as_scores(scores: np.ndarray) -> np.ndarray:
     return array
 
 
-def as_probabilities(p: np.ndarray) -> np.ndarray:
+def as_probabilities(p: Array | np.ndarray) -> Float64[np.ndarray, "n c"]:
     """p as float64, "n c"; InputError for an array of another shape, or rows that do not sum to 1."""
     dtype = np.asarray(p).dtype
     if dtype.kind not in "biuf":
@@ -92,7 +94,9 @@ def as_probabilities(p: np.ndarray) -> np.ndarray:
     return p
 
 
-def check_probabilities(p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def check_probabilities(
+    p: Array | np.ndarray, labels: Array | np.ndarray
+) -> tuple[Float64[np.ndarray, "n c"], Integer[np.ndarray, "n"]]:
     """Returns (p "n c", labels "n") as arrays; InputError for rows that are no probabilities, or labels of no class."""
     p = as_probabilities(p)
     labels = np.asarray(labels)

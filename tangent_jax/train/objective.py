@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Num, Shaped
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, finite_number, instance
@@ -79,7 +80,14 @@ class Objective:
         outputs, present = outputs_of(predict, dw, x, key), jnp.ones(len(y)) if present is None else present
         return self.of_outputs(outputs, dw, y, present, key)
 
-    def of_outputs(self, outputs: Array, dw: Tree, y: Array, present: Array, key: Array | None = None) -> Array:
+    def of_outputs(
+        self,
+        outputs: Float[Array, "b ..."],
+        dw: Tree,
+        y: Shaped[Array | np.ndarray, "b ..."],
+        present: Shaped[Array | np.ndarray, "b"],
+        key: Array | None = None,
+    ) -> Float[Array, ""]:
         """F(dw) on a batch with these outputs, "b c"."""
         return jnp.sum(self.losses(outputs, y, key) * present) / present.sum() + self.ridge(dw)
 
@@ -88,7 +96,9 @@ class Objective:
         """True where the loss draws random numbers."""
         return isinstance(self.loss, FunctionLoss) and isinstance(self.loss.function, Keyed)
 
-    def losses(self, outputs: Array, targets: Array, key: Array | None = None) -> Array:
+    def losses(
+        self, outputs: Float[Array, "b ..."], targets: Shaped[Array | np.ndarray, "b ..."], key: Array | None = None
+    ) -> Num[Array, "b"]:
         """The loss of each example, "b", each evaluated alone."""
         if self.draws:
             if key is None:
@@ -96,18 +106,23 @@ class Objective:
             return alone(self.loss, outputs, targets, jax.random.split(key, len(targets)))
         return alone(self.loss, outputs, targets)
 
-    def ridge(self, dw: Tree) -> Array:
+    def ridge(self, dw: Tree) -> Float[Array, ""]:
         """penalty / 2 |dw|^2."""
         return 0.5 * self.penalty * trees.squared_norm(dw)
 
 
-def alone(function: Callable[..., Array], outputs: Array, targets: Array, *keys: Array) -> Array:
+def alone(
+    function: Callable[..., Array],
+    outputs: Num[Array | np.ndarray, "b ..."],
+    targets: Shaped[Array | np.ndarray, "b ..."],
+    *keys: Array,
+) -> Num[Array, "b"]:
     """function(outputs "b c", targets "b ...") of each example on its own, "b".
 
     Raises: InputError, at trace time, unless it gives one number for a batch of one.
     """
 
-    def of_one(output: Array, target: Array, *key: Array) -> Array:
+    def of_one(output: Any, target: Any, *key: Array) -> Array:
         value = jnp.asarray(function(output[None], target[None], *key))
         if value.shape != (1,):
             raise InputError(

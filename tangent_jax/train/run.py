@@ -24,6 +24,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax._version import __version__
 from tangent_jax.core import placement
@@ -259,7 +260,7 @@ def run_identity(batches: Batches, *others: Any) -> str:
     return identity(data, order, others, FORMAT, __version__)[:32]
 
 
-def norms_of(gradient: Tree, before: Tree, after: Tree) -> Array:
+def norms_of(gradient: Tree, before: Tree, after: Tree) -> Float[Array, "2"]:
     """The L2 norms of a gradient and of the step from one dw to the next, "2"."""
     # else XLA computes the update twice, for dw and for its norm: up to 30 % of a step
     gradient, before, after = jax.lax.optimization_barrier((gradient, before, after))

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Int32, Num
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, as_array, failure
@@ -14,7 +15,7 @@ from tangent_jax.core.notation import Tree
 Predict = Callable[[Tree, Any], jax.Array]
 
 
-def as_targets(targets: Any) -> np.ndarray:
+def as_targets(targets: Any) -> Num[np.ndarray, "n ..."]:
     """Targets "n ..." as an array of numbers, whole numbers as int32.
 
     Raises: InputError unless it is an array of numbers with an entry for each example.
@@ -34,7 +35,7 @@ def as_targets(targets: Any) -> np.ndarray:
     return array.astype(np.int32, copy=False)
 
 
-def as_labels(targets: Any, classes: int | None = None) -> np.ndarray:
+def as_labels(targets: Any, classes: int | None = None) -> Int32[np.ndarray, "n"]:
     """The targets as class indices, "n" int32.
 
     Raises: InputError unless they are whole numbers, one for each example, each the index of a class.

@@ -401,7 +401,7 @@ def test_rows_and_products_are_floats(dtype):
     """Others were truncated in silence (FOUND, 83)."""
     with pytest.raises(InputError, match="dtype must be one of floats of 16 bits or more, or None"):
         Cache(dtype=dtype)
-    with pytest.raises(InputError, match="dtype of floats of 16 bits or more, or None"):
+    with pytest.raises(InputError, match="dtype must be of floats of 16 bits or more, or None"):
         tangent(load("builtin"), dtype=dtype)
 
 

@@ -132,7 +132,7 @@ def test_uint8_ids_are_no_images(tmp_path):
         assert_rel_close(predict(predict.zeros(), low.astype(dtype)), want)
         features = tj.extract(predict, tj.examples(low.astype(dtype), np.zeros(24, int)), tj.Cache(tmp_path))
         assert_rel_close(predict(predict.zeros(), np.asarray(features.inputs)), want)
-    with pytest.raises(InputError, match="expected inputs of int32; got float32"):
+    with pytest.raises(InputError, match="inputs must be int32; got float32"):
         predict(predict.zeros(), low.astype(np.float32))
     for rows in (low.astype(np.float32), low[:, :3], low + 2**40):
         with pytest.raises(InputError, match=r"row 0 must be an array int32\(4,\)"):
@@ -368,14 +368,14 @@ WRONG = {
         {"a": np.ones((3, 2), np.float32)},
         r"stage 0 of inputs .*Look at its shapes",
     ),
-    "name": ([lambda w, x: nowhere(x)], {"a": X[0]}, "got NameError: name 'nowhere' is not defined.$"),  # noqa: F821
+    "name": ([lambda w, x: nowhere(x)], {"a": X[0]}, "got NameError: name 'nowhere' is not defined$"),  # noqa: F821
     "pair": ([lambda w, x: (x * w["a"], x)], {"a": X[0]}, "one array of floats"),
     "whole": ([lambda w, x: (x * w["a"]).astype(int)], {"a": X[0]}, "one array of floats"),
     "batch lost": ([lambda w, x: (x * w["a"]).sum()], {"a": X[0]}, "one array of floats"),
     "random": ([lambda w, x: x * w["a"] + jax.random.normal(jax.random.key(0), (4,))], {"a": X[0]}, "draws nothing"),
     "python": ([lambda w, x: x * w["a"], drawn_in_python], {"a": X[0]}, "one program of stage 1"),
     "module": ([eqx.nn.Linear(4, 4, key=jax.random.key(0))], {"a": X[0]}, "stage 0 as a function"),
-    "none": ([], {"a": X[0]}, "at least one stage"),
+    "none": ([], {"a": X[0]}, "at least one function"),
     "empty": ([lambda w, x: x], {}, "a tree of weights"),
     "twice": ([lambda w, x: x * w["a/b"]], {"a/b": X[0], "a": {"b": X[0]}}, "a path of its own"),
     "in its path": ([lambda w, x: x * w["head/a"]], {"head/a": X[0]}, "that the head alone reads"),

@@ -143,7 +143,7 @@ def test_wrong_maps_are_refused_in_one_line():
     model, w = small()
     pretrained = Pretrained(model, w, "test")
     for match, more in {
-        "different parts of h, relu, ntk; got h, h": {"parts": ("h", "h")},
+        "different ones of h, relu, ntk; got h, h": {"parts": ("h", "h")},
         "parts of h, relu, ntk; got psi": {"parts": ("psi",)},
         "blocks": {"blocks": 3},
         "directions": {"directions": 0},

@@ -168,12 +168,12 @@ def test_a_session_that_was_altered_or_cannot_be_read_is_one_sentence_with_a_way
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": ()}, "the images of a first session"),
+        ({"images": ()}, "must have images"),
         ({"images": (("1" * 63, "a.png"),)}, "by SHA-256"),
         ({"source": "builtin"}, "by SHA-256"),
-        ({"command": "rm"}, "the command finetune or private"),
+        ({"command": "rm"}, "command must be finetune or private"),
         ({"settings": {"lr; rm": "1"}}, "by the names of flags"),
-        ({"paid": lambda: Paid(float("nan"), 1e-5, "example")}, "epsilon >= 0"),
+        ({"paid": lambda: Paid(float("nan"), 1e-5, "example")}, "epsilon must be finite and >= 0"),
     ],
 )
 def test_wrong_fields_are_refused(changes, message):

@@ -45,7 +45,7 @@ def test_the_input_of_another_stage_is_refused():
     model, w = small(2)
     with pytest.raises(InputError, match=r"the input of stage 2, of shape \('b', 6, 12\); got \(2, 5, 12\)"):
         model.apply(w, normal(4, (2, 5, 12)), 2)
-    with pytest.raises(InputError, match=r"stages 0 <= start <= stop <= 4; got \(2, 5\)"):
+    with pytest.raises(InputError, match=r"stages must satisfy 0 <= start <= stop <= 4; got \(2, 5\)"):
         model.apply(w, normal(4, (2, 6, 12)), 2, 5)
 
 
@@ -113,20 +113,20 @@ def test_a_leaf_is_drawn_by_its_path_alone():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"heads": 5}, "width 12 a multiple of heads"),
+        ({"heads": 5}, "width must be a multiple of heads; got width 12"),
         ({"image_size": 3}, "image_size must be at least one patch of 4 pixels; got 3"),
         ({"pool": "max"}, "pool must be one of token, avg, norm_avg, plain_avg, token_avg, token_register, attention"),
         ({"activation": "relu"}, "activation must be one of gelu"),
         ({"depth": 0}, r"depth must be a whole number in 1\.\."),
         ({"positions": "sine"}, "positions must be one of learned, rotary, none"),
-        ({"positions": "rotary", "width": 18}, "a multiple of 4 features a head for rotary positions; got 6 features"),
-        ({"class_token": False}, "a class token for pool token; got none"),
+        ({"positions": "rotary", "width": 18}, "rotary positions need a multiple of 4 features per head; got 6"),
+        ({"class_token": False}, "pool token needs a class token"),
         ({"image_size": (8, 3)}, r"image_size must be at least one patch of 4 pixels; got \(8, 3\)"),
         ({"image_size": (8, 8, 3)}, "image_size must be a side, or height and width"),
         ({"image_size": (8, 0)}, r"image_size must be a whole number in 1\.\.4096"),
         ({"registers": -1}, r"registers must be a whole number in 0\.\."),
         ({"rope_theta": 1.0}, "rope_theta must be a finite number > 1"),
-        ({"class_token_at": 2}, r"class_token_at in 0\.\.1"),
+        ({"class_token_at": 2}, r"class_token_at must be in 0\.\.1"),
         ({"class_token_at": 0, "pool": "avg"}, "pool token"),
     ],
 )

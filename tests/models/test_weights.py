@@ -183,7 +183,7 @@ def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(
         ({"act_layer": "relu"}, "activation must be one of gelu"),
         ({"qk_norm": True}, "no qk_norm in model_args of config.json"),
         ({"mlp_layer": "GluMlp"}, "no mlp_layer in model_args"),
-        ({"num_heads": 3}, "width 128 a multiple of heads"),
+        ({"num_heads": 3}, "width must be a multiple of heads; got width 128"),
         ({"embed_dim": None}, "192 features, as vit_tiny_patch16_224 has"),
         ({"final_norm": False}, "no final_norm in model_args"),
         ({"img_size": 12}, "an image size of 4 patches of 4 pixels; got 12"),

@@ -81,10 +81,10 @@ def test_an_account_far_above_any_budget_is_bounded_at_once():
         epsilon = Spent(Mechanism(1.0, sigma, 10**7, 1e-5, rate), 10**7, True).compute_epsilon()
         assert 500 < epsilon == epsilon_of(sigma, 10**7, 1e-5)
         assert time.perf_counter() - began < 5
-    with pytest.raises(InputError, match="expected noise_multiplier of 1e-09 or more"):
+    with pytest.raises(InputError, match="noise_multiplier must be 1e-09 or more"):
         Mechanism(1.0, 1e-200, 10, 1e-5)
 
 
 def test_a_delta_that_rounding_exceeds_is_refused():
-    with pytest.raises(InputError, match="a delta that noise can reach; got one lost in rounding"):
+    with pytest.raises(InputError, match="delta must be one that noise can reach; got one lost in rounding"):
         noise_multiplier_of(3.0, 1e-15, 10, sampling_rate=0.1)

@@ -408,17 +408,23 @@ def test_runs_of_both_kinds_of_noise_compose():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: Mechanism(1.0, 1.0, 5, 1e-5, noise="laplace"), "noise gaussian or discrete; got"),
+        (lambda: Mechanism(1.0, 1.0, 5, 1e-5, noise="laplace"), "noise must be one of gaussian, discrete; got laplace"),
         (
             lambda: Mechanism(1.0, 1.0, 5, 1e-5, 0.5, noise="discrete"),
             "on all examples at every step; got Poisson samples",
         ),
-        (lambda: Mechanism(1.0, 0.1, 5, 1e-5, noise="discrete"), "a noise multiplier of 0.25 or more; got 0.1"),
+        (
+            lambda: Mechanism(1.0, 0.1, 5, 1e-5, noise="discrete"),
+            "noise_multiplier of discrete noise must be 0.25 or more; got 0.1",
+        ),
         (
             lambda: check_grid(MECHANISM, jax.ShapeDtypeStruct((2**28 + 1,), jnp.float32), 4, 1),
             "268435456 numbers",
         ),
-        (lambda: check_grid(MECHANISM, START, 4, 2**16 + 1), "65536 micro-batches"),
+        (
+            lambda: check_grid(MECHANISM, START, 4, 2**16 + 1),
+            "micro-batches must be at most 65536 under discrete noise",
+        ),
         (lambda: check_grid(MECHANISM, START, 4096, 1), "at most twice the clip norm; got 5"),
         (lambda: train_discrete(dataclasses.replace(MECHANISM, noise_multiplier=1e7)), "at most twice the clip norm"),
     ],

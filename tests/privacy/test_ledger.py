@@ -219,16 +219,16 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e-40), "clip_norm in 1e-12..1e\\+12; got 1e-40"),
-        (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e38), "clip_norm in"),
-        (lambda: make_mechanism(1e9, 1e-5), "epsilon in 0.001..100"),
-        (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon in 0.001..100"),
-        (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), "delta in"),
+        (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e-40), r"clip_norm must be in 1e-12..1e\+12; got 1e-40"),
+        (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e38), r"clip_norm must be in 1e-12..1e\+12"),
+        (lambda: make_mechanism(1e9, 1e-5), "epsilon must be in 0.001..100"),
+        (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon must be in 0.001..100"),
+        (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), r"delta must be in \(1e-15, 1\), below 1 / examples"),
         (lambda: make_mechanism(3.0, 1e-5, steps=2.5), "steps must be a whole number in .*got 2.5"),
         (lambda: make_mechanism(float("nan"), 1e-5), "epsilon must be a finite number > 0; got nan"),
         (
             lambda: fit_private(linear, Batches(X, Y + 1), mechanism=make_mechanism(3.0, 1e-5), start=START),
-            "class indices below 3",
+            "class indices must be below 3, the number of classes",
         ),
         (
             lambda: fit_private(linear, Batches(X, Y), mechanism="epsilon 3", start=START),
@@ -254,7 +254,7 @@ def test_a_claim_never_exceeds_its_budget():
 
 
 def test_a_step_that_overflows_stops_the_run_with_one_line():
-    with pytest.raises(InputError, match="a finite step; got a norm of inf after step 1"):
+    with pytest.raises(InputError, match="the step must be finite; got a norm of inf after step 1"):
         train(None, optimizer=optax.sgd(1e30))
 
 

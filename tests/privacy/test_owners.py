@@ -208,7 +208,7 @@ def test_private_models_of_owners_at_once_are_the_models_one_by_one():
         assert_rel_close(got.dw, jax.tree.map(np.asarray, alone.dw))
         assert got.info.spent == alone.info.spent
     mixed = [mechanisms[0], dataclasses.replace(mechanisms[1], unit="example")]
-    with pytest.raises(InputError, match="mechanisms of one unit; got"):
+    with pytest.raises(InputError, match="mechanisms must be of one unit; got example and owner"):
         fit_private_many([linear] * 2, data, mechanisms=mixed, **options)
 
 
@@ -234,12 +234,12 @@ def test_features_know_whose_they_are_and_make_room_for_the_largest_owner(tmp_pa
     [
         (lambda: fit(points(None)), "the owner of every example; got none"),
         (lambda: fit(points(["one"] * 20)), "at least 2 owners; got 1"),
-        (lambda: fit(points(), delta=0.2), r"delta < 1 / owners = 0.17; got 0.2"),
-        (lambda: fit(points(batch_size=6)), "owners of at most 6 examples, a micro-batch; got 7 of owner 5"),
+        (lambda: fit(points(), delta=0.2), "delta must be < 1 / owners = 0.17; got 0.2"),
+        (lambda: fit(points(batch_size=6)), "owners must have at most 6 examples, a micro-batch; got 7 of owner 5"),
         (lambda: points([*OWNERS[:-1], ""]), "the owner of each of 20 examples, .*; got one without a name"),
         (
             lambda: Batches(np.zeros((3, 1)), np.zeros(3, int), owners=["a"]),
-            r"of each of 3 examples, .*; got <U1 of \(1,",
+            r"owners must be the owner of each of 3 examples, a name or a number; got <U1 of shape \(1,\)",
         ),
         (lambda: make_mechanism(3.0, 1e-5, unit="image"), "unit must be one of example, owner; got image"),
     ],
@@ -265,7 +265,7 @@ def test_accounts_say_their_unit_and_those_of_two_units_have_no_cost_together():
     assert example.mechanism.unit == "example"
     assert spent_together([(example, frozenset("a"))]).neighbouring == "add-or-remove-one"
     assert spent_together([(spent, frozenset("a"))]).neighbouring == "add-or-remove-one-owner"
-    with pytest.raises(InputError, match="accounts of one unit; got example and owner"):
+    with pytest.raises(InputError, match="accounts must be of one unit; got example and owner"):
         spent_together([(spent, frozenset("a")), (example, frozenset("b"))])
 
 

@@ -270,11 +270,13 @@ def test_wrong_public_images_are_one_clear_line(tmp_path):
         export(tmp_path / "export", own, v, {})
     private, public = of(x, "private"), public_of(x)
     shared = dataclasses.replace(public, examples=(*public.examples[:4], private.examples[2]))
-    with pytest.raises(InputError, match="expected public images that are not private; got 1 of 5 that are among"):
+    with pytest.raises(
+        InputError, match="public images must not be private; got 1 of 5 that are among the private ones"
+    ):
         whiten(predict, shared, private)
-    with pytest.raises(InputError, match="expected a public image at least; got none"):
+    with pytest.raises(InputError, match="public must be one image at least; got none"):
         whiten(predict, public.take(np.zeros(0, int)), private)
-    with pytest.raises(InputError, match="expected a predictor that is not whitened"):
+    with pytest.raises(InputError, match="predict must not be whitened"):
         whiten(own, public, private)
     with pytest.raises(
         InputError, match="private must be the features of the training images, beside public; got none"

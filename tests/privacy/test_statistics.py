@@ -149,14 +149,16 @@ def test_what_has_no_share_is_not_released(case):
     np.testing.assert_allclose(noised.sums, exact.sums, atol=1e-3)
     mean = noised.sums.sum(0) / N
     np.testing.assert_allclose(noised.gram - N * np.outer(mean, mean), N / K * np.eye(K), atol=1e-9)
-    with pytest.raises(InputError, match=r"shares of G, B and the counts, 0 or more, that of B above 0"):
+    with pytest.raises(InputError, match="shares must be of G, B and the counts, 0 or more, that of B above 0"):
         Contribution(3, K, (1.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("shares", [(0.0, 1.0, np.inf), (0.0, np.nan, 0.0), (np.nan, 1.0, 0.0), (0, 1), (-1, 1, 0)])
 def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(case, tmp_path, shares):
     map_, data = case
-    with pytest.raises(InputError, match="shares of G, B and the counts, 0 or more, that of B above 0; got"):
+    with pytest.raises(
+        InputError, match=r"shares must be of G, B and the counts, 0 or more, that of B above 0; got \("
+    ):
         release_statistics(map_, data, CLASSES, mechanism=LITTLE, shares=shares, ledger=Ledger(tmp_path))
     assert not [*tmp_path.iterdir()]  # no ledger
     for wrong in ((-1, K), (3, -1), (0, K), (1.5, K), (3, None)):
@@ -173,7 +175,7 @@ def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_lin
         on_sphere(built, public, data)
     exact = of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
     for name in ("gram", "sums", "counts"):
-        with pytest.raises(InputError, match="expected statistics that are finite; got NaN or infinity"):
+        with pytest.raises(InputError, match="statistics must be finite; got NaN or infinity"):
             denoise(dataclasses.replace(exact, **{name: getattr(exact, name) * np.nan}), 1.0)
 
 
@@ -225,17 +227,17 @@ def test_public_images_whiten_the_rows_and_are_never_private(case):
     variances = np.linalg.eigvalsh(np.cov(z.T, bias=True)) / mean
     assert variances.max() < 1.01  # near the identity in the directions that the images have
     assert variances.max() > 0.9
-    with pytest.raises(InputError, match="public images that are not private"):
+    with pytest.raises(InputError, match="public images must not be private"):
         on_sphere(built, data, data)
-    with pytest.raises(InputError, match="a map whose rows are not whitened"):
+    with pytest.raises(InputError, match="rows of map_ must not be whitened"):
         on_sphere(white)
     with pytest.raises(InputError, match="private must be the features of the training images, beside public"):
         on_sphere(built, public)
     with pytest.raises(InputError, match="a map of on_sphere"):
         release_statistics(built, data, CLASSES, mechanism=LITTLE)
-    with pytest.raises(InputError, match="a mechanism of one step; got 2"):
+    with pytest.raises(InputError, match="steps of the mechanism must be 1; got 2"):
         release_statistics(map_, data, CLASSES, mechanism=dataclasses.replace(LITTLE, steps=2))
-    with pytest.raises(InputError, match="class indices below 2"):
+    with pytest.raises(InputError, match="class indices must be below 2, the number of classes"):
         release_statistics(map_, data, CLASSES[:2], mechanism=LITTLE)
 
 

@@ -399,21 +399,21 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
         (lambda: make_mechanism(0.0, 1e-5), "^epsilon must be a finite number > 0; got 0.0"),
         (lambda: make_mechanism("3", 1e-5), "epsilon must be a finite number > 0; got '3'"),
         (lambda: make_mechanism(-1.0, 1e-5), "epsilon must be a finite number > 0; got -1.0"),
-        (lambda: make_mechanism(1.0, 0.0), r"delta in \(1e-15, 1\)"),
+        (lambda: make_mechanism(1.0, 0.0), r"delta must be in \(1e-15, 1\), below 1 / examples"),
         (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm must be a finite number > 0; got 0.0"),
         (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps must be a whole number in 1\.\."),
-        (lambda: make_mechanism(1.0, 1e-5, sampling_rate=2.0), "sampling_rate in"),
+        (lambda: make_mechanism(1.0, 1e-5, sampling_rate=2.0), r"sampling_rate must be in \(0, 1\]"),
         (lambda: momentum(0.0), "learning_rate must be a finite number > 0"),
-        (lambda: train(make_mechanism(1.0, 1 / 40)), r"delta < 1 / examples = 0.025; got 0.025"),
+        (lambda: train(make_mechanism(1.0, 1 / 40)), "delta must be < 1 / examples = 0.025; got 0.025"),
         (
             lambda: fit_private(
                 linear, Batches(*points(), rows=np.array([0, 1, 1, 2])), mechanism=MECHANISM, start=START
             ),
-            "rows of distinct examples; got 1 that repeat",
+            "rows must be of distinct examples; got 1 that repeat",
         ),
         (
             lambda: fit_private(linear, points(), mechanism=MECHANISM, start=START),
-            "expected Features or Batches; got tuple",
+            "data must be Features or Batches; got tuple",
         ),
         (
             lambda: fit_private(linear, Batches(*points(1)), mechanism=MECHANISM, start=START),
@@ -428,7 +428,7 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
                 seeds=[0],
                 start=START,
             ),
-            "one entry per model in every list",
+            "every list must have one entry per model",
         ),
         (
             lambda: fit_private_many(
@@ -439,11 +439,11 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
                 seeds=[0],
                 start=START,
             ),
-            "inputs that the device holds, of at most 8 bytes",
+            "inputs that the device holds must take at most 8 bytes",
         ),
         (
             lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
-            "noise_multiplier > 0",
+            "noise_multiplier must be > 0",
         ),
         (lambda: epsilon_lower_bound(np.zeros(3), np.zeros(9), 1e-5), "4 finite scores of each kind"),
     ],
@@ -486,14 +486,14 @@ def test_a_model_whose_examples_see_each_other_is_refused_before_the_first_step(
     predict, _, x, y = private_task("head" if way in ("mean", "roll") else "blocks", output=output)
     coupled = dataclasses.replace(predict, model=Coupled(predict.model.config, way=way))
     data = Batches(x, y, batch_size=6)
-    with pytest.raises(InputError, match="a model whose examples do not see each other"):
+    with pytest.raises(InputError, match="examples of the model must not see each other"):
         fit_private(coupled, data, mechanism=make_mechanism(3.0, 1e-5, 1), seed=0)
     fit_private(predict, data, mechanism=make_mechanism(3.0, 1e-5, 1), seed=0)
 
 
 def test_an_optimiser_that_wants_the_loss_is_refused():
     plateau = optax.contrib.reduce_on_plateau()
-    with pytest.raises(InputError, match="an optimiser of gradients alone"):
+    with pytest.raises(InputError, match="optimizer must read gradients alone"):
         fit_private(linear, Batches(*points()), mechanism=MECHANISM, start=START, optimizer=plateau)
 
 
@@ -515,5 +515,5 @@ def test_a_function_that_says_itself_how_it_is_batched_is_refused():
         return jax.pure_callback(lambda z: z, linear(dw, x), linear(dw, x), vmap_method="expand_dims")
 
     for function, name in ((predict, "custom_vmap_call"), (called, "pure_callback")):
-        with pytest.raises(InputError, match=f"a predictor and a loss that vmap batches; got {name}"):
+        with pytest.raises(InputError, match=f"predict and the loss must be batched by vmap; got {name}"):
             fit_private(function, Batches(*points()), mechanism=MECHANISM, start=START)

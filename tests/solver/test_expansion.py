@@ -98,5 +98,5 @@ def formed(part):
 
 def test_an_expansion_without_a_penalty_is_refused(x64):
     dense = Dense(SQUARE)
-    with pytest.raises(InputError, match="penalty > 0"):
+    with pytest.raises(InputError, match="penalty must be > 0"):
         expansions.expand(dense.expansion.rows, np.eye(35), dense.f, dense.y, make_objective("rsl", 0.0))

@@ -227,12 +227,12 @@ def test_scores_rank_subsets():
 
 
 REFUSED = {
-    "examples x outputs at most": lambda p, x, y: {
+    "examples x outputs must be at most 20000": lambda p, x, y: {
         "data": Batches(np.zeros((3000, *x.shape[1:])), np.zeros(3000, int))
     },
-    "a square loss": lambda p, x, y: {"objective": make_objective("ce", 1.0)},
-    "example_weights > 0": lambda p, x, y: {"example_weights": [1, 1, 1, 1, 1, 0]},
-    "a model that is linear in dw": lambda p, x, y: {"predict": dataclasses.replace(p, method="nlft")},
+    "the loss must be a square": lambda p, x, y: {"objective": make_objective("ce", 1.0)},
+    "example_weights must be > 0": lambda p, x, y: {"example_weights": [1, 1, 1, 1, 1, 0]},
+    "predict must be linear in dw": lambda p, x, y: {"predict": dataclasses.replace(p, method="nlft")},
     "predict must be a Predictor": lambda p, x, y: {"predict": lambda dw, x: p(dw, x)},
 }
 
@@ -245,5 +245,5 @@ def test_what_has_no_kernel_is_refused_in_one_line(message):
         make_kernel(**given)
     if "at most" in message:
         assert "GB" in str(caught.value)
-    with pytest.raises(InputError, match="penalty > 0"):
+    with pytest.raises(InputError, match="penalty must be > 0"):
         make_kernel(predict, Batches(x, y), make_objective("rsl", 0.0)).solve()

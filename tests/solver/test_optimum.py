@@ -269,26 +269,36 @@ def test_what_is_kept_between_passes_changes_no_more_than_rounding(x64, monkeypa
 
 
 REFUSED = {
-    "a model that is linear in dw; got nlft": lambda p, d: {"predict": dataclasses.replace(p, method="nlft")},
-    "a start for a function": lambda p, d: {"predict": lambda dw, x: p(dw, x)},
-    "penalty > 0 for a certificate": lambda p, d: {"objective": make_objective("rsl", 0.0)},
+    "predict must be linear in dw; got method nlft": lambda p, d: {"predict": dataclasses.replace(p, method="nlft")},
+    "start must be given for a function": lambda p, d: {"predict": lambda dw, x: p(dw, x)},
+    "penalty must be > 0": lambda p, d: {"objective": make_objective("rsl", 0.0)},
     "certificate must be a finite number > 0": lambda p, d: {"certificate": 0.0},
-    "class indices below 7": lambda p, d: {"data": Batches(d.inputs, np.array([0, 1, 2, 3, 4, 7]))},
-    "example_weights of 6 examples": lambda p, d: {"example_weights": [1, 2]},
-    "example_weights of 6 examples, >= 0": lambda p, d: {"example_weights": [1, 1, 1, 1, 1, -1]},
-    "example_weights that are 0 or in 1.18e-38": lambda p, d: {"example_weights": [1e-46] * 6},
-    r"example_weights that .*; got 1 to 1e\+39": lambda p, d: {"example_weights": [1, 1, 1, 1, 1, 1e39]},
-    "a finite gradient": lambda p, d: {"data": Batches(d.inputs.at[3].set(jnp.nan), d.targets)},
-    "finite outputs": lambda p, d: {"data": Batches(d.inputs.at[0].set(jnp.nan), d.targets)},
+    "class indices must be below 7, the number of classes": lambda p, d: {
+        "data": Batches(d.inputs, np.array([0, 1, 2, 3, 4, 7]))
+    },
+    r"example_weights must be of 6 examples, .*; got shape \(2,\)": lambda p, d: {"example_weights": [1, 2]},
+    "example_weights must be of 6 examples, >= 0, one above; .*smallest -1": lambda p, d: {
+        "example_weights": [1, 1, 1, 1, 1, -1]
+    },
+    r"example_weights must be 0 or in 1.18e-38..3.4e\+38, as float\d\d holds them": lambda p, d: {
+        "example_weights": [1e-46] * 6
+    },
+    r"example_weights must be .*; got 1 to 1e\+39": lambda p, d: {"example_weights": [1, 1, 1, 1, 1, 1e39]},
+    "the gradient must be finite": lambda p, d: {"data": Batches(d.inputs.at[3].set(jnp.nan), d.targets)},
+    "outputs must be finite": lambda p, d: {"data": Batches(d.inputs.at[0].set(jnp.nan), d.targets)},
     "passes must be a whole number >= 2": lambda p, d: {"passes": 1},
-    r"a step with every trained leaf; got none at \['head/bias'\]": lambda p, d: {
+    "dw must have every trained leaf; got none at head/bias": lambda p, d: {
         "start": {**p.zeros(), "head": {"kernel": p.zeros()["head"]["kernel"]}}
     },
-    r"a step of trained leaves alone; got one at \['block_1/": lambda p, d: {"start": task("blocks", 1)[0].zeros()},
+    "dw must have trained leaves alone; got one at block_1/attention/key/bias": lambda p, d: {
+        "start": task("blocks", 1)[0].zeros()
+    },
     r"head/bias must have shape \(7,\); got \(8,\)": lambda p, d: {
         "start": {**p.zeros(), "head": {**p.zeros()["head"], "bias": jnp.zeros(8)}}
     },
-    "a Lying whose gradient is": lambda p, d: {"objective": Objective(Lying(), 1.0)},
+    r"the gradient of Lying must be p \(f - t\), p >= 0, of its `quadratic`": lambda p, d: {
+        "objective": Objective(Lying(), 1.0)
+    },
     "Features or Batches": lambda p, d: {"data": (d.inputs, d.targets)},
 }
 
@@ -313,10 +323,10 @@ def test_a_solution_of_another_subset_is_no_start():
     predict, _, _, _, data = task("blocks", 0)
     solved = solve(predict, data, RSL, passes=4)
     biases = dataclasses.replace(predict, subset=task("bitfit", 1)[0].subset)
-    with pytest.raises(InputError, match=r"expected a step with every trained leaf; got none at"):
+    with pytest.raises(InputError, match="dw must have every trained leaf; got none at block_1/attention/key/bias"):
         solve(biases, data, RSL, start=solved)
     few = dataclasses.replace(solved.info.curvature, blocks={"another/leaf": np.eye(3)[None]})
-    with pytest.raises(InputError, match=r"expected factors of the step's leaves; got those of"):
+    with pytest.raises(InputError, match="factors must be of the step's leaves; got those of another/leaf"):
         solve(predict, data, RSL, start=solved._replace(info=solved.info._replace(curvature=few)))
 
 

@@ -80,7 +80,7 @@ def test_names_decide_a_class_and_not_its_index(case):
     head = wide.solve()
     assert (np.asarray(head["bias"])[[0, 2]] == np.float32(NEVER)).all()
     assert np.isfinite(np.asarray(head["kernel"])).all()
-    with pytest.raises(InputError, match=r"names that hold every class here; got none for \['bee'\]"):
+    with pytest.raises(InputError, match="classes must hold every class of the statistics; got none for bee"):
         both.of_classes(("dog",))
 
 
@@ -186,7 +186,7 @@ def test_an_example_that_is_alone_in_its_class_is_never_given_it(case, how):
     assert (scores[alone, 3] == NEVER).all()
     assert np.isfinite(scores).all()
     assert (scores[~alone] > NEVER / 2).all()
-    with pytest.raises(InputError, match="two examples at least; got one"):
+    with pytest.raises(InputError, match="examples to leave out must be two at least; got one"):
         of_rows(built, rows[:1], targets[:1], CLASSES).leave_one_out(rows[:1], targets[:1], Settings(how))
 
 
@@ -335,24 +335,26 @@ def test_rows_and_targets_that_do_not_fit_are_refused_in_one_line(case):
     built, rows, targets = case
     total, nan = of_rows(built, rows, targets, CLASSES), np.where(np.eye(N, 12) > 0, np.nan, rows)
     wrong = {
-        "rows that are finite; got NaN": (nan, targets),
-        r"rows of shape \(60, 12\) .* as many as targets; got shape \(60, 11\)": (rows[:, 1:], targets),
+        "rows must be finite; got NaN": (nan, targets),
+        r"rows must have shape \(60, 12\) .* as many as targets; got shape \(60, 11\)": (rows[:, 1:], targets),
         r"as many as targets; got shape \(59, 12\)": (rows[1:], targets),
         r"as many as targets; got shape \(0, 12\)": (rows[:0], targets[:0]),
         r"as many as targets; got shape \(60,\)": (rows[:, 0], targets),
-        "class indices >= 0; got -1": (rows, targets - 1),
-        "class indices below 4, the number of classes; got 4": (rows, targets + 1),
+        "class indices must be >= 0; got -1": (rows, targets - 1),
+        "class indices must be below 4, the number of classes; got 4": (rows, targets + 1),
         r"of shape \(n,\); got shape \(60, 1\)": (rows, targets[:, None]),
     }
     for match, pair in wrong.items():
-        with pytest.raises(InputError, match=f"expected .*{match}"):
+        with pytest.raises(InputError, match=match):
             total.leave_one_out(*pair, Settings())
         for left_out in (False, True):
-            with pytest.raises(InputError, match=f"expected .*{match}"):
+            with pytest.raises(InputError, match=match):
                 choose_settings(total, *pair, left_out=left_out)
-    with pytest.raises(InputError, match="targets of the examples of these statistics; got other numbers of examples"):
+    with pytest.raises(
+        InputError, match="targets must be of the examples of these statistics; got other numbers of examples by class"
+    ):
         total.leave_one_out(rows[:-1], targets[:-1], Settings())
-    with pytest.raises(InputError, match="expected a way at least of lda, ridge; got none"):
+    with pytest.raises(InputError, match="ways must be at least one of lda, ridge; got none"):
         choose_settings(total, rows, targets, ways=())
     with pytest.raises(InputError, match="how must be one of lda, ridge; got svm"):
         choose_settings(total, rows, targets, ways=("svm",))
@@ -365,7 +367,7 @@ def test_statistics_that_no_rows_give_are_refused_by_the_solver_in_one_line(case
         for how in ("lda",) if gram.trace() > 0 else ("lda", "ridge"):
             with pytest.raises(InputError, match="positive semi-definite to rounding; got sums of no images"):
                 dataclasses.replace(total, gram=gram).solve(Settings(how))
-    with pytest.raises(InputError, match="a head that float32 holds; got larger numbers"):
+    with pytest.raises(InputError, match=r"a head must be finite in float\d\d; got larger numbers"):
         of_rows(built, rows * 1e-45, targets, CLASSES).solve()
 
 
@@ -398,7 +400,7 @@ def test_known_rows_are_summed_and_checked(mapped_case):
     rows[4] = np.nan
     with pytest.raises(InputError, match=r"got NaN or infinity, of 4\.png"):
         make_statistics(built, data, CLASSES, rows)
-    with pytest.raises(InputError, match=r"^expected class indices below 1"):
+    with pytest.raises(InputError, match="class indices must be below 1, the number of classes"):
         make_statistics(built, data, CLASSES[:1])
 
 
@@ -430,7 +432,7 @@ def test_statistics_of_maps_of_two_compute_dtypes_do_not_add(mapped_case):
     half = built.in_dtype("bfloat16")
     assert half.settings == dataclasses.replace(built.settings, dtype="bfloat16")
     whole = make_statistics(built, data, CLASSES)
-    with pytest.raises(InputError, match="statistics of one feature map; got those of two"):
+    with pytest.raises(InputError, match="statistics that are added must be of one feature map; got those of two"):
         whole + make_statistics(half, data, CLASSES)
     assert (rows_of(half, map_once(built, data)) == rows_of(half, data)).all()  # not those of the other dtype
     again = half.settings.of(Pretrained(half.model.with_classes(7), small()[1], "test"))
@@ -467,20 +469,20 @@ def test_wrong_statistics_are_refused_in_one_line(case):
     built, rows, targets = case
     whole = of_rows(built, rows, targets, CLASSES)
     other = dataclasses.replace(whole, source="another")
-    with pytest.raises(InputError, match=r"statistics of one feature map; got those of two. Make both by one"):
+    with pytest.raises(InputError, match="statistics that are added must be of one feature map; got those of two"):
         whole + other
     with pytest.raises(InputError, match="other must be a Statistics; got float"):
         whole + 1.5
-    with pytest.raises(InputError, match=r"class indices below 4, the number of classes; got 4"):
+    with pytest.raises(InputError, match="class indices must be below 4, the number of classes; got 4"):
         of_rows(built, rows, targets + (targets == 3), CLASSES)
-    with pytest.raises(InputError, match=r"targets that are class indices, whole numbers; got dtype float64"):
+    with pytest.raises(InputError, match=r"targets must be class indices, whole numbers; got dtype float\d\d"):
         of_rows(built, rows, targets * 1.0, CLASSES)
     empty = of_rows(built, rows[:0], targets[:0], CLASSES).of_classes(CLASSES)
     for settings, match, own in (
         (Settings("svm"), "how must be one of lda, ridge; got svm", whole),
         (Settings(shrinkage=0.0), "shrinkage", whole),
         (Settings(balance=np.nan), "balance", whole),
-        (Settings(), "an example; got none", empty),
+        (Settings(), "statistics must be of one example at least; got none", empty),
     ):
         with pytest.raises(InputError, match=match):
             own.solve(settings)

@@ -238,7 +238,7 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
 @pytest.mark.parametrize("released", [False, True])
 def test_an_image_that_one_account_protects_is_public_in_no_other(tmp_path, released):
     """Parallel composition takes what the other component saw of it as paid for; public images are not."""
-    store, match = Store(tmp_path), "expected public images that are not private; got 1 of"
+    store, match = Store(tmp_path), "public images must not be private; got 1 of"
     store.add("first", part(0), origin(0, privacy=PRIVATE, public=origin(7).examples))
     if released:
         store.compose()

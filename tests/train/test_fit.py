@@ -241,7 +241,7 @@ def test_a_keyed_predictor_draws_anew_at_every_step_and_the_same_when_resumed(tm
         return CrossEntropy()(outputs, targets) * jax.random.bernoulli(key, 0.5)
 
     assert fit(linear, batches(), Objective(Keyed(masked)), **options).history[-1]["loss"] > 0
-    with pytest.raises(InputError, match="a key as the last argument"):
+    with pytest.raises(InputError, match="a Keyed function must be given a key as its last argument"):
         outputs(Keyed(dropped), START, X)
     with pytest.raises(InputError, match=r"data must be a Batches; got list\. The predictor or the loss draws"):
         fit(Keyed(dropped), [(X[:4], Y[:4])], **options)
@@ -375,13 +375,13 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     (lambda: make_objective(penalty=-1.0), "penalty must be a finite number > 0"),
     (lambda: make_objective("hinge"), "loss must be one of rsl, ce, mse; got hinge"),
     (lambda: make_objective("ce", kappa=3.0), "hyper-parameters of ce must be of none; got kappa"),
-    (lambda: make_objective(linear, kappa=3.0), "hyper-parameters of a named loss"),
+    (lambda: make_objective(linear, kappa=3.0), "hyper-parameters must be of a named loss"),
     (lambda: task("soup"), "method must be one of taft, nlft; got soup"),
     (lambda: task(linearization="magic"), "linearization must be one of closed_form, autodiff"),
-    (lambda: Batches(X, Y[:-1]), r"expected as many inputs as targets \(69"),
-    (lambda: fit(linear, batches(targets=Y - 1), start=START), "class indices >= 0; got -1"),
+    (lambda: Batches(X, Y[:-1]), "inputs must be as many as the targets, 69"),
+    (lambda: fit(linear, batches(targets=Y - 1), start=START), "class indices must be >= 0; got -1"),
     (lambda: Batches(X, Y, batch_size=0), "batch_size must be a whole number >= 1; got 0"),
-    (lambda: fit(linear, Batches(X, Y), start=START), "batches with a key, which decides their order; got none"),
+    (lambda: fit(linear, Batches(X, Y), start=START), "batches must have a key, which decides their order; got none"),
     (lambda: fit(linear, iter([(X, Y)]), start=START, epochs=2), "a batch in every epoch; got none in epoch 2"),
     (lambda: fit(linear, [(X[:4], Y[:4]), (X, Y)], start=START), "none above the first's 4"),
     (lambda: fit(linear, (X, Y), start=START), "an iterable of batches .x, y.; got tuple. Pass features.batches"),
@@ -409,7 +409,7 @@ def test_the_distance_bound_holds_and_falls_with_training(x64):
         assert apart[n] <= bounds[n] + bounds[600]
     assert bounds[5] > bounds[40] > bounds[600]
     assert apart[5] > bounds[600]  # so the bound says something
-    with pytest.raises(InputError, match="penalty > 0"):
+    with pytest.raises(InputError, match="penalty must be > 0"):
         distance_bound(predict, steps[5], small_batches, make_objective(penalty=0.0))
 
 

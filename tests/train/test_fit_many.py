@@ -38,11 +38,11 @@ def test_each_equals_its_run_alone(x64, at_once):
 
 def test_bad_input_is_one_clear_line():
     predict, _ = predictor(depth=1)
-    with pytest.raises(InputError, match=r"expected at least one run; got none"):
+    with pytest.raises(InputError, match="runs must be at least one; got none"):
         fit_many(predict, [])
-    with pytest.raises(InputError, match="expected batches with a key"):
+    with pytest.raises(InputError, match="batches must have a key, which decides their order"):
         fit_many(predict, [batches(np.arange(5), None)])
-    with pytest.raises(InputError, match="runs of one array of inputs and targets; got several"):
+    with pytest.raises(InputError, match="runs must be of one array of inputs and targets; got several"):
         fit_many(predict, [batches(np.arange(5), KEYS[0]), Batches(X.copy(), Y, KEYS[1])])
-    with pytest.raises(InputError, match="at least one row; got none"):
+    with pytest.raises(InputError, match="rows must name at least one example; got none"):
         batches(np.arange(0), KEYS[0])

@@ -49,10 +49,10 @@ def test_entropy_is_0_for_a_sure_row_and_largest_for_an_even_one():
 
 WRONG = {
     "Take the softmax of logits": (np.array([[2.0, -1.0]]), np.array([0])),
-    "each row of sum 1": (np.array([[np.nan, 1.0]]), np.array([0])),
-    "probabilities of shape": (np.array([0.5, 0.5]), np.array([0])),
-    "expected 1 labels, whole numbers": (np.array([[0.5, 0.5]]), np.array([0.0])),
-    r"expected labels in 0\.\.1; got 2\.\.2": (np.array([[0.5, 0.5]]), np.array([2])),
+    "probabilities must be rows of sum 1": (np.array([[np.nan, 1.0]]), np.array([0])),
+    r"probabilities must have shape \(n, c\)": (np.array([0.5, 0.5]), np.array([0])),
+    "labels must be 1 whole numbers": (np.array([[0.5, 0.5]]), np.array([0.0])),
+    "labels must be in 0..1; got 2..2": (np.array([[0.5, 0.5]]), np.array([2])),
 }
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.preprocessing import ImageSize, check_image_size, sides
 
 Shapes = dict[str, tuple[int, ...]]
@@ -35,15 +35,18 @@ class ResNetConfig:
     stem_width: int | None = None
 
     def __post_init__(self) -> None:
-        expect(1 <= len(self.blocks) <= 8, "blocks of 1..8 layers", self.blocks)
+        if not (1 <= len(self.blocks) <= 8):
+            raise InputError(f"blocks must have 1 to 8 layers; got {self.blocks}")
         for field, low, most in (("width", 1, 1 << 14), ("classes", 0, 1 << 20)):
             whole_number(field, getattr(self, field), low, most)
         check_image_size(self.image_size)
         whole_number("stem_width", self.stem_channels, 1, 1 << 14)
         for count in self.blocks:
             whole_number("blocks of a layer", count, 1, 1024)
-        expect(self.stem in ("large", "small"), "stem large or small", self.stem)
-        expect(0 <= self.slope < 1, "slope in [0, 1)", self.slope)
+        if self.stem not in ("large", "small"):
+            raise InputError(f"stem must be large or small; got {self.stem}")
+        if not (0 <= self.slope < 1):
+            raise InputError(f"slope must be in [0, 1); got {self.slope}")
 
     @property
     def depth(self) -> int:
@@ -137,5 +140,6 @@ def resnet_config(name: str, **changes: object) -> ResNetConfig:
     >>> resnet_config("resnet50").channels(15)
     (2048, 512, 2048)
     """
-    expect(name in SIZES, f"one of {', '.join(SIZES)}", name)
+    if name not in SIZES:
+        raise InputError(f"a ResNet must be one of {', '.join(SIZES)}; got {name}")
     return ResNetConfig(*SIZES[name]).replace(**changes)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tangent_jax.core.checks import expect
+from tangent_jax.core.checks import InputError
 
 Flat = dict[str, np.ndarray]
 KINDS = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
@@ -88,11 +88,14 @@ def to_ours(tensors: Mapping[str, np.ndarray], where: str) -> Flat:
     flat: Flat = {}
     for name, value in tensors.items():
         path, value = path_of(timm_name(name)), np.asarray(value)
-        expect(path, "a residual network's tensors", f"the extra tensor {name} {value.shape} in {where}")
+        if not path:
+            raise InputError(
+                f"expected a residual network's tensors; got the extra tensor {name} {value.shape} in {where}"
+            )
         assert path is not None
         axes = {"head/kernel": 2}.get(path, 4 if path.endswith("kernel") else 1)
-        good = value.ndim == axes and value.size
-        expect(good, f"{name} of {axes} axes, not empty", f"shape {value.shape} in {where}")
+        if not (value.ndim == axes and value.size):
+            raise InputError(f"expected {name} of {axes} axes, not empty; got shape {value.shape} in {where}")
         flat[path] = {2: lambda x: x.T, 4: lambda x: x.transpose(2, 3, 1, 0), 1: lambda x: x}[axes](value)
     return flat
 

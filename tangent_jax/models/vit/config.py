@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from tangent_jax.core.checks import InputError, expect, finite_number, one_of, whole_number
+from tangent_jax.core.checks import InputError, finite_number, one_of, whole_number
 from tangent_jax.core.preprocessing import ImageSize, check_image_size, sides
 from tangent_jax.models.vit.positions import FILTERS
 from tangent_jax.rules import ACTIVATIONS
@@ -75,21 +75,24 @@ class ViTConfig:
         whole_number("adapter_width", self.adapter_width, 0, self.width)
         whole_number("adapter_from", self.adapter_from, 0, self.depth)
         at, size, patch = self.class_token_at, self.image_size, self.patch_size
-        expect(self.width % self.heads == 0, f"width {self.width} a multiple of heads", self.heads)
+        if self.width % self.heads != 0:
+            raise InputError(f"width must be a multiple of heads; got width {self.width} and heads {self.heads}")
         if min(sides(size)) < patch:
             raise InputError(f"image_size must be at least one patch of {patch} pixels; got {size}")
         choices = {"pool": POOLS, "activation": ACTIVATIONS, "positions": POSITIONS, "position_filter": FILTERS}
         for field, known in choices.items():
             value = getattr(self, field)
             one_of(field, value, known)
-        has = self.class_token or self.pool not in ("token", *PAIRS)
-        expect(has, f"a class token for pool {self.pool}", "none")
+        if not self.class_token and self.pool in ("token", *PAIRS):
+            raise InputError(f"pool {self.pool} needs a class token; got class_token False")
         if self.pool == "token_register" and not self.registers:
             raise InputError("registers must be 1 or more for pool token_register; got 0")
-        turns, got = self.positions != "rotary" or not self.head_width % 4, f"{self.head_width} features a head"
-        expect(turns, "a multiple of 4 features a head for rotary positions", got)
-        good = at is None or (0 <= at < self.depth and self.pool == "token")
-        expect(good, f"class_token_at in 0..{self.depth - 1} and pool token", f"{at}, {self.pool}")
+        if self.positions == "rotary" and self.head_width % 4:
+            raise InputError(f"rotary positions need a multiple of 4 features per head; got {self.head_width}")
+        if not (at is None or (0 <= at < self.depth and self.pool == "token")):
+            raise InputError(
+                f"class_token_at must be in 0..{self.depth - 1}, with pool token; got {at} with pool {self.pool}"
+            )
 
     @property
     def head_width(self) -> int:
@@ -149,6 +152,6 @@ def vit_config(name: str, **changes: object) -> ViTConfig:
     size, _, patch = plain.partition("/")
     expected = f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}"
     expected += f", or KIND-SIZE/PATCH of {', '.join(KINDS)}"
-    good = size in SIZES and patch in map(str, PATCH_SIZES) and (plain in known or not kind)
-    expect(good, expected, name)
+    if not (size in SIZES and patch in map(str, PATCH_SIZES) and (plain in known or not kind)):
+        raise InputError(f"expected {expected}; got {name}")
     return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**{**fields, **changes})

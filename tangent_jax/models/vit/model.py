@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import expect, whole_number
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.models.vit import leaves, names
@@ -101,9 +101,10 @@ class VisionTransformer:
         flat = names.translate(tensors, TIMM, "these tensors")
         flat = names.with_gates(flat, "these tensors") if self.config.gated else flat
         for path, value in flat.items():
-            expect(path in shapes, "leaves of this Vision Transformer", f"the leaf {path}")
-            fits = value.size == math.prod(shapes[path])
-            expect(fits, f"{path} of shape {shapes[path]}", f"shape {value.shape}")
+            if path not in shapes:
+                raise InputError(f"expected leaves of this Vision Transformer; got the leaf {path}")
+            if value.size != math.prod(shapes[path]):
+                raise InputError(f"expected {path} of shape {shapes[path]}; got shape {value.shape}")
         return {path: value.reshape(shapes[path]) for path, value in flat.items()}
 
     # Methods of Vision Transformers only
@@ -115,8 +116,9 @@ class VisionTransformer:
     def with_class_token(self, blocks: int) -> "VisionTransformer":
         """CLS=T: a new class token replaces the old one at the input of the last `blocks` blocks."""
         depth, at = self.config.depth, self.config.class_token_at
-        blocks, got = whole_number("blocks", blocks, 1, depth), f"one replaced at block {at}"
-        expect(at is None, "a model with its first class token", got, BEFORE)
+        blocks = whole_number("blocks", blocks, 1, depth)
+        if at is not None:
+            raise InputError(f"expected a model with its first class token; got one replaced at block {at}. {BEFORE}")
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
@@ -124,7 +126,8 @@ class VisionTransformer:
         depth, old = self.config.depth, self.config.adapter_width
         width = whole_number("width", width, 1, self.config.width)
         blocks = whole_number("blocks", blocks, 1, depth)
-        expect(not old, "a model without adapters", f"one with adapters of width {old}", BEFORE)
+        if old:
+            raise InputError(f"expected a model without adapters; got one with adapters of width {old}. {BEFORE}")
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.models.vit.tables import SCANNED, TIMM, UNDONE, Rule, T, conv
 
 Flat = dict[str, np.ndarray]
@@ -41,8 +41,10 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str, t
             if match:
                 value, axes = np.asarray(value), 4 if transform is conv else int(transform is T)
                 got = f"shape {value.shape} in {path}"
-                expect(value.ndim >= axes and value.size, f"{name} of at least {axes} axes, not empty", got)
-                expect(axes < 4 or value.ndim == 4, f"{name} of 4 axes", got)
+                if not (value.ndim >= axes and value.size):
+                    raise InputError(f"expected {name} of at least {axes} axes, not empty; got {got}")
+                if not (axes < 4 or value.ndim == 4):
+                    raise InputError(f"expected {name} of 4 axes; got {got}")
                 ours = match.expand(template)
                 if ours in flat:
                     raise InputError(
@@ -89,9 +91,9 @@ def unstacked(tensors: Mapping[str, np.ndarray], path: str) -> Flat:
 
 def equal_parts(value: np.ndarray, count: int, kind: str, where: str) -> list[np.ndarray]:
     """The last axis of a tensor in equal parts; InputError if it does not divide."""
-    divides = value.ndim and value.shape[-1] % count == 0
     words = {2: "two", 3: "three"}
-    expect(divides, f"{kind} of {words[count]} equal parts", f"shape {value.shape} of {where}")
+    if not (value.ndim and value.shape[-1] % count == 0):
+        raise InputError(f"expected {kind} of {words[count]} equal parts; got shape {value.shape} of {where}")
     return np.split(value, count, -1)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, Preprocessing
 from tangent_jax.io.records import convert
 from tangent_jax.models.vit.config import ViTConfig
@@ -60,7 +60,8 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     named = config.get("architecture", timm_name(file))
     said: str | None = convert(str | None, named, f"architecture of {where}")
     name = said if is_ours else file.architecture or said
-    expect(name == said or said is None, f"architecture {said}, as config.json says", name)
+    if not (name == said or said is None):
+        raise InputError(f"expected architecture {said}, as config.json says; got {name}")
     args: dict[str, Any] = convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
     cfg: dict[str, Any] = (
         convert(dict[str, Any] | None, config.get("pretrained_cfg"), f"pretrained_cfg of {where}") or {}
@@ -69,8 +70,8 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     if name is None:
         return by_shapes(file)
     own = find("vit", "Vision Transformers", name, where if said else "architecture=")
-    is_whole = bool(args) or key_of(file.shapes) == own.key
-    expect(is_whole, f"the tensors of {name} in {file.path}", "others", "Name the architecture that it is")
+    if not (bool(args) or key_of(file.shapes) == own.key):
+        raise InputError(f"expected the tensors of {name} in {file.path}; got others. Name the architecture that it is")
     facts = dict(own.facts)
     if cfg.get("fixed_input_size") and isinstance(cfg.get("input_size"), list):
         facts["image_size"] = cfg["input_size"][1:]
@@ -78,7 +79,8 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     width = facts.pop("width")
     width = args.get("embed_dim") or width
     shape = file.shapes.get("patch_embed.proj.weight", (width,))
-    expect(shape[:1] == (width,), f"{width} features, as {name} has, in {file.path}", shape[:1])
+    if shape[:1] != (width,):
+        raise InputError(f"expected {width} features, as {name} has, in {file.path}; got {shape[:1]}")
     return facts | overridden(args, where), own.images
 
 
@@ -101,8 +103,10 @@ def check_timm(config: ViTConfig, file: Tensors) -> None:
         value = value[0] if theirs == "patch_size" and isinstance(value, list) and {*value} == {*value[:1]} else value
         own = getattr(config, SAME[theirs]) if theirs in SAME else value
         is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
-        expected = f"{theirs} {value}, as config.json says, in {file.path}"
-        expect(value is None or value == own or is_headless, expected, f"{own} by its tensors")
+        if not (value is None or value == own or is_headless):
+            raise InputError(
+                f"expected {theirs} {value}, as config.json says, in {file.path}; got {own} by its tensors"
+            )
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -110,9 +114,8 @@ def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     own = alike(file.shapes)
     do = "Say which it is: architecture=NAME of timm's, or put its config.json beside it"
     got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
-    one_network = len({str((a.facts, a.refused)) for a in own.values()}) == 1
-    expected = f"tensors of one architecture of timm's in {file.path}"
-    expect(one_network, expected, got, do)
+    if len({str((a.facts, a.refused)) for a in own.values()}) != 1:
+        raise InputError(f"expected tensors of one architecture of timm's in {file.path}; got {got}. {do}")
     first = next(iter(own))
     facts = find("vit", "Vision Transformers", first, file.path).facts
     images = [a.images for a in own.values()]
@@ -124,13 +127,14 @@ def pool_of(file: Tensors, pool: Any) -> str:
     """Our name of timm's pool; InputError for an unsupported one."""
     has_token, after = "cls_token" in file.tensors, "fc_norm.weight" in file.tensors
     both = after and "norm.weight" in file.tensors
-    expect(not both, f"one norm after the blocks in {file.path}", "norm and fc_norm")
+    if both:
+        raise InputError(f"expected one norm after the blocks in {file.path}; got norm and fc_norm")
     known = {"token": "token", "avg": "avg" if after else "norm_avg", "map": "attention"}
     good = (
         isinstance(pool, str) and pool in known and has_token >= (pool == "token") and not (has_token and pool == "map")
     )
-    expected = f"a pool token, avg, or map without a class token, in {file.path}"
-    expect(good, expected, pool)
+    if not good:
+        raise InputError(f"expected a pool token, avg, or map without a class token, in {file.path}; got {pool}")
     return known[pool]
 
 
@@ -171,10 +175,13 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
     """
     where, config = f"config.json beside {file.path}", file.beside.get("config", {})
     kind = config.get("model_type")
-    is_said = "num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None
-    do = "Put its config.json beside it, or say architecture=NAME"
-    expect(is_said, f"num_attention_heads in {where}", "none", do)
-    expect(kind is None or kind in types, f"a model_type of {', '.join(types)} in {where}", kind)
+    if not ("num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None):
+        raise InputError(
+            f"expected num_attention_heads in {where}; got none. Put its config.json beside it, or say "
+            "architecture=NAME"
+        )
+    if not (kind is None or kind in types):
+        raise InputError(f"expected a model_type of {', '.join(types)} in {where}; got {kind}")
     check_understood(config, READ, where)
     return kind or ""
 
@@ -186,7 +193,8 @@ def tower_of(file: Tensors) -> Tensors:
         return file
     given = convert(dict[str, Any] | None, outer.get("vision_config"), f"vision_config of {where}")
     kind = outer.get("model_type")
-    expect(kind is None or kind in WHOLES, f"a model_type of {', '.join(WHOLES)} in {where}", kind)
+    if not (kind is None or kind in WHOLES):
+        raise InputError(f"expected a model_type of {', '.join(WHOLES)} in {where}; got {kind}")
     check_understood(outer, [*READ, *PARTS], where)
     inner = with_config_dict(given or {}, outer.get("vision_config_dict"), where)
     return file._replace(beside={**file.beside, "config": inner})

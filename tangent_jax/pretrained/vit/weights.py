@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError, expect
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import IMAGENET, ImageSize, Preprocessing, check_image_size, sides
 from tangent_jax.io.progress import tell
 from tangent_jax.io.records import convert
@@ -123,9 +123,12 @@ def from_timm(file: Tensors) -> Pretrained:
 def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
     """The facts of an architecture that this library names, such as L/16."""
     assert file.architecture is not None
-    config, do = vit_config(file.architecture), "Name the architecture of timm's"
-    plain = "fc_norm.weight" not in file.tensors
-    expect(plain, f"{file.architecture}, which normalises before its pool, in {file.path}", "fc_norm", do)
+    config = vit_config(file.architecture)
+    if "fc_norm.weight" in file.tensors:
+        raise InputError(
+            f"expected {file.architecture}, which normalises before its pool, in {file.path}; got fc_norm. Name the "
+            "architecture of timm's"
+        )
     fields = ("heads", "activation", "eps", "pool", "positions", "rope_theta")
     pools = {"token": "token", "avg": "avg", "attention": "map"}
     return {name: getattr(config, name) for name in fields} | {"pool": pools[config.pool], "class_position": None}, None
@@ -137,8 +140,11 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     flat = translate(file.tensors, HUGGING_FACE, file.path, "Hugging Face's ViT, DeiT, I-JEPA or DINOv2")
     is_dino = "block_0/layer_scale1/scale" in flat
     is_gated = "block_0/mlp_gate/kernel" in flat or any(".weights_in." in name for name in file.tensors)
-    agrees, got = not kind or kind.startswith("dinov2") == is_dino, f"{'layer' if is_dino else 'no layer'} scales"
-    expect(agrees, f"tensors of {kind}, as config.json says, in {file.path}", got)
+    if kind and kind.startswith("dinov2") != is_dino:
+        raise InputError(
+            f"expected tensors of {kind}, as config.json says, in {file.path}; got "
+            f"{'layer' if is_dino else 'no layer'} scales"
+        )
     fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **read_fields(file)}
     if kind == "ijepa":
         fields["pool"] = "norm_avg"
@@ -161,8 +167,10 @@ def with_distillation(flat: Flat, path: str) -> Flat:
     rest = {name: value for name, value in flat.items() if name != "distillation"}
     position = flat.get("position_embedding", np.zeros((0, 0)))
     rows, token = position.reshape(-1, position.shape[-1]), flat["distillation"].reshape(1, -1)
-    good = len(rows) > 2 and token.shape[-1] == rows.shape[-1] and "registers" not in flat
-    expect(good, f"positions of the distillation token in {path}", f"shapes {rows.shape}, {token.shape}")
+    if not (len(rows) > 2 and token.shape[-1] == rows.shape[-1] and ("registers" not in flat)):
+        raise InputError(
+            f"expected positions of the distillation token in {path}; got shapes {rows.shape}, {token.shape}"
+        )
     return {**rest, "registers": token + rows[1:2], "position_embedding": np.delete(rows, 1, 0)}
 
 
@@ -296,16 +304,22 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     needed = ["patch_embedding/kernel", "block_0/mlp_in/kernel"] + ["position_embedding"] * (not rotary)
     do = "Pass a Vision Transformer's weights; timm's DINOv3, which has no positions, with its config.json"
     for name in needed:
-        expect(name in flat, f"the tensor of {name}", f"none in {path}", do)
+        if name not in flat:
+            raise InputError(f"expected the tensor of {name}; got none in {path}. {do}")
         shape, axes = flat[name].shape, 4 if "patch" in name else 2
-        expect(len(shape) >= axes and 0 not in shape, f"{name} of {axes} axes", f"shape {shape} in {path}")
+        if not (len(shape) >= axes and 0 not in shape):
+            raise InputError(f"expected {name} of {axes} axes; got shape {shape} in {path}")
     numbers = {int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")}
-    expect(numbers == {*range(len(numbers))}, "blocks 0, 1, 2, ...", f"block {max(numbers)} in {path}")
+    if numbers != {*range(len(numbers))}:
+        raise InputError(f"expected blocks 0, 1, 2, ...; got block {max(numbers)} in {path}")
     patch, _, _, width = flat["patch_embedding/kernel"].shape
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
     heads = known.pop("heads", query.shape[1] if query.ndim == 3 else None)
-    do = "Say architecture=NAME, or put its config.json beside it"
-    expect(heads is not None, f"the number of heads of {path}", "a file that does not say it", do)
+    if heads is None:
+        raise InputError(
+            f"expected the number of heads of {path}; got a file that does not say it. Say architecture=NAME, or put "
+            "its config.json beside it"
+        )
     head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
     pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
     fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch, known), **known}
@@ -335,12 +349,16 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> 
     if "position_embedding" not in flat:
         return said or 224
     rows = int(np.prod(flat["position_embedding"].shape[:-1])) - ("class_token" in flat)
-    expect(rows >= 1, "a position_embedding of two rows or more", f"{rows + 1} in {file.path}")
+    if rows < 1:
+        raise InputError(f"expected a position_embedding of two rows or more; got {rows + 1} in {file.path}")
     if said and np.prod([side // patch for side in sides(said)]) == rows:
         return said
-    side, do = round(rows**0.5), "State it in config.json"
-    is_square = side**2 == rows and not of_architecture
-    expect(is_square, f"an image size of {rows} patches of {patch} pixels", f"{said} in {file.path}", do)
+    side = round(rows**0.5)
+    if not (side**2 == rows and not of_architecture):
+        raise InputError(
+            f"expected an image size of {rows} patches of {patch} pixels; got {said} in {file.path}. State it in "
+            "config.json"
+        )
     return side * patch
 
 
@@ -394,15 +412,19 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     beside, where = file.config(Beside), f"in {file.path}"
     for theirs, ours in STATED.items():
         said, value = getattr(beside, theirs), getattr(config, ours)
-        good = said is None or said == value
-        expect(good, f"{theirs} {said}, as config.json says", f"{ours} {value} {where}")
+        if not (said is None or said == value):
+            raise InputError(f"expected {theirs} {said}, as config.json says; got {ours} {value} {where}")
     rotary, is_stated = config.positions == "rotary", beside.rope_theta is not None
     said = "rope_theta, of rotary positions," if rotary else "no rope_theta, of rotary positions,"
-    good = is_stated == rotary or (rotary and beside.hidden_size is None)
-    expect(good, f"{said} in config.json", f"{beside.rope_theta} beside positions {config.positions} {where}")
+    if not (is_stated == rotary or (rotary and beside.hidden_size is None)):
+        raise InputError(
+            f"expected {said} in config.json; got {beside.rope_theta} beside positions {config.positions} {where}"
+        )
     said = beside.image_size
-    good = said is None or rotary or sides(said) == sides(config.image_size)
-    expect(good, f"image_size {said}, as config.json says", f"positions for {config.image_size} {where}")
+    if not (said is None or rotary or sides(said) == sides(config.image_size)):
+        raise InputError(
+            f"expected image_size {said}, as config.json says; got positions for {config.image_size} {where}"
+        )
 
 
 def covers_of_timm(name: str) -> bool:
