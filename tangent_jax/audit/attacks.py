@@ -178,7 +178,8 @@ class Ranking:
             raise InputError(f"scores must be one for each pair ({len(self.member)}); got {len(scores)}")
         if not 0 < self.member.sum() < len(scores):
             raise InputError(
-                f"member must be True for some pairs and False for others; got {self.member.sum()} of {len(scores)} True"
+                "member must be True for some pairs and False for others; "
+                f"got {self.member.sum()} of {len(scores)} True"
             )
         self.place = np.unique(scores, return_inverse=True)[1]
         self.examples = np.unique(np.arange(len(scores)) if examples is None else examples, return_inverse=True)[1]

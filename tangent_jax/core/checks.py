@@ -50,17 +50,6 @@ def about(subject: str) -> Iterator[None]:
         raise InputError(f"{subject}: {error}") from error
 
 
-def expect(condition: Any, expected: str, got: object, do: str = "") -> None:
-    """Raises InputError unless `condition` holds."""
-    if not condition:
-        raise unexpected(expected, got, do)
-
-
-def unexpected(expected: str, got: object, do: str = "") -> InputError:
-    """Returns the InputError of `expect`, for `raise ... from`."""
-    return InputError(f"expected {expected}; got {got}." + (f" {do}." if do else ""))
-
-
 def failure(error: Exception) -> str:
     """The type of an exception and the first line of its message, for `got`."""
     return f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0]}".rstrip(".")

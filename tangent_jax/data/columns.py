@@ -174,7 +174,7 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
         missing = np.flatnonzero(numbers < 0)
         present = np.flatnonzero(numbers >= 0)
         if len(missing):
-            why = f"without a label ({spellings([part.labels[i] for i in missing.tolist()])})"
+            why = f"without a label ({spellings([part.labels[int(i)] for i in missing])})"
             first = str(part.names[missing[0]])
             leave_out(LeftOut("rows", why, len(missing), first, len(numbers), of=title or path.name))
         if len(present):

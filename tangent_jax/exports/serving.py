@@ -109,7 +109,8 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
     error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
     if not error <= ALIKE * norm:  # so that NaN is refused too
         raise InputError(
-            f"the ONNX must give the predictor's outputs; got a difference of {error:.1e}, where their norm is {norm:.1e}"
+            f"the ONNX must give the predictor's outputs; got a difference of {error:.1e}, where their norm is "
+            f"{norm:.1e}"
         )
 
 

@@ -84,8 +84,8 @@ class Disk:
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
         if other:
             raise InputError(
-                f"{self.root} must be a store, or an empty folder; it holds {', '.join(path.name for path in other[:3])}. "
-                "Choose a new folder, or restore its journal"
+                f"{self.root} must be a store, or an empty folder; it holds "
+                f"{', '.join(path.name for path in other[:3])}. Choose a new folder, or restore its journal"
             )
         with hold_lock(self.root / "lock"):
             if not self.marker.exists():

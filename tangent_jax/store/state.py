@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tangent_jax.core.checks import visible
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert
@@ -128,8 +128,10 @@ class State:
         elif operation == "erase":
             pass  # traces of an earlier removal, which erase_traces() erased again: the content is as before
         else:
-            do = "Update tangent_jax; nothing was changed"
-            raise unexpected("operations that this version knows", f"{operation!r}, of a later version", do)
+            raise InputError(
+                f"the journal must have operations that this version knows; got {operation!r}, of a later version. "
+                "Update tangent_jax; nothing was changed"
+            )
 
     def leave(self, line: dict[str, Any]) -> None:
         """Removes components, adds those that replace them, and sets the survivors' sum."""
@@ -186,17 +188,15 @@ def with_factors(entries: list[dict]) -> list[dict]:
 def replay(entries: Iterable[dict[str, Any]]) -> State:
     """The state after the journal's lines; InputError for a line that this version does not know."""
     state = State()
-    expected = "lines of this version in the journal"
-    do = "Merge a store of version 0.1 or 0.2 into a new one by tangent_jax 0.3 first"
     for number, line in enumerate(entries, 1):
         try:
-            known = is_well_formed(line)
-            if known:
-                state.apply(line)
+            if not is_well_formed(line):
+                raise InputError(f"line {number} of the journal must be one of this version; it has other fields")
+            state.apply(line)
         except (KeyError, TypeError, AttributeError) as error:
-            got = f"line {number} ({type(error).__name__}: {error})"
-            raise unexpected(expected, got, do) from error
-        expect(known, expected, f"line {number}", do)
+            raise InputError(
+                f"line {number} of the journal must be one of this version; got {type(error).__name__}: {error}"
+            ) from error
     return state
 
 

@@ -28,7 +28,7 @@ class OfOwnTask(tj.losses.Loss):
 
     loss: Any
 
-    def __call__(self, outputs: Array, targets: Array) -> Array:
+    def __call__(self, outputs: Array, targets: Array | np.ndarray) -> Array:
         label, first, count = targets.T
         column = jnp.arange(outputs.shape[-1])
         own = (column >= first[:, None]) & (column < (first + count)[:, None])
