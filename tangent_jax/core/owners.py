@@ -30,5 +30,5 @@ class Owner(str):
             composed = unicodedata.normalize("NFKC", " ".join("".join(shown).split()))
             text = unicodedata.normalize("NFKC", composed.upper().casefold())  # upper() for the dotless i
         if not text:
-            raise InputError(f"owner must be the name of a contributor; got {name!r}.")
+            raise InputError(f"owner must be the name of a contributor; got {name!r}")
         return super().__new__(cls, text)

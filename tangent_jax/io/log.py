@@ -135,7 +135,7 @@ def optional(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f"writers need {module}, which is not installed. Install tangent-jax[{extra}].") from error
+        raise InputError(f"writers need {module}, which is not installed. Install tangent-jax[{extra}]") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ class LogFolder:
         if self.profile is not None:
             last = self.profile[1]
             if total is not None and last > total:
-                raise InputError(f"profile must end by step {total}, the run's last; got {last}. Trace earlier steps.")
+                raise InputError(f"profile must end by step {total}, the run's last; got {last}. Trace earlier steps")
             if last <= done:
                 print(f"profile: steps up to {done} are done already; nothing is traced", file=sys.stderr)
         log = RunLog(self, run, done)
@@ -198,7 +198,7 @@ def log_steps(
         if name in MODULES:
             optional(*MODULES[name])
     if profile is not None and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
-        raise InputError(f"profile must be steps (first, last) with 1 <= first <= last; got {profile}.")
+        raise InputError(f"profile must be steps (first, last) with 1 <= first <= last; got {profile}")
     settings = LogFolder(root, tuple(writers), profile)
     token = _CURRENT.set(settings)
     try:

@@ -182,23 +182,6 @@ def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_pat
     assert '"method"' not in (tmp_path / "second-1/out").read_text()
 
 
-def test_a_full_bucket_ends_a_run_in_one_line_and_it_goes_on(s3, inputs, tmp_path):
-    url, code = "s3://bucket/full", EVERY_STEP.format(binary="finetune", module=module_of("finetune"))
-    flags = flags_of("s3://bucket", "--epochs=3", "--method=fc", f"--out={url}", f"--cache_dir={tmp_path}/cache")
-    s3.fail("PUT", "/full/state/", "QuotaExceeded", 507, "the bucket is full", after=12)
-    _, err = output_of(code, *flags, code=1, HOME=tmp_path)
-    line = err.strip().rpartition("\n")[2]
-    assert line.startswith("finetune: --out")
-    assert "room" in line
-    assert "the bucket is full" in line
-    assert not s3.fs.exists(f"{url}/result.json")
-    before = Remote(f"{url}/state")
-    assert before.number > 0
-    s3.mend()
-    output_of(code, *flags, HOME=tmp_path)
-    assert json.loads(urls.read(f"{url}/result.json"))["steps"] == 3 * 2
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_private_steps_are_paid_at_the_url(number, s3, inputs, tmp_path):
     """SIGTERM loses nothing; a step that was paid and then lost to SIGKILL stays paid, and is not taken again."""
