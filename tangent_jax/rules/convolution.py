@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -24,7 +25,7 @@ PATCHES = "byxijc,ijcd->byxd"
 
 
 def conv(
-    x: Float[Array, "b y x c"], dx: Float[Array, "b y x c"] | None, kernel: Dual, stride: int = 1
+    x: Float[Array | np.ndarray, "b y x c"], dx: Float[Array, "b y x c"] | None, kernel: Dual, stride: int = 1
 ) -> tuple[Float[Array, "b _ _ d"], Float[Array, "b _ _ d"] | None]:
     """A convolution without bias and its tangent; PyTorch's padding of half the window on each side.
 
@@ -90,12 +91,14 @@ def mean_pool(
     return jnp.mean(x, (1, 2)), None if dx is None else jnp.mean(dx, (1, 2))
 
 
-def patches(x: Float[Array, "b y x c"], size: int, stride: int) -> Float[Array, "b _ _ i i c"]:
+def patches(x: Float[Array | np.ndarray, "b y x c"], size: int, stride: int) -> Float[Array, "b _ _ i i c"]:
     """The window of "b y x c" that each output pixel of a convolution reads, "b y' x' i j c"."""
     return jnp.stack(windows(x, size, stride), 3).reshape(x.shape[0], *size_after(x, stride), size, size, x.shape[-1])
 
 
-def windows(x: Float[Array, "b y x c"], size: int, stride: int, padding: float = 0.0) -> list[Float[Array, "b _ _ c"]]:
+def windows(
+    x: Float[Array | np.ndarray, "b y x c"], size: int, stride: int, padding: float = 0.0
+) -> list[Float[Array, "b _ _ c"]]:
     """For each place of a window, in reading order, the pixel there, "b y' x' c"."""
     half, (high, wide) = size // 2, size_after(x, stride)
     padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)), constant_values=padding)

@@ -7,6 +7,7 @@ dy = dx W + x dW + db          (Liu et al. 2024, the linear layer, with its bias
 from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -22,9 +23,9 @@ def total(*terms: Tangent) -> Tangent:
 
 def contract(
     spec: str,
-    x: Float[Array, "*x"],
+    x: Float[Array | np.ndarray, "*x"],
     dx: Float[Array, "*x"] | None,
-    y: Float[Array, "*y"],
+    y: Float[Array | np.ndarray, "*y"],
     dy: Float[Array, "*y"] | probe.Probe | None,
 ) -> tuple[Float[Array, "*z"], Float[Array, "*z"] | None]:
     """The einsum of two operands and its tangent, by the product rule.
@@ -72,7 +73,7 @@ def scale(
 
 
 def dense(
-    x: Float[Array, "..."],
+    x: Float[Array | np.ndarray, "..."],
     dx: Float[Array, "..."] | None,
     leaf: Mapping[str, Dual],
     spec: str = "...d,df->...f",

@@ -139,8 +139,9 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
 
 def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> Pair:
     """CLS=T: replaces the class token in the input of `block`, "b n d", by the new one with its own tangent."""
-    row, width = token.primal[None, None], x.shape[-1]
-    drow = None if token.tangent is None else probe.broadcast(token.tangent, (x.shape[0], 1, width), x.dtype)
+    shape = (x.shape[0], 1, x.shape[-1])
+    row = jnp.broadcast_to(token.primal, shape)
+    drow = None if token.tangent is None else probe.broadcast(token.tangent, shape, x.dtype)
     if reads_one_query(config, block):
         row, drow = one_query_input(config, row, drow)
     count = row.shape[1]
@@ -149,4 +150,4 @@ def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, to
         drow = jnp.zeros_like(dx[:, :count]) if drow is None else drow
         dx = jnp.concatenate([drow, dx[:, count:]], 1)
     # not x.at[].set: ONNX has no scatter over any number of rows
-    return jnp.concatenate([jnp.broadcast_to(row, (x.shape[0], *row.shape[1:])), x[:, count:]], 1), dx
+    return jnp.concatenate([row, x[:, count:]], 1), dx
