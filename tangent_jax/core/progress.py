@@ -3,9 +3,10 @@
 An update of a bar may raise an exception, such as KeyboardInterrupt. It ends the work between two complete pieces.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Bar(Protocol):
     """A progress bar of one loop, in tqdm's form."""
 
@@ -26,6 +27,7 @@ class Bar(Protocol):
         ...
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Makes the bar of a loop of `total` pieces (None: unknown), `initial` of which are done."""
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ class Private(NamedTuple):
     spent: Spent
 
 
+@runtime_checkable
 class Account(Saved, Protocol):
     """The saves of a private run, and its account, which pays for a step before it runs."""
 
@@ -63,6 +64,7 @@ class Account(Saved, Protocol):
         ...
 
 
+@runtime_checkable
 class Ledger(Protocol):
     """Where the account of a private run is kept, such as `tj.Ledger(folder)`."""
 

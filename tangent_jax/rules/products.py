@@ -19,7 +19,7 @@ def total(*terms: Tangent) -> Tangent:
     return sum(present[1:], start=present[0]) if present else None
 
 
-def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent) -> tuple[Array, Tangent]:
+def contract(spec: str, x: Array, dx: Tangent, y: Array, dy: Tangent | probe.Probe) -> tuple[Array, Tangent]:
     """The einsum of two operands and its tangent, by the product rule.
 
         z  = x . y
@@ -44,7 +44,7 @@ def bilinear(
     return product(x, y), total(None if dx is None else product(dx, y), None if dy is None else product(x, dy))
 
 
-def shift(d: Tangent, y: Array, beside: Tangent = None) -> Tangent:
+def shift(d: Tangent | probe.Probe, y: Array, beside: Tangent | probe.Probe = None) -> Tangent:
     """The tangent, in y's shape, of adding a bias, token or position with tangent d; beside: its kernel's tangent."""
     return None if d is None else probe.broadcast(d, y.shape, y.dtype, beside)
 

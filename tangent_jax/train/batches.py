@@ -6,7 +6,7 @@ of a batch are divided. For streamed inputs every device receives its own rows o
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -229,6 +229,7 @@ def check_key(key: Any) -> Array | None:
     return key
 
 
+@runtime_checkable
 class Data(Protocol):
     """Examples that make batches, such as Features."""
 

@@ -18,8 +18,9 @@ checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,8 @@ OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 Info = TypeVar("Info")
 
 
-class Fitted(NamedTuple, Generic[Info]):
+@dataclass(frozen=True)
+class Fitted(Generic[Info]):
     """The result of every trainer.
 
     `dw`: the trained tangent weights; `history`: a row for each epoch, step or pass, with the values of `on_step`;
@@ -61,6 +63,7 @@ class Fitted(NamedTuple, Generic[Info]):
     info: Info = None  # pyright: ignore[reportAssignmentType]
 
 
+@runtime_checkable
 class Saved(Protocol):
     """The saves of one run."""
 
@@ -87,6 +90,7 @@ class Saved(Protocol):
         ...
 
 
+@runtime_checkable
 class Checkpoints(Protocol):
     """Where runs are saved, such as `tj.Checkpoints(folder)`."""
 
@@ -95,6 +99,7 @@ class Checkpoints(Protocol):
         ...
 
 
+@runtime_checkable
 class StepLog(Protocol):
     """The log of one run."""
 
@@ -111,6 +116,7 @@ class StepLog(Protocol):
         ...
 
 
+@runtime_checkable
 class Log(Protocol):
     """Where the steps of runs are logged, such as what `tj.log_steps(folder)` yields."""
 
