@@ -164,4 +164,4 @@ def coins(count: int, images: int) -> np.ndarray:
 
 def at_zero(start: tj.Fitted) -> tj.Fitted:
     """The start at dw = 0, without factors, which depend on the solved images."""
-    return start._replace(dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), info=None)
+    return dataclasses.replace(start, dw=jax.tree.map(lambda leaf: 0 * leaf, start.dw), info=None)

@@ -83,7 +83,7 @@ class Removals:
             alone = pool.solve(at_zero(self.base), member[:, rows], rows=rows)
             shares = member[:, rows].sum(1) / member.sum(1)
             signals[f"subtracted/{name}"] = pool.signals(
-                model._replace(dw=trees.plus(model.dw, trees.scale(-share, gone.dw)))
+                dataclasses.replace(model, dw=trees.plus(model.dw, trees.scale(-share, gone.dw)))
                 for model, gone, share in zip(before, alone, shares, strict=True)
             )
         return signals
@@ -131,7 +131,9 @@ class Removals:
 
     def of_mean(self, dw: Tree | None) -> np.ndarray:
         """The signals of a composed model, "n", NaN without one."""
-        return np.full(len(self.pool), np.nan) if dw is None else self.pool.signals([self.base._replace(dw=dw)])[0]
+        if dw is None:
+            return np.full(len(self.pool), np.nan)
+        return self.pool.signals([dataclasses.replace(self.base, dw=dw)])[0]
 
     def certified(self, request: str, attacked: int, certificates: tuple[float, ...]) -> Signals:
         """The signals after an exact removal minus those of the optimum that never saw the images, by certificate.

@@ -1,7 +1,7 @@
 """The fields of a component's provenance that decide which components it may be summed with, and their check."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.models.ntk import FeatureSettings
@@ -15,6 +15,7 @@ WITHOUT_EFFECT = ("position_filter",)
 """Fields of a model's settings that no component depends on: the anchor holds the positions as they were resampled."""
 
 
+@runtime_checkable
 class Origin(Protocol):
     """What composition reads of a provenance (store/provenance.py): at which anchor a component was trained, and what.
 

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Literal, Protocol, runtime_checkable
 
 from tangent_jax.core.checks import InputError, visible
 
@@ -26,6 +26,7 @@ LISTENERS: list[Callable[[Path], None]] = []
 """Functions of the path of each file or folder that was written whole, called before the write returns."""
 
 
+@runtime_checkable
 class File(Protocol):
     """A file that is read whole or in pieces: a local `Path`, or a file at a URL (remote/url_paths.py)."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -29,6 +29,7 @@ from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.train.run import Row
 
 
+@runtime_checkable
 class Writer(Protocol):
     """Files or a service that receive the rows of a run."""
 

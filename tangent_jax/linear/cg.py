@@ -18,7 +18,7 @@ over the data gives k products. A is not checked: if it is not positive, the res
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
 
 
+@runtime_checkable
 class Preconditioner(Protocol):
     """M, a pytree, which compiled programs take as data."""
 

@@ -33,7 +33,7 @@ class Leading(NamedTuple):
         return combine(c, self.w), combine(c, self.a)
 
 
-def leading(product: Callable[[Tree], Tree], shift: float, like: Tree) -> Leading:
+def leading(product: Callable[[Tree], Tree], shift: float | Array, like: Tree) -> Leading:
     """W of the leading eigenvectors of A; product: A q of steps "k ..." such as `like`; shift: A's least eigenvalue."""
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(0), len(leaves))
@@ -44,7 +44,7 @@ def leading(product: Callable[[Tree], Tree], shift: float, like: Tree) -> Leadin
 
 
 @jax.jit
-def _orthonormal(a: Tree, q: Tree, shift: float) -> Tree:
+def _orthonormal(a: Tree, q: Tree, shift: float | Array) -> Tree:
     """Orthonormal steps that span A q - shift q; zeros if that has fewer dimensions."""
     spanned = jax.tree.map(lambda a, q: a - shift * q, a, q)
     values, vectors = jnp.linalg.eigh(_products(spanned, spanned))

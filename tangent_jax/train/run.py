@@ -18,8 +18,9 @@ checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,8 @@ OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 Info = TypeVar("Info")
 
 
-class Fitted(NamedTuple, Generic[Info]):
+@dataclass(frozen=True)
+class Fitted(Generic[Info]):
     """The result of every trainer.
 
     `dw`: the trained tangent weights; `history`: a row for each epoch, step or pass, with the values of `on_step`;

@@ -58,7 +58,7 @@ def composed(removals, member, gone=()):
 
 def assert_seen(removals, signals, steps):
     """The signals are those of these dw."""
-    models = [removals.base._replace(dw=dw) for dw in steps]
+    models = [dataclasses.replace(removals.base, dw=dw) for dw in steps]
     np.testing.assert_allclose(signals, removals.pool.signals(models), atol=0.02)
 
 

@@ -91,7 +91,7 @@ def test_norms_of_a_losses_slope_are_those_that_clipping_uses(x64):
     J = tj.jacobian(predict, dw, x)
     slope = jax.grad(lambda f: jnp.sum(tj.losses.CrossEntropy()(f, y)))(J.outputs)
     settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 1.0}
-    clipped = tj.privacy.clipped_sum(predict, dw, x, y, np.ones(len(x)), **settings)
+    clipped = tj.privacy.clipped_sum(predict, dw, x, y, jnp.ones(len(x)), **settings)
     assert_rel_close(J.norms(slope), clipped.norms)
 
 

@@ -197,7 +197,7 @@ def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
     factors = first.info.curvature.kernels, first.info.curvature.blocks
     other = dataclasses.replace(first.info.curvature, blocks=jax.tree.map(lambda leaf: 2 * leaf, factors[1]))
     for name, curvature in {"given": first.info.curvature, "other factors": other}.items():
-        start = first._replace(info=first.info._replace(curvature=curvature))
+        start = dataclasses.replace(first, info=first.info._replace(curvature=curvature))
         known[name] = solve(predict, data, RSL, start=start, certificate=1e-3, checkpoints=Checkpoints(tmp_path)).run
     monkeypatch.setattr(passes, "room", lambda: 0)
     known["not kept"] = solve(predict, data, RSL, certificate=1e-3, checkpoints=Checkpoints(tmp_path)).run

@@ -9,6 +9,7 @@ The central release is one step of `tj.fit_private` on the linear loss <s, dw>, 
 with its ledger and account. The server sees each s, so it must be trusted with them.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -176,4 +177,4 @@ def release_sum(
     parts = np.split(np.asarray(fitted.dw["sum"]), cuts)
     whole = {path: part.reshape(leaf.shape) for (path, leaf), part in zip(leaves.items(), parts, strict=True)}
     rows = tj.Features(x, np.zeros(len(names), np.int32), tuple((name, name) for name in names), owners=tuple(names))
-    return step.statistics(fitted._replace(dw=whole), map_, rows, classes), fitted
+    return step.statistics(dataclasses.replace(fitted, dw=whole), map_, rows, classes), fitted

@@ -151,7 +151,7 @@ class Method:
         widened = []
         for name, fit in fitted.items():
             own_classes = data.take(rows[name]).classes_in(classes)
-            widened.append(fit._replace(dw=tj.models.widen(self.predict, classes, fit.dw, own_classes)))
+            widened.append(dataclasses.replace(fit, dw=tj.models.widen(self.predict, classes, fit.dw, own_classes)))
         return widened
 
     def accuracy(self, dw: Tree, on: tj.Features | None = None) -> float:
