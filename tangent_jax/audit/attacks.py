@@ -52,8 +52,8 @@ class Side(NamedTuple):
 
 def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
     """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
-    if shadows.shape != held.shape or not len(held):
-        raise InputError(f"held must have the shadows' shape {shadows.shape}, with at least one; got {held.shape}")
+    if not (shadows.shape == held.shape and len(held)):
+        raise InputError(f"expected held of the shadows' shape, k >= 1; got {held.shape}.")
     inside, outside = (one_side(shadows, member) for member in (held, ~held))
     return inside.fill_from(outside), outside.fill_from(inside)
 
@@ -129,7 +129,7 @@ def log_predictive(signals: np.ndarray, side: Side) -> np.ndarray:
     """log p(s) given the shadows of a side, "n"; the prior's m, kappa, a, b are fitted by moments over examples."""
     several, k = side.size > 1, side.size
     if not several.any():
-        raise InputError("shadows must be at least two on each side of an example; got fewer")
+        raise InputError("expected two shadows at least on each side of an example; got fewer.")
     v, free = side.variance[several], k[several] - 1
     level = v.mean() + 1e-30
     fourth = np.mean(v**2 * free / (free + 2))  # for a Gaussian, E s^4 = sigma^4 (1 + 2 / free)
@@ -173,13 +173,11 @@ class Ranking:
     def __init__(self, scores: np.ndarray, member: np.ndarray, examples: np.ndarray | None = None) -> None:
         scores, self.member = np.asarray(scores, np.float64), np.asarray(member, bool)
         if not np.isfinite(scores).all():
-            raise InputError("scores must be finite; got NaN or infinity")
-        if len(scores) != len(self.member):
-            raise InputError(f"scores must be one for each pair ({len(self.member)}); got {len(scores)}")
-        if not 0 < self.member.sum() < len(scores):
+            raise InputError("expected finite scores; got NaN or infinity.")
+        both = 0 < self.member.sum() < len(self.member) == len(scores)
+        if not both:
             raise InputError(
-                "member must be True for some pairs and False for others; "
-                f"got {self.member.sum()} of {len(scores)} True"
+                f"expected a member and another at least, and a score for each; got {self.member.sum()} members."
             )
         self.place = np.unique(scores, return_inverse=True)[1]
         self.examples = np.unique(np.arange(len(scores)) if examples is None else examples, return_inverse=True)[1]

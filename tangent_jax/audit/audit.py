@@ -89,12 +89,10 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 def finite_scores(scores: Any, least: int) -> np.ndarray:
     """The scores as an array "n"; InputError for fewer than `least`, or numbers that are not finite."""
     array = np.asarray(scores)
-    if array.ndim != 1 or array.dtype.kind not in "fiu" or len(array) < least:
-        raise InputError(
-            f"scores must be {least} numbers of each kind, or more; got {array.dtype} of shape {array.shape}"
-        )
-    if not np.isfinite(array).all():
-        raise InputError("scores must be finite; got NaN or infinity")
+    good = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
+    got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
+    if not good:
+        raise InputError(f"expected {least} finite scores of each kind, or more; got {got}.")
     return array
 
 

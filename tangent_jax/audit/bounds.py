@@ -48,16 +48,14 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     >>> bound.epsilon > 1, bound.right == bound.guesses
     (True, True)
     """
-    scores = np.asarray(scores)
-    coins = np.asarray(coins)
-    if coins.dtype != bool or coins.shape != scores.shape:
+    scores, coins = np.asarray(scores), np.asarray(coins)
+    good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
+    if not good:
         raise InputError(
-            f"coins must be True or False, one for each score {scores.shape}; got {coins.dtype} of shape {coins.shape}"
+            f"expected finite scores, and a coin, True or False, for each; got {coins.dtype}{coins.shape}."
         )
-    if not np.isfinite(scores).all():
-        raise InputError("scores must be finite; got NaN or infinity")
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must be in (0, 1); got {confidence}")
+        raise InputError(f"expected confidence in (0, 1); got {confidence}.")
     error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
     bounds = []
     for part in PARTS:

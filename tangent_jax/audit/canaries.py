@@ -49,29 +49,23 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
     """
     inputs, rng = as_batches(data).inputs, np.random.default_rng(0)
     whole_number("count", count, FEWEST)
+    do = "Draw canaries of your own as Batches(inputs, targets)"
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
-        raise InputError(
-            f"inputs must be floats; got {inputs.dtype}. Draw canaries of your own as Batches(inputs, targets)"
-        )
+        raise InputError(f"expected inputs that are floats; got {inputs.dtype}. {do}.")
     x = rng.standard_normal((count, *inputs.shape[1:]), np.float32).astype(inputs.dtype)
     return Batches(x, rng.permutation(np.arange(count) % classes), batch_size=64)
 
 
 def check_canaries(images: Batches, canaries: Any) -> None:
     """Raises InputError for canaries of another kind than the images, too few or too many."""
-    instance("canaries", canaries, Batches, "Pass Batches(inputs, targets): a canary needs a label")
-    if not FEWEST <= len(canaries) <= len(images):
-        raise InputError(
-            f"canaries must be {FEWEST} to {len(images)}, at most one for each example; got {len(canaries)}"
-        )
-    of_data, of_canaries = (
-        (batches.inputs.shape[1:], batches.inputs.dtype, batches.targets.shape[1:]) for batches in (images, canaries)
-    )
-    if of_canaries != of_data:
-        raise InputError(
-            "canaries must have the data's shape of an input, dtype and shape of a target, "
-            f"{of_data[0]}, {of_data[1]} and {of_data[2]}; got {of_canaries[0]}, {of_canaries[1]} and {of_canaries[2]}"
-        )
+    do = "Pass Batches(inputs, targets): a canary needs a label"
+    instance("canaries", canaries, Batches, do)
+    n, m = len(images), len(canaries)
+    if not FEWEST <= m <= n:
+        raise InputError(f"expected {FEWEST} to {n} canaries, at most one for each example; got {m}.")
+    kinds = [(b.inputs.shape[1:], b.inputs.dtype, b.targets.shape[1:]) for b in (images, canaries)]
+    if kinds[0] != kinds[1]:
+        raise InputError(f"expected canaries of {kinds[0][1]}{kinds[0][0]}, as the data; got {kinds[1]}.")
 
 
 class Audit(NamedTuple):
@@ -88,7 +82,14 @@ class Audit(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """The account of an audited run, and what its attacker saw."""
+    """The account of an audited run, and what its attacker saw: `info` of what `fit_audited` returns.
+
+    >>> canaries = tj.audit.make_canaries(demo.train, classes=3, count=20)
+    >>> mechanism = tj.make_mechanism(8.0, 1e-2, steps=3)
+    >>> fitted = tj.audit.fit_audited(demo.predict, demo.train, canaries, mechanism=mechanism, folder=demo.folder())
+    >>> fitted.info.spent.steps_paid
+    3
+    """
 
     spent: Spent
     audit: Audit
@@ -123,9 +124,10 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
         if not path.exists():
             bits = np.unpackbits(np.frombuffer(os.urandom(count), np.uint8))[:count]
             write_whole(path, seal_fields({"coins": "".join(map(str, bits))}), private=True)
-        content: Coins = read_sealed(Coins, path, "Choose another folder")
+        do = "Choose another folder"
+        content: Coins = read_sealed(Coins, path, do)
         if len(content.coins) != count:
-            raise InputError(f"{path} must hold {count} coins; got {len(content.coins)}. Choose another folder")
+            raise InputError(f"expected {count} coins in {path}; got {len(content.coins)}. {do}.")
         return np.array([coin == "1" for coin in content.coins])
 
     return hosts.from_writer(read)
@@ -157,8 +159,9 @@ class Released:
         flat, unravel = ravel_pytree(dw)
 
         def read(path: Path) -> np.ndarray:
-            if not path.exists() or path.stat().st_size != flat.nbytes:
-                raise InputError(f"the released step {path} is missing or damaged. Audit another run")
+            whole = path.exists() and path.stat().st_size == flat.nbytes
+            if not whole:
+                raise InputError(f"expected the released step {path}; got none, or a damaged one. Audit another run.")
             return np.frombuffer(path.read_bytes(), flat.dtype)
 
         for row in rows:

@@ -74,10 +74,9 @@ def fit_audited(
     >>> bound.epsilon <= 8.0
     True
     """
+    do = "Its canaries are examples, each of no owner"
     if mechanism.unit != "example":
-        raise InputError(
-            f"the mechanism's unit must be example, as canaries are examples without an owner; got {mechanism.unit}"
-        )
+        raise InputError(f"expected a mechanism that protects examples; got {mechanism.unit}. {do}.")
     images = as_batches(data, 64)
     check_canaries(images, canaries)
     dw, root = start_of(predict, start), expand_path(folder)
@@ -160,8 +159,9 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
     after = optimizer.update(gradient, state, zero)[0]
     back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
     worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
-    if worst >= 1e-3:
-        raise InputError("the optimizer's updates must be affine in the gradient. Train by momentum()")
+    do = "Train by momentum()"
+    if not worst < 0.001:
+        raise InputError(f"expected an optimiser of updates affine in the gradient; got another. {do}.")
 
 
 @jax.jit

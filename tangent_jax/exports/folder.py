@@ -86,7 +86,7 @@ FORMATS = {
 def check_format(format: str, opset: int | None = None) -> None:
     """Raises InputError for an unknown format, one whose packages are not installed, or an opset that it lacks.
 
-    >>> tj.exports.check_format("safetensors")
+    >>> tj.exports.check_format("export", "safetensors")
     """
     one_of("format", format, FORMATS)
     if opset is not None and format != "onnx":
@@ -94,10 +94,9 @@ def check_format(format: str, opset: int | None = None) -> None:
     if opset is not None and opset not in OPSETS:
         raise InputError(f"opset must be {OPSETS[0]} to {OPSETS[-1]}; got {opset}. TensorRT 10 reads up to 20.")
     for package in FORMATS[format].needs:
+        do = f"Run pip install 'tangent-jax[{format}]'"
         if not find_spec(package):
-            raise InputError(
-                f"{package} must be installed for the format {format}. Run pip install 'tangent-jax[{format}]'"
-            )
+            raise InputError(f"expected {package}, which {format} needs; got none installed. {do}.")
 
 
 def export(
@@ -123,13 +122,13 @@ def export(
     folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
     features, outputs = getattr(predict, "settings", None), predict.model.classes
-    if features is not None and not FORMATS[format].of_features:
-        formats = ", ".join(name for name, description in FORMATS.items() if description.of_features)
-        raise InputError(f"format must be one of {formats} for a head on features; got {format}")
+    known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
+    if not (features is None or FORMATS[format].of_features):
+        raise InputError(f"expected a head on features in one of {known}; got {format}.")
     if folder.exists():
-        raise InputError(f"folder must not exist yet; got {folder}")
+        raise InputError(f"expected a folder that does not exist yet; got {folder}.")
     if len(classes) not in (0, outputs):
-        raise InputError(f"classes must be the names of the {outputs} outputs, or none; got {len(classes)}")
+        raise InputError(f"expected names of the {outputs} outputs, or none; got {len(classes)}.")
     provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
@@ -150,7 +149,7 @@ def export_to_url(url: str, *what: Any) -> None:
     Raises: InputError where the URL holds an export already. One that was killed there is written again.
     """
     if is_export(url):
-        raise InputError(f"folder must not exist yet; got {url}")
+        raise InputError(f"expected a folder that does not exist yet; got {url}.")
     with TemporaryDirectory(prefix="tangent_jax-") as scratch:
         folder = Path(scratch) / "export"
         export(folder, *what)
@@ -197,14 +196,16 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         if not path.exists():
-            raise InputError(f"folder must hold {', '.join(p.name for p in (*paths, said))}; got no {path}")
+            raise InputError(f"expected {', '.join(p.name for p in (*paths, said))}; got no {path}.")
     fields = parse_json(said.read_bytes(), said)
     files = fields.get("files")
     for path in paths:
-        if not isinstance(files, dict) or files.get(path.name) != file_fingerprint(path):
-            raise InputError(f"{path} must be as {said} says; it was altered. Export it again")
-    if isinstance(model, Pretrained):
-        raise InputError("model must be without weights; got a Pretrained. Pass its model, pretrained.model")
+        whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
+        if not whole:
+            raise InputError(f"expected an unaltered {path}; got another than {said} names. Export it again.")
+    is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
+    if not is_model:
+        raise InputError(f"expected a model without weights; got a Pretrained. {do}.")
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_description(model, paths[0])
@@ -226,7 +227,7 @@ def check_description(model: Model, path: Path) -> None:
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
     if other:
-        raise InputError(f"model must be the one that {path} is of; got one of other {', '.join(other)}")
+        raise InputError(f"expected the model that {path} is of; got one of other {', '.join(other)}.")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

@@ -59,16 +59,14 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     Raises: InputError unless the model is a Hugging Face ViT with LoRA, and for a dw of other leaves.
     """
     model = check_lora(predict.model)
-    if predict.output != "total":
-        raise InputError(
-            "the predictor's output must be total (f_w + J_w f . dw); got the tangent alone, which no adapter gives"
-        )
+    is_total = predict.output == "total"
+    if not is_total:
+        raise InputError("expected outputs f_w + J_w f . dw; got the tangent alone, which no merged network gives.")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
     others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
+    do = "Train the subset lora or lora_b"
     if others:
-        raise InputError(
-            f"dw must be of LoRA factors and the head; got {', '.join(others[:3])}. Train the subset lora or lora_b"
-        )
+        raise InputError(f"expected a dw of LoRA factors and the head; got {', '.join(others[:3])}. {do}.")
 
     def moved(path: str) -> np.ndarray:
         here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
@@ -116,16 +114,14 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     if not modules:
-        raise InputError(f"{folder} must hold LoRA factors; it holds none")
+        raise InputError(f"expected LoRA factors in {folder}; got none.")
     ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
+    expected, do = f"factors of rank {said}, as r in {folder / CONFIG} says", "Save the adapter again"
     if ranks != {said}:
-        raise InputError(
-            f"factors must be of rank {said}, as r in {folder / CONFIG} says; "
-            f"got rank {', '.join(map(str, sorted(ranks)))}. Save the adapter again"
-        )
+        raise InputError(f"expected {expected}; got rank {', '.join(map(str, sorted(ranks)))}. {do}.")
     if "head/kernel" in factors:
         if "head/bias" not in factors:
-            raise InputError(f"{folder} must hold the bias of the classifier; got its weight alone")
+            raise InputError(f"expected the bias of the classifier in {folder}; got its weight alone.")
         head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
         model = base.with_classes(head["kernel"].shape[-1])
         pretrained = dataclasses.replace(pretrained, model=model, w={**pretrained.w, "head": head})
@@ -139,15 +135,13 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         shapes = (math.prod(of_a[:-1]), rank), (rank, math.prod(of_b[1:]))
         absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
         a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
-        if (np.shape(a), np.shape(b)) != shapes:
-            raise InputError(
-                f"factors of {module} in {folder} must have shapes {shapes}; got {(np.shape(a), np.shape(b))}. "
-                "Give it the model that it was trained on"
-            )
+        got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
+        if got != shapes:
+            raise InputError(f"expected factors of {module} of shapes {shapes} in {folder}; got {got}. {do}.")
         w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
         dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
     if factors:
-        raise InputError(f"{folder} must hold modules of this model; got {', '.join([*factors][:3])}")
+        raise InputError(f"expected modules of this model; got {', '.join([*factors][:3])} in {folder}.")
     return dataclasses.replace(pretrained, model=model, w=trees.nest(w)), trees.nest(dw)
 
 
@@ -157,10 +151,9 @@ def read_leaves(folder: Path) -> dict[str, Any]:
     for name, value in read_tensors(folder / TENSORS)[0].items():
         paths = ours(name, folder)
         axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
-        if value.ndim != axes or len(value) % fused:
-            raise InputError(
-                f"{name} in {folder} must have {axes} axes, the first divisible by {fused}; got shape {value.shape}"
-            )
+        good = value.ndim == axes and len(value) % fused == 0
+        if not good:
+            raise InputError(f"expected {name} of {axes} axes, of whole parts, in {folder}; got shape {value.shape}.")
         parts = np.split(value, fused) * (len(paths) // fused)
         leaves |= {path: part.T for path, part in zip(paths, parts, strict=True)}
     return leaves
@@ -169,20 +162,21 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 def read_scale(path: Path) -> tuple[int, float]:
     """(r, lora_alpha / r) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
     if not path.exists():
-        raise InputError(f"{path.parent} must hold {CONFIG}; it holds none")
+        raise InputError(f"expected {CONFIG} in {path.parent}; got none.")
     config = parse_json(path.read_bytes(), path)
     for name, value in NEEDED.items():
         if config.get(name) != value:
-            raise InputError(f"{name} in {path} must be {value}; got {config.get(name)}")
+            raise InputError(f"expected {name} {value} in {path}; got {config.get(name)}.")
     start = config.get("init_lora_weights")
-    if not isinstance(start, (bool, str, type(None))) or start not in STARTS:
-        raise InputError(f"init_lora_weights in {path} must be one of {', '.join(map(str, STARTS))}; got {start}")
+    expected = f"init_lora_weights of {', '.join(map(str, STARTS))} in {path}"
+    if not (isinstance(start, (bool, str, type(None))) and start in STARTS):
+        raise InputError(f"expected {expected}; got {start}.")
     understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
     for name in sorted(config.keys() - understood):
         is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
         if not is_off:
             raise InputError(
-                f"{name} in {path} must be off; got {short(config[name])}. Merge the adapter by PEFT instead"
+                f"expected no {name} in {path}; got {short(config[name])}. Merge the adapter by PEFT instead."
             )
     finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
     rank = whole_number(f"r of {path}", config.get("r"), 1)
@@ -199,10 +193,9 @@ def check_lora(model: Any) -> LoRA:
     others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
     others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
     others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
+    got = f"{title_of(model)} with {others[0] if others else ''}"
     if others:
-        raise InputError(
-            f"the model must be a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}"
-        )
+        raise InputError(f"expected a Vision Transformer as Hugging Face has it; got {got}.")
     return model
 
 
@@ -222,8 +215,9 @@ def ours(name: str, where: Path) -> list[str]:
     i, inner, factor = match.groups() if match else ("", "", "")
     modules = [module for module, names in MODULES.items() if inner in names]
     head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
-    if not modules and not head:
-        raise InputError(f"{where} must hold LoRA factors of a Vision Transformer and its classifier; got {name}")
+    expected = "LoRA factors of a Vision Transformer and its classifier"
+    if not (modules or head):
+        raise InputError(f"expected {expected}; got {name} in {where}.")
     if head:
         return ["head/kernel" if head[1] == "weight" else "head/bias"]
     return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

@@ -86,8 +86,9 @@ def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
     both = trees.leaves(predict) | trees.leaves({"dw": dw})
     arrays = {path: np.asarray(leaf) for path, leaf in both.items()}
     for path, leaf in arrays.items():
-        if leaf.dtype.itemsize > 4:
-            raise InputError(f"{path} must have a dtype of at most 32 bits; got {leaf.dtype}. Cast it to float32 first")
+        got, do = f"{path} in {leaf.dtype}", "Cast them to float32 first"
+        if not leaf.dtype.itemsize <= 4:
+            raise InputError(f"expected leaves that float32 holds; got {got}. {do}.")
     return arrays
 
 
@@ -107,11 +108,9 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
     got = onnxruntime.InferenceSession(content, options).run(None, {"inputs": inputs})[0]
     expected = np.asarray(want(inputs))
     error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
-    if not error <= ALIKE * norm:  # so that NaN is refused too
-        raise InputError(
-            f"the ONNX must give the predictor's outputs; got a difference of {error:.1e}, where their norm is "
-            f"{norm:.1e}"
-        )
+    got = f"one that is {error:.1e} away from their {norm:.1e}"
+    if not error <= ALIKE * norm:
+        raise InputError(f"expected an ONNX of the predictor's outputs; got {got}.")
 
 
 def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:
@@ -140,10 +139,8 @@ def one_line(expected: str, do: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # any error of a user's model or a converter
         first = (str(error).splitlines() or [""])[0]
-        hint = f". {do}" if do else ""
-        raise InputError(
-            f"export needs {expected}; got {type(error).__name__}: {first[:200].rstrip('.')}{hint}"
-        ) from error
+        got = f"{type(error).__name__}: {first[:200].rstrip('.')}."
+        raise InputError(f"expected {expected}; got {got}" + (f" {do}." if do else "")) from error
 
 
 @contextmanager

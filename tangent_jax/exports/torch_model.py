@@ -23,22 +23,21 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     Raises: InputError for a model that the module does not support, and for one that is not linear in dw.
     """
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
-    supported = settings_of(source)
-    base, _ = unwrap(predict.model)
+    (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
     family = family_of(base)
-    if family is None or not family.is_in_torch:
-        titles = " or ".join(one.title for one in FAMILIES if one.is_in_torch)
-        raise InputError(f"the model must be {titles}; got {title_of(base)}. Export it as StableHLO or ONNX")
+    is_known, expected = (
+        family is not None and family.is_in_torch,
+        " or ".join(f.title for f in FAMILIES if f.is_in_torch),
+    )
+    if not is_known:
+        raise InputError(f"expected {expected}; got {title_of(base)}. {do}.")
     for name, value in base.settings.items():
-        if name not in supported or (supported[name] is not None and value not in supported[name]):
-            raise InputError(
-                f"the model must have settings that {MODULE} knows; got {name} {value}. Export it as StableHLO or ONNX"
-            )
+        good = name in known and (known[name] is None or value in known[name])
+        if not good:
+            raise InputError(f"expected {expected} of settings that {MODULE} knows; got {name} {value}. {do}.")
+    do = "Load w + dw into timm's own model"
     if predict.method != "taft":
-        raise InputError(
-            f"the predictor's method must be taft, a tangent model; got {predict.method}. "
-            "Load w + dw into timm's own model"
-        )
+        raise InputError(f"expected a tangent model, method taft; got {predict.method}. {do}.")
     for name, tree in (("model", predict.w), ("tangent", dw)):
         content = encode_model(predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)

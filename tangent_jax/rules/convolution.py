@@ -34,6 +34,7 @@ def conv(
     Guarantees: dy is linear in (dx, dW) together; a None costs no product.
     Edge cases: a window of 1 is a dense layer on every stride-th pixel.
     """
+    x = jnp.asarray(x)
     w, dw = kernel
     sides = [(w.shape[0] // 2, w.shape[0] // 2)] * 2
 
@@ -107,6 +108,6 @@ def windows(
     return [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
 
 
-def size_after(x: Array, stride: int) -> tuple[int, int]:
+def size_after(x: Array | np.ndarray, stride: int) -> tuple[int, int]:
     """Rows and columns after a stride."""
     return -(-x.shape[1] // stride), -(-x.shape[2] // stride)

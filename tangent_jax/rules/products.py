@@ -37,6 +37,7 @@ def contract(
     Returns:    (z, dz).
     Guarantees: dz is linear in (dx, dy) together; a None costs no product.
     """
+    x = jnp.asarray(x)
     return jnp.einsum(spec, x, y), total(
         None if dx is None else jnp.einsum(spec, dx, y), None if dy is None else probe.einsum(spec, x, dy)
     )

@@ -66,11 +66,10 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
-        self.root = expand_path(root).absolute()
-        self.trust = trust
+        self.root, self.trust = expand_path(root).absolute(), trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
         if not nearest.is_dir():
-            raise InputError(f"{self.root} must be a folder; {nearest} is a file. Choose another folder")
+            raise InputError(f"expected a folder {self.root}; got the file {nearest}. Choose another folder.")
         self.marker = self.root / "store.json"
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
@@ -82,11 +81,9 @@ class Disk:
         """Writes marker and journal of a new store, in an empty folder."""
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
+        expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
         if other:
-            raise InputError(
-                f"{self.root} must be a store, or an empty folder; it holds "
-                f"{', '.join(path.name for path in other[:3])}. Choose a new folder, or restore its journal"
-            )
+            raise InputError(f"expected {expected}; got {[p.name for p in other][:3]}. {do}.")
         with hold_lock(self.root / "lock"):
             if not self.marker.exists():
                 self.journal.settle()
@@ -115,8 +112,9 @@ class Disk:
 
         The CRC-32, at a few GB/s, detects accidents; `verify` computes the SHA-256, about ten times slower.
         """
-        if not path.is_file() or not is_whole(path, entry):
-            raise InputError(f"{path} is missing or altered. Run verify")
+        whole = path.is_file() and is_whole(path, entry)
+        if not whole:
+            raise InputError(f"expected an unaltered {path}; got one that is missing or altered. Run verify.")
         return read_component(path, check=False)[0]
 
     def write(
@@ -139,8 +137,10 @@ class Disk:
         Raises: InputError if it has none.
         """
         entry = self.state.components.get(name, {}).get("factors")
+        do = "Add it with its factors, or merge by mean"
         if not entry:
-            raise InputError(f"{name} must have factors; it has none. Add it with its factors, or merge by mean")
+            raise InputError(f"expected factors of {name}; got none. {do}.")
+        assert entry is not None
         path = self.file("factors", entry)
         return from_tree(self.read_checked(path, entry), read_metadata(path), path)
 
@@ -155,13 +155,14 @@ class Disk:
         """
         if factors is None:
             return {}
-        do = "Make them by tj.solver.make_curvature of the same predictor"
-        if factors.anchor != provenance.anchor + provenance.head:
-            raise InputError(f"factors must be at the component's anchor; got those of another. {do}")
+        here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
+        if factors.anchor != here:
+            raise InputError(f"expected factors at the component's anchor; got those of another. {do}.")
         if not of_subset(factors, provenance.subset):
-            raise InputError(f"factors must be of the component's leaves; got others. {do}")
-        if provenance.privacy is not None:
-            raise InputError("factors must be None for a private component, as they are not private")
+            raise InputError(f"expected factors of the component's leaves; got others. {do}.")
+        private = provenance.privacy is not None
+        if private:
+            raise InputError("expected no factors with a private component; got some: they are not private.")
         numbers, metadata = as_tree(factors)
         return {"factors": self.write("factors", numbers, None, metadata)}
 
@@ -235,11 +236,9 @@ class Disk:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json(self.marker.read_bytes(), self.marker)
+            do = "Update tangent_jax; nothing was changed"
             if marker.get("format") != FORMAT:
-                raise InputError(
-                    f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
-                    "Update tangent_jax; nothing was changed"
-                )
+                raise InputError(f"expected a store of format {FORMAT}; got {marker.get('format')}. {do}.")
             self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)

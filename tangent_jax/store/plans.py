@@ -83,8 +83,9 @@ class RemovalPlan:
         """Raises InputError naming a component that cannot be treated this way, and the reason."""
         one_of("how", how, WAYS)
         for name, holding in self.components.items():
-            if how in holding.impossible:
-                raise InputError(f"{name} does not allow how={how}: {holding.impossible[how]}. Drop it; train anew")
+            reason, do = holding.impossible.get(how), "Drop it; train anew"
+            if reason is not None:
+                raise InputError(f"expected components that allow {how}; got {name}: {reason}. {do}.")
 
 
 def plan_removal(
@@ -109,21 +110,23 @@ def plan_removal(
     >>> len(plan.identifiers), plan.unknown
     (12, ())
     """
-    if isinstance(examples, str) or isinstance(names, str):
-        raise InputError("examples and names must be lists; got one text")
-    asked = tuple(dict.fromkeys(examples))
-    whole = tuple(dict.fromkeys(names))
+    if not (not isinstance(examples, str) and (not isinstance(names, str))):
+        raise InputError("expected lists; got one text.")
+    asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
+    wrong = [word for word in (*asked, *whole) if not isinstance(word, str)]
+    if wrong:
+        raise InputError(f"expected examples and names as texts; got {wrong[:1]}.")
     given = bool(asked) + bool(whole) + (owner is not None)
     if given != 1:
-        raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
-    if owners and owner is None:
-        raise InputError("owner must be given with owners; got none")
+        raise InputError(f"expected examples, names or an owner, one of them; got {given} of them.")
+    if not (owner is not None or not owners):
+        raise InputError("expected an owner, of those in owners; got none.")
     owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
-        missing = [name for name in whole if name not in origins]
+        missing, do = [name for name in whole if name not in origins], "list says them"
         if missing:
-            raise InputError(f"names must be of components; got {missing[0]}. `store list` shows them")
+            raise InputError(f"expected names of components; got {missing[:1]}. {do}.")
         state = store.identity, contents(store)
     saw = {name: {identifier for identifier, _ in origin.images_seen} for name, origin in origins.items()}
     seen = set[str]().union(*saw.values())
@@ -238,7 +241,7 @@ def rows_of_owner(
             whose = other or own.get(normal_name(name))
             if whose is None:
                 raise InputError(
-                    f"the owner of {name} in {component} must be known; none is. Pass owners=, image name -> owner"
+                    f"expected an owner of {name} in {component}; got none. Pass owners=, image name -> owner."
                 )
             gone |= {identifier} if whose == owner else set()
         others = origin.public + origin.anchor_images

@@ -71,11 +71,12 @@ class Optimum:
 class Receipt:
     """The record of a removal; fingerprints name the components.
 
-    `how`: the way, of WAYS; `asked`: the requested examples; `owner`: the owner, if all images
+    `how`: the way, "" in receipts of version 0.3; `asked`: the requested examples; `owner`: the owner, if all images
     of one were requested; `unseen`: identifiers of requested images that no component saw; `deleted`: deletions, in the
     store and outside it; `not_reached`: known copies of the images, or of weights trained on them, that it could not or
-    must not delete, exports too; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of
-    retrained components that are optima; `time`: UTC; `path`: the receipt's file, which is not part of its text.
+    must not delete (`exported_before`: exports, in receipts of version 0.3); `anchors`: a line for each anchor
+    that was fine-tuned on removed images; `optima`: of retrained components that are optima; `time`: UTC; `path`: the
+    receipt's file, which is not part of its text.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
@@ -91,6 +92,7 @@ class Receipt:
     asked: tuple[str, ...]
     distance_bounds: dict[str, float]
     statement: str
+    exported_before: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
@@ -124,17 +126,16 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
         receipt = convert(Receipt, parse_json(content, path), path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
-        raise InputError(f"{path} must be a receipt of a removal ({error})") from error
+        raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error
     except OSError as error:
-        raise InputError(f"{path} must be a receipt of a removal ({error.strerror})") from error
+        raise InputError(f"verify_receipt: expected a receipt; got {path} ({error.strerror})") from error
 
 
 def check_spelling(name: str) -> None:
     """Raises InputError for an invalid component name; e-mail addresses are valid."""
+    expected = "a name of letters, digits, '.', '-', '_', '@', '+', single spaces"
     if not is_name(name):
-        raise InputError(
-            f"a component's name must be of letters, digits, '.', '-', '_', '@', '+', single spaces; got {name!r}"
-        )
+        raise InputError(f"expected {expected}; got {name!r}.")
 
 
 def is_name(name: object) -> bool:

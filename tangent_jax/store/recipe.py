@@ -102,14 +102,17 @@ class Recipe:
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
-            if not text.isprintable():
-                raise InputError(f"{field} must be of printable characters; got {text!r}")
+            shows = not isinstance(text, str) or text.isprintable()
+            if not shows:
+                raise InputError(f"expected {field} in characters that show; got {text!r}.")
         finite_number("head_scale", self.head_scale, 0.0)
         one_of("solver", self.solver, SOLVERS)
-        if self.solver == "optimum" and self.radius is not None:
-            raise InputError(f"radius must be left out with solver optimum; got {self.radius}")
-        if self.solver == "optimum" and self.method == "nlft":
-            raise InputError("method must be taft or fc with solver optimum; got nlft. Use solver adam")
+        free = self.solver == "adam" or self.radius is None
+        if not free:
+            raise InputError(f"expected no radius for solver optimum; got {self.radius}.")
+        is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
+        if not is_convex:
+            raise InputError(f"expected a tangent model or the head alone for solver optimum; got {self.method}. {do}.")
 
     @property
     def is_by_class(self) -> bool:
@@ -138,8 +141,8 @@ class Recipe:
 
     def optimizer(self) -> Optimizer:
         """Adam, projected to a ball if a radius is given."""
-        optimizer = adam(self.learning_rate)
-        return optimizer if self.radius is None else project(optimizer, self.radius)
+        own = adam(self.learning_rate)
+        return own if self.radius is None else project(own, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor, with its new head, new class token and reset; or the feature map.
@@ -147,8 +150,9 @@ class Recipe:
         Args:   classes: their names, or their number for a drawn head; pretrained: the weights, if they are loaded
                 already.
         """
-        if self.head != "drawn" and isinstance(classes, int):
-            raise InputError(f"classes must be names for the head {self.head}; got {classes}")
+        fits = self.head == "drawn" or not isinstance(classes, int)
+        if not fits:
+            raise InputError(f"expected classes by name for the head {self.head}; got {classes}. Pass the names.")
         pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.with_image_size(self.image_size)
@@ -168,7 +172,7 @@ class Recipe:
             pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
             if kind in MADE:
-                raise InputError(f"reset must be False with adapters or LoRA, whose leaves are new; got kind {kind}")
+                raise InputError(f"expected no reset with adapters or LoRA, whose leaves are new; got {kind}.")
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
         if self.head in HEADS and self.head_scale != 1:
             pretrained = pretrained.with_scaled_head(self.head_scale)
@@ -220,6 +224,17 @@ class Recipe:
         bound = {"certificate": self.certificate if self.penalty > 0 else None, "passes": self.passes}
         watched: Any = {"on_step": on_step, "checkpoints": checkpoints, "log": current_log(), "progress": shown}
         return solve(predict, data, self.objective(), start=start, example_weights=example_weights, **bound, **watched)
+
+
+def of_version_0_3(fields: Any) -> Any:
+    """The fields of a recipe, with the alpha and kappa that version 0.3 kept beside the loss in its text."""
+    if not isinstance(fields, dict):
+        return fields
+    own = {name: value for name, value in fields.items() if name not in ("alpha", "kappa")}
+    if own.get("loss") == "rsl":
+        default = {"alpha": 1.0, "kappa": 15.0}
+        own["loss"] += "".join(f":{n}={fields[n]}" for n in default if fields.get(n, default[n]) != default[n])
+    return own
 
 
 def sum_features(map_: Any, features: Features) -> Fitted:

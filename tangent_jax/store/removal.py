@@ -57,8 +57,8 @@ def remove(
     >>> [*store], store.verify_receipt(receipt.path)
     (['ann'], [])
     """
-    if not plan.identifiers and not plan.components:
-        raise InputError("plan must name something that the store holds; it names nothing")
+    if not (plan.identifiers or plan.components):
+        raise InputError("expected a plan of something that the store holds; got nothing.")
     with store.using():
         check_fits(store, plan)
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
@@ -152,9 +152,10 @@ def folders_of(cache: Cache | None) -> Sequence[Path]:
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
     """Raises InputError for a plan of another store, or of other components than it holds now."""
-    if (plan.store, plan.contents) != (store.identity, contents(store)):
+    fits = (plan.store, plan.contents) == (store.identity, contents(store))
+    if not fits:
         raise InputError(
-            f"plan must be of {store.root} as it is now; got one of another store, or an older one. Plan again"
+            f"expected a plan of {store.root} as it is now; got one of another store, or older. Plan again."
         )
 
 
@@ -165,7 +166,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         if left:
-            raise InputError(f"{name} must be retrained without what is removed; it saw {min(left)}")
+            raise InputError(f"expected {name} retrained without what is removed; got {sorted(left)[:1]}.")
         store.check_forgotten(new.provenance)
 
 

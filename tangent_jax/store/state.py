@@ -128,9 +128,9 @@ class State:
         elif operation == "erase":
             pass  # traces of an earlier removal, which erase_traces() erased again: the content is as before
         else:
+            do = "Update tangent_jax; nothing was changed"
             raise InputError(
-                f"the journal must have operations that this version knows; got {operation!r}, of a later version. "
-                "Update tangent_jax; nothing was changed"
+                f"expected operations that this version knows; got {operation!r}, of a later version. {do}."
             )
 
     def leave(self, line: dict[str, Any]) -> None:
@@ -188,15 +188,18 @@ def with_factors(entries: list[dict]) -> list[dict]:
 def replay(entries: Iterable[dict[str, Any]]) -> State:
     """The state after the journal's lines; InputError for a line that this version does not know."""
     state = State()
+    expected = "lines of this version in the journal"
+    do = "Merge a store of version 0.1 or 0.2 into a new one by tangent_jax 0.3 first"
     for number, line in enumerate(entries, 1):
         try:
-            if not is_well_formed(line):
-                raise InputError(f"line {number} of the journal must be one of this version; it has other fields")
-            state.apply(line)
+            known = is_well_formed(line)
+            if known:
+                state.apply(line)
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"line {number} of the journal must be one of this version; got {type(error).__name__}: {error}"
-            ) from error
+            got = f"line {number} ({type(error).__name__}: {error})"
+            raise InputError(f"expected {expected}; got {got}. {do}.") from error
+        if not known:
+            raise InputError(f"expected {expected}; got line {number}. {do}.")
     return state
 
 

@@ -78,15 +78,16 @@ class Store(Disk, Components):
         """The provenance of a component, verified against the journal."""
         path, entry = self.path(name), self.state.components[name]
         text = read_metadata(path).get("provenance", "")
-        if fingerprint(text.encode()) != entry["origin"]:
-            raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
+        whole = fingerprint(text.encode()) == entry["origin"]
+        if not whole:
+            raise InputError(f"expected the unaltered provenance of {name}; got another in {path}. Run verify.")
         origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
         return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
 
     def path(self, name: str) -> Path:
         """The file of a component."""
         if name not in self.state.components:
-            raise InputError(f"{self.root} holds no component {name}")
+            raise InputError(f"expected the name of a component; got {name} in {self.root}.")
         return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> PrivacyCost | None:
@@ -122,7 +123,7 @@ class Store(Disk, Components):
         check_spelling(name)
         with self.using(change=True):
             if name in self:
-                raise InputError(f"name must be new; got {name}, which {self.root} holds")
+                raise InputError(f"expected a new name; got {name}, which {self.root} holds.")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
             kind = kind_of([provenance])
@@ -136,7 +137,8 @@ class Store(Disk, Components):
             same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
             if same:
                 self.sweep()  # of the file just written
-                raise InputError(f"{name} must have numbers of its own; got those of {same[0]}")
+            if same:
+                raise InputError(f"expected numbers that no other component has; got that of {same[:1]}.")
             new |= {"shown": True} if shown else {}
             self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
 
@@ -152,21 +154,17 @@ class Store(Disk, Components):
         """
         self.reload()
         other.reload()
-        theirs = other.state.components
+        theirs, do = other.state.components, "Keep that one apart, or train its components here"
         if other.state.receipts:
-            raise InputError(
-                f"{other.root} has removed something, which this store would not know. "
-                "Keep that one apart, or train its components here"
-            )
+            raise InputError(f"expected a store that has removed nothing; got {other.root}. {do}.")
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
         if clash:
-            raise InputError(f"{clash[0]} of {other.root} has other numbers in {self.root}. Rename one of them")
+            raise InputError(f"expected names that {self.root} does not hold with other numbers; got {clash[:1]}.")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
+        expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
         if unlike:
-            raise InputError(
-                f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them"
-            )
+            raise InputError(f"expected {expected}; got {got}. Discard one of them.")
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
@@ -204,11 +202,9 @@ class Store(Disk, Components):
         here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
-        if units - {unit}:
-            raise InputError(
-                f"accounts must be of the unit {', '.join(units)}; got {unit}. "
-                "Keep components that protect another unit in a store of their own"
-            )
+        do = "Keep components that protect another unit in a store of their own"
+        if not units <= {unit}:
+            raise InputError(f"expected accounts of the unit {', '.join(units)}; got {unit}. {do}.")
         provenance.protected_units()  # raises if an owner is unknown
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
@@ -237,11 +233,9 @@ class Store(Disk, Components):
     def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
+        got = f"{len(back)} that were, such as {back[:1]}"
         if back:
-            raise InputError(
-                f"examples must not be removed ones; {len(back)} were removed from this store, such as {back[0]}. "
-                "Train without them"
-            )
+            raise InputError(f"expected examples that were not removed from this store; got {got}. Train without them.")
 
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3
@@ -291,7 +285,7 @@ class Store(Disk, Components):
         Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
         if not len(self):
-            raise InputError(f"{self.root} must hold at least one component; got none")
+            raise InputError(f"expected at least one component; got none in {self.root}.")
         return statistics_of(self.trees, self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
