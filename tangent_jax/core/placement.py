@@ -38,7 +38,7 @@ def use_devices(count: int | None) -> None:
     available = jax.local_device_count()
     if count is not None and not 1 <= count <= available:
         raise InputError(
-            f"--devices must be in 1..{available}, the devices of this machine; got {count}. On a CPU, set "
+            f"devices must be in 1..{available}, the devices of this machine; got {count}. On a CPU, set "
             "XLA_FLAGS=--xla_force_host_platform_device_count=N"
         )
     _used[0] = count

@@ -327,7 +327,7 @@ def test_a_solution_of_another_subset_is_no_start():
         solve(biases, data, RSL, start=solved)
     few = dataclasses.replace(solved.info.curvature, blocks={"another/leaf": np.eye(3)[None]})
     with pytest.raises(InputError, match="factors must be of the step's leaves; got those of another/leaf"):
-        solve(predict, data, RSL, start=solved._replace(info=solved.info._replace(curvature=few)))
+        solve(predict, data, RSL, start=dataclasses.replace(solved, info=solved.info._replace(curvature=few)))
 
 
 def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
