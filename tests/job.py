@@ -182,7 +182,7 @@ def apart():
         try:
             call()
         except (tj.InputError, ArithmeticError, RuntimeError) as error:
-            yield f"raised: {name}", np.array(float(("in every process" in str(error)) == (name != "on_step")))
+            yield f"raised: {name}", np.array(float(("all processes of a job" in str(error)) == (name != "on_step")))
 
 
 def cached(folder):

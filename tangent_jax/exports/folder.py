@@ -86,7 +86,7 @@ FORMATS = {
 def check_format(format: str, opset: int | None = None) -> None:
     """Raises InputError for an unknown format, one whose packages are not installed, or an opset that it lacks.
 
-    >>> tj.exports.check_format("export", "safetensors")
+    >>> tj.exports.check_format("safetensors")
     """
     one_of("format", format, FORMATS)
     if opset is not None and format != "onnx":

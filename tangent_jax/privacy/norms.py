@@ -50,7 +50,7 @@ def clipped_sum_closed_form(
     (2,)
     """
     check_clip_norm(clip_norm)
-    predict.closed_form()
+    predict.closed_form("Call clipped_sum")
     x, y, present = (jnp.asarray(a) for a in (x, y, present))
     at_zero = predict.method == "nlft"
     if at_zero:

@@ -273,7 +273,7 @@ def make_curvature(
     {'head/kernel': (1, 6, 6), 'second/kernel': (1, 6, 6)}
     """
     objective = as_objective(objective, make_objective)
-    predict.closed_form()
+    predict.closed_form("Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
     problem = make_problem(predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)
