@@ -266,7 +266,7 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
         merge(components(*all_of(2)), "sum")
     with pytest.raises(InputError, match="factors that are added must be at one anchor"):
         merge(components({"a": part(0), "b": part(1)}, {"a": factors(0), "b": other}), "curvature")
-    with pytest.raises(InputError, match=r"expected factors of the step's leaves; got those of \['not/a/leaf'\]"):
+    with pytest.raises(InputError, match="factors must be of the step's leaves; got those of not/a/leaf"):
         merge(components({"a": part(0)}, {"a": few}), "curvature")
     less = trees.nest({path: leaf for path, leaf in trees.leaves(part(0)).items() if path != "head/bias"})
     blocks = {path: block for path, block in factors(0).blocks.items() if path != "head/bias"}
