@@ -27,7 +27,7 @@ from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import is_made, load
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.remote import urls
-from tangent_jax.store.recipe import HEADS, Recipe, of_version_0_3
+from tangent_jax.store.recipe import HEADS, Recipe
 from tangent_jax.train.features import Features
 
 IDENTIFIER = re.compile("[0-9a-f]{64}")
@@ -202,7 +202,6 @@ class Provenance:
         fields.pop("seal", None)
         own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
         fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
-        fields["recipe"] = of_version_0_3(fields.get("recipe"))
         return convert(cls, fields, where)
 
 

@@ -71,12 +71,11 @@ class Optimum:
 class Receipt:
     """The record of a removal; fingerprints name the components.
 
-    `how`: the way, "" in receipts of version 0.3; `asked`: the requested examples; `owner`: the owner, if all images
-    of one were requested; `unseen`: identifiers of requested images that no component saw; `deleted`: deletions, in the
-    store and outside it; `not_reached`: known copies of the images, or of weights trained on them, that it could not or
-    must not delete (`exported_before`: exports, in receipts of version 0.3); `anchors`: a line for each anchor
-    that was fine-tuned on removed images; `optima`: of retrained components that are optima; `time`: UTC; `path`: the
-    receipt's file, which is not part of its text.
+    `how`: the way, of WAYS; `asked`: the requested examples; `owner`: the owner, if all images of one were requested;
+    `unseen`: identifiers of requested images that no component saw; `deleted`: deletions, in the store and outside it;
+    `not_reached`: known copies of the images, or of weights trained on them, that it could not or must not delete,
+    exports too; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of retrained
+    components that are optima; `time`: UTC; `path`: the receipt's file, which is not part of its text.
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
@@ -92,7 +91,6 @@ class Receipt:
     asked: tuple[str, ...]
     distance_bounds: dict[str, float]
     statement: str
-    exported_before: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()

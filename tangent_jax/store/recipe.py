@@ -226,17 +226,6 @@ class Recipe:
         return solve(predict, data, self.objective(), start=start, example_weights=example_weights, **bound, **watched)
 
 
-def of_version_0_3(fields: Any) -> Any:
-    """The fields of a recipe, with the alpha and kappa that version 0.3 kept beside the loss in its text."""
-    if not isinstance(fields, dict):
-        return fields
-    own = {name: value for name, value in fields.items() if name not in ("alpha", "kappa")}
-    if own.get("loss") == "rsl":
-        default = {"alpha": 1.0, "kappa": 15.0}
-        own["loss"] += "".join(f":{n}={fields[n]}" for n in default if fields.get(n, default[n]) != default[n])
-    return own
-
-
 def sum_features(map_: Any, features: Features) -> Fitted:
     """The statistics of the features as leaves, in the form of a run's result; one pass."""
     began = time.perf_counter()

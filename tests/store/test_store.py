@@ -387,17 +387,6 @@ def test_recipes_of_one_loss_are_equal_however_it_is_spelled(text, spelled, tmp_
     assert {component.recipe.loss for component in map(store.provenance, store)} == {spelled}
 
 
-def test_a_recipe_of_version_0_3_has_its_alpha_and_kappa_in_the_text_of_its_loss():
-    for loss, alpha, kappa, text in (
-        ("rsl", 1.0, 15.0, "rsl"),
-        ("rsl", 2, 15.0, "rsl:alpha=2"),
-        ("ce", 2.0, 5.0, "ce"),
-    ):
-        fields = origin(1, recipe=Recipe()).fields
-        fields["recipe"] |= {"loss": loss, "alpha": alpha, "kappa": kappa}
-        assert Provenance.from_json(json.dumps(fields)).recipe == Recipe(loss=text)
-
-
 ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)
 
 
