@@ -1,7 +1,6 @@
 """The store: provenance, composition, removal with receipts; kills, other processes, altered bytes."""
 
 import dataclasses
-import json
 import multiprocessing
 import os
 import random
