@@ -7,6 +7,7 @@ from pathlib import Path
 
 NEED_PYTORCH = ("make_fixtures", "make_frozen_head", "make_architectures", "timm_models", "parity", "naming_cases")
 collect_ignore = [f"models/{name}.py" for name in NEED_PYTORCH]  # `make parity`
+collect_ignore += ["mutate.py"]  # `make mutate` installs what it needs
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

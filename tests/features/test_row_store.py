@@ -63,9 +63,9 @@ def test_no_lock_is_held_while_rows_are_computed(tmp_path):
     def compute(spans):
         for span, made in zip(spans, source()(spans), strict=True):
             end = time.monotonic() + PATIENCE
-            while holder_of(tmp_path / "lock")[0] and time.monotonic() < end:
+            while (is_held := holder_of(tmp_path / "lock")[0]) and time.monotonic() < end:
                 time.sleep(0.001)  # the chunk before is written
-            assert not holder_of(tmp_path / "lock")[0], span
+            assert not is_held, span
             yield made
 
     fill(store_in(tmp_path), compute)
