@@ -49,9 +49,11 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
     """
     inputs, rng = as_batches(data).inputs, np.random.default_rng(0)
     whole_number("count", count, FEWEST)
-    do = "Draw canaries of your own as Batches(inputs, targets)"
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
-        raise InputError(f"expected inputs that are floats; got {inputs.dtype}. {do}.")
+        raise InputError(
+            f"expected inputs that are floats; got {inputs.dtype}. Draw canaries of your own as Batches(inputs, "
+            "targets)."
+        )
     x = rng.standard_normal((count, *inputs.shape[1:]), np.float32).astype(inputs.dtype)
     return Batches(x, rng.permutation(np.arange(count) % classes), batch_size=64)
 

@@ -74,9 +74,11 @@ def fit_audited(
     >>> bound.epsilon <= 8.0
     True
     """
-    do = "Its canaries are examples, each of no owner"
     if mechanism.unit != "example":
-        raise InputError(f"expected a mechanism that protects examples; got {mechanism.unit}. {do}.")
+        raise InputError(
+            f"expected a mechanism that protects examples; got {mechanism.unit}. Its canaries are examples, each "
+            "of no owner."
+        )
     images = as_batches(data, 64)
     check_canaries(images, canaries)
     dw, root = start_of(predict, start), expand_path(folder)
@@ -159,9 +161,8 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
     after = optimizer.update(gradient, state, zero)[0]
     back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
     worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
-    do = "Train by momentum()"
     if not worst < 0.001:
-        raise InputError(f"expected an optimiser of updates affine in the gradient; got another. {do}.")
+        raise InputError("expected an optimiser of updates affine in the gradient; got another. Train by momentum().")
 
 
 @jax.jit

@@ -94,9 +94,11 @@ def check_format(format: str, opset: int | None = None) -> None:
     if opset is not None and opset not in OPSETS:
         raise InputError(f"opset must be {OPSETS[0]} to {OPSETS[-1]}; got {opset}. TensorRT 10 reads up to 20.")
     for package in FORMATS[format].needs:
-        do = f"Run pip install 'tangent-jax[{format}]'"
         if not find_spec(package):
-            raise InputError(f"expected {package}, which {format} needs; got none installed. {do}.")
+            raise InputError(
+                f"expected {package}, which {format} needs; got none installed. Run pip install "
+                f"'tangent-jax[{format}]'."
+            )
 
 
 def export(
@@ -203,9 +205,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         if not whole:
             raise InputError(f"expected an unaltered {path}; got another than {said} names. Export it again.")
-    is_model, do = not isinstance(model, Pretrained), "Pass its model, pretrained.model"
-    if not is_model:
-        raise InputError(f"expected a model without weights; got a Pretrained. {do}.")
+    if isinstance(model, Pretrained):
+        raise InputError("expected a model without weights; got a Pretrained. Pass its model, pretrained.model.")
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_description(model, paths[0])

@@ -64,9 +64,10 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
         raise InputError("expected outputs f_w + J_w f . dw; got the tangent alone, which no merged network gives.")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
     others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
-    do = "Train the subset lora or lora_b"
     if others:
-        raise InputError(f"expected a dw of LoRA factors and the head; got {', '.join(others[:3])}. {do}.")
+        raise InputError(
+            f"expected a dw of LoRA factors and the head; got {', '.join(others[:3])}. Train the subset lora or lora_b."
+        )
 
     def moved(path: str) -> np.ndarray:
         here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
@@ -116,9 +117,12 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     if not modules:
         raise InputError(f"expected LoRA factors in {folder}; got none.")
     ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
-    expected, do = f"factors of rank {said}, as r in {folder / CONFIG} says", "Save the adapter again"
+    do = "Save the adapter again"
     if ranks != {said}:
-        raise InputError(f"expected {expected}; got rank {', '.join(map(str, sorted(ranks)))}. {do}.")
+        raise InputError(
+            f"expected factors of rank {said}, as r in {folder / CONFIG} says; got rank "
+            f"{', '.join(map(str, sorted(ranks)))}. {do}."
+        )
     if "head/kernel" in factors:
         if "head/bias" not in factors:
             raise InputError(f"expected the bias of the classifier in {folder}; got its weight alone.")
@@ -168,9 +172,8 @@ def read_scale(path: Path) -> tuple[int, float]:
         if config.get(name) != value:
             raise InputError(f"expected {name} {value} in {path}; got {config.get(name)}.")
     start = config.get("init_lora_weights")
-    expected = f"init_lora_weights of {', '.join(map(str, STARTS))} in {path}"
     if not (isinstance(start, (bool, str, type(None))) and start in STARTS):
-        raise InputError(f"expected {expected}; got {start}.")
+        raise InputError(f"expected init_lora_weights of {', '.join(map(str, STARTS))} in {path}; got {start}.")
     understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
     for name in sorted(config.keys() - understood):
         is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
@@ -193,9 +196,10 @@ def check_lora(model: Any) -> LoRA:
     others = [p for p in model.base.shapes() if p not in whole and re.sub(r"^block_\d+/", "", p) not in inside]
     others += [f"no {name}" for name in ("class_token", "position_embedding") if name not in model.base.shapes()]
     others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
-    got = f"{title_of(model)} with {others[0] if others else ''}"
     if others:
-        raise InputError(f"expected a Vision Transformer as Hugging Face has it; got {got}.")
+        raise InputError(
+            f"expected a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}."
+        )
     return model
 
 
@@ -215,9 +219,8 @@ def ours(name: str, where: Path) -> list[str]:
     i, inner, factor = match.groups() if match else ("", "", "")
     modules = [module for module, names in MODULES.items() if inner in names]
     head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
-    expected = "LoRA factors of a Vision Transformer and its classifier"
     if not (modules or head):
-        raise InputError(f"expected {expected}; got {name} in {where}.")
+        raise InputError(f"expected LoRA factors of a Vision Transformer and its classifier; got {name} in {where}.")
     if head:
         return ["head/kernel" if head[1] == "weight" else "head/bias"]
     return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

@@ -86,9 +86,10 @@ def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
     both = trees.leaves(predict) | trees.leaves({"dw": dw})
     arrays = {path: np.asarray(leaf) for path, leaf in both.items()}
     for path, leaf in arrays.items():
-        got, do = f"{path} in {leaf.dtype}", "Cast them to float32 first"
         if not leaf.dtype.itemsize <= 4:
-            raise InputError(f"expected leaves that float32 holds; got {got}. {do}.")
+            raise InputError(
+                f"expected leaves that float32 holds; got {path} in {leaf.dtype}. Cast them to float32 first."
+            )
     return arrays
 
 

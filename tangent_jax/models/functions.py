@@ -221,14 +221,14 @@ def hashable(f: Any) -> bool:
 def check_leaves(w: Any) -> dict[str, Any]:
     """The leaves by path; InputError for a leaf without a tangent, or a path that repeats."""
     flat = trees.leaves(w)
-    do = (
-        "Leave it out of w: nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array). "
-        "Make an nnx.Param of whole numbers an nnx.Variable"
-    )
     for path, leaf in flat.items():
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         if dtype not in (jnp.float32, jnp.float64):
-            raise InputError(f"expected {path or 'w'} as an array of float32; got {dtype}. {do}")
+            raise InputError(
+                f"expected {path or 'w'} as an array of float32; got {dtype}. Leave it out of w: "
+                "nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array). Make an "
+                "nnx.Param of whole numbers an nnx.Variable"
+            )
     alone = [*trees.leaves(trees.nest(flat))] if all(flat) else []
     if not (flat and sorted(alone) == sorted(flat) and (len(flat) == len(jax.tree.leaves(w)))):
         raise InputError(

@@ -145,10 +145,12 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
     check_format(path)
     file = read_npz(path) if path.suffix == ".npz" else read_safetensors(path)
     file = without_fields(file._replace(architecture=architecture), ignored)
-    do = "Leave it out: this file says what it is"
     if METADATA in file.metadata:
         if is_of_timm(architecture):
-            raise InputError(f"expected an architecture of {', '.join(known_names())}; got {architecture}. {do}")
+            raise InputError(
+                f"expected an architecture of {', '.join(known_names())}; got {architecture}. Leave it out: this "
+                "file says what it is"
+            )
         check_floats(file)
         return with_session(read_ours(file), file)
     naming, file, lines = recognise(file, [naming for family in FAMILIES for naming in family.namings])

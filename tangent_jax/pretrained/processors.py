@@ -243,8 +243,10 @@ def of_convnext(size: Mapping[str, int], fraction: float, crop: Mapping[str, int
 def not_resized(crop: Mapping[str, int] | None, where: str) -> Geometry:
     """Only cropped in the middle."""
     if crop is None:
-        got = "do_resize and do_center_crop false. Set one"
-        raise InputError(f"images must be resized or cropped to one shape in {where}; got {got}")
+        raise InputError(
+            f"images must be resized or cropped to one shape in {where}; got do_resize and do_center_crop false. "
+            "Set one"
+        )
     return {"crop": 1.0, "resize": "none", "centre": "floor"}, as_size(crop["height"], crop["width"])
 
 

@@ -238,10 +238,10 @@ def check_own(store: Store) -> None:
     """Raises InputError if the store holds a component that `fill` did not make, by its recipe."""
     recipes = {name: store.provenance(name).recipe for name in store}
     foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
-    do = "Choose another folder for the stores"
     if foreign:
         raise InputError(
-            f"expected a store of shards in {store.root}; got the component {foreign[:1]} of others. {do}."
+            f"expected a store of shards in {store.root}; got the component {foreign[:1]} of others. Choose "
+            "another folder for the stores."
         )
 
 

@@ -38,10 +38,11 @@ def push(store: Disk, url: str) -> dict[str, Any]:
         lines = journal_of(store.root)
         check_same(remote, store.identity)
         theirs = remote_lines(remote)
-        do = f"Pull it first: tangent-jax store pull {url}"
-        expected, got = f"{url} with a beginning of this store's journal", "a copy that moved on, or has parted from it"
         if lines[: len(theirs)] != theirs:
-            raise InputError(f"expected {expected}; got {got}. {do}.")
+            raise InputError(
+                f"expected {url} with a beginning of this store's journal; got a copy that moved on, or has "
+                f"parted from it. Pull it first: tangent-jax store pull {url}."
+            )
         files = {str(path.relative_to(store.root)): whole for path, whole in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS}
         new = len({*files.values()} - {*remote.places})
@@ -64,9 +65,8 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """
     root = expand_path(root).absolute()
     remote = Remote(url)
-    expected, do = f"a store at {url}", "Copy one there: tangent-jax store push URL"
     if not {*MARKS} <= {*remote.files}:
-        raise InputError(f"expected {expected}; got none. {do}.")
+        raise InputError(f"expected a store at {url}; got none. Copy one there: tangent-jax store push URL.")
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
     wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
@@ -100,12 +100,11 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
     check_same(remote, store.identity, objects)
     with store.using(change=True):
         theirs, lines = remote_lines(remote, objects), journal_of(store.root)
-        expected, got = (
-            f"a store with a beginning of the journal of {remote.url}",
-            f"{store.root}, which has other lines",
-        )
         if theirs[: len(lines)] != lines:
-            raise InputError(f"expected {expected}; got {got}. Push it first, or pull to another folder.")
+            raise InputError(
+                f"expected a store with a beginning of the journal of {remote.url}; got {store.root}, which has "
+                "other lines. Push it first, or pull to another folder."
+            )
         for name, whole in remote.files.items():
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():

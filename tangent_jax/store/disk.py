@@ -81,9 +81,11 @@ class Disk:
         """Writes marker and journal of a new store, in an empty folder."""
         begun = {*MARKS, "lock", *(f"{name}.partial" for name in MARKS)}
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
-        expected, do = f"a store, or an empty folder, in {self.root}", "Choose a new folder, or restore its journal"
         if other:
-            raise InputError(f"expected {expected}; got {[p.name for p in other][:3]}. {do}.")
+            raise InputError(
+                f"expected a store, or an empty folder, in {self.root}; got {[p.name for p in other][:3]}. Choose "
+                "a new folder, or restore its journal."
+            )
         with hold_lock(self.root / "lock"):
             if not self.marker.exists():
                 self.journal.settle()
@@ -137,10 +139,8 @@ class Disk:
         Raises: InputError if it has none.
         """
         entry = self.state.components.get(name, {}).get("factors")
-        do = "Add it with its factors, or merge by mean"
         if not entry:
-            raise InputError(f"expected factors of {name}; got none. {do}.")
-        assert entry is not None
+            raise InputError(f"expected factors of {name}; got none. Add it with its factors, or merge by mean.")
         path = self.file("factors", entry)
         return from_tree(self.read_checked(path, entry), read_metadata(path), path)
 
@@ -236,9 +236,11 @@ class Disk:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json(self.marker.read_bytes(), self.marker)
-            do = "Update tangent_jax; nothing was changed"
             if marker.get("format") != FORMAT:
-                raise InputError(f"expected a store of format {FORMAT}; got {marker.get('format')}. {do}.")
+                raise InputError(
+                    f"expected a store of format {FORMAT}; got {marker.get('format')}. Update tangent_jax; "
+                    "nothing was changed."
+                )
             self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
         self.journal.load()
         self.state = replay(self.journal.entries)

@@ -68,9 +68,11 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
         raise InputError(f"expected leaves by path; got names that cannot be one tree in {path}.") from error
     if check:
         good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
-        expected, do = f"the numbers and provenance of {path} to belong together", "Train it again"
         if not good:
-            raise InputError(f"expected {expected}; got one of them altered. {do}.")
+            raise InputError(
+                f"expected the numbers and provenance of {path} to belong together; got one of them altered. "
+                "Train it again."
+            )
     return dw, metadata
 
 

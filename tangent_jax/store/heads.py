@@ -82,7 +82,6 @@ def join(
         predict = recipe.predictor(classes, anchor_of(first, weights))
     if classes is None:
         raise InputError("expected classes, the names of the outputs of predict; got none.")
-    assert classes is not None
     check_equal("anchor", first.anchor, fingerprints(predict.w)[0])
     assert first.recipe is not None
     check_equal("output", first.recipe.output, predict.output)
@@ -114,9 +113,12 @@ def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
         raise InputError(f"expected a square loss of {name}; got {got}. {do}.")
     assert origin.recipe is not None
     assert first.recipe is not None  # it is checked first
-    alike, expected = loss == first.recipe.objective().loss, f"the loss {first.recipe.loss} of {name}, as of the first"
+    alike = loss == first.recipe.objective().loss
     if not alike:
-        raise InputError(f"expected {expected}; got {origin.recipe.loss}. Train all alike.")
+        raise InputError(
+            f"expected the loss {first.recipe.loss} of {name}, as of the first; got {origin.recipe.loss}. Train "
+            "all alike."
+        )
 
 
 def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -140,15 +142,18 @@ def check_meanings(origins: Mapping[str, Provenance], same_classes: Collection[s
         for name in origin.classes:
             dataset, before = meaning.setdefault(name, (origin.recipe.dataset, component))
             alike = dataset == origin.recipe.dataset or name in same_classes
-            got = f"{name} in {before} of {dataset} and in {component} of {origin.recipe.dataset}"
-            do = "Rename one, or say that they mean the same: same_classes"
             if not alike:
-                raise InputError(f"expected a name for each class; got {got}. {do}.")
+                raise InputError(
+                    f"expected a name for each class; got {name} in {before} of {dataset} and in {component} of "
+                    f"{origin.recipe.dataset}. Rename one, or say that they mean the same: same_classes."
+                )
 
 
 def check_head(predict: Predictor, classes: Sequence[str], name: str, origin: Provenance) -> None:
     """Raises InputError if a component's head is not the joined head restricted to its classes."""
     same = trees.fingerprint(head_of(predict.w, classes, origin.classes)) == origin.head
-    got, do = "another head", "Draw all heads by name, with one seed"
     if not same:
-        raise InputError(f"expected the head of {name} drawn by the names of its classes; got {got}. {do}.")
+        raise InputError(
+            f"expected the head of {name} drawn by the names of its classes; got another head. Draw all heads by "
+            "name, with one seed."
+        )

@@ -83,9 +83,9 @@ class RemovalPlan:
         """Raises InputError naming a component that cannot be treated this way, and the reason."""
         one_of("how", how, WAYS)
         for name, holding in self.components.items():
-            reason, do = holding.impossible.get(how), "Drop it; train anew"
+            reason = holding.impossible.get(how)
             if reason is not None:
-                raise InputError(f"expected components that allow {how}; got {name}: {reason}. {do}.")
+                raise InputError(f"expected components that allow {how}; got {name}: {reason}. Drop it; train anew.")
 
 
 def plan_removal(
@@ -124,9 +124,9 @@ def plan_removal(
     owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
-        missing, do = [name for name in whole if name not in origins], "list says them"
+        missing = [name for name in whole if name not in origins]
         if missing:
-            raise InputError(f"expected names of components; got {missing[:1]}. {do}.")
+            raise InputError(f"expected names of components; got {missing[:1]}. list says them.")
         state = store.identity, contents(store)
     saw = {name: {identifier for identifier, _ in origin.images_seen} for name, origin in origins.items()}
     seen = set[str]().union(*saw.values())

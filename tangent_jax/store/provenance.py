@@ -116,9 +116,11 @@ class Provenance:
     def own(self, what: str, do: str = "") -> None:
         """Raises InputError if another machine or user wrote this provenance: its paths are then not opened."""
         do = f"{do or 'Name it yourself'}, or open the store with trust if you know who made it"
-        got = f"{what}, which a file names that was not written on this machine"
         if not self.is_own:
-            raise InputError(f"expected what this machine's user named; got {got}. {do}.")
+            raise InputError(
+                f"expected what this machine's user named; got {what}, which a file names that was not written on "
+                f"this machine. {do}."
+            )
 
     def dataset(self) -> str:
         """The data set of its recipe; InputError unless this user wrote it or the data set is embedded."""

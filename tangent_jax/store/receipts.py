@@ -131,9 +131,8 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
 
 def check_spelling(name: str) -> None:
     """Raises InputError for an invalid component name; e-mail addresses are valid."""
-    expected = "a name of letters, digits, '.', '-', '_', '@', '+', single spaces"
     if not is_name(name):
-        raise InputError(f"expected {expected}; got {name!r}.")
+        raise InputError(f"expected a name of letters, digits, '.', '-', '_', '@', '+', single spaces; got {name!r}.")
 
 
 def is_name(name: object) -> bool:

@@ -110,9 +110,11 @@ class Recipe:
         free = self.solver == "adam" or self.radius is None
         if not free:
             raise InputError(f"expected no radius for solver optimum; got {self.radius}.")
-        is_convex, do = self.solver == "adam" or self.method != "nlft", "Use solver adam"
+        is_convex = self.solver == "adam" or self.method != "nlft"
         if not is_convex:
-            raise InputError(f"expected a tangent model or the head alone for solver optimum; got {self.method}. {do}.")
+            raise InputError(
+                f"expected a tangent model or the head alone for solver optimum; got {self.method}. Use solver adam."
+            )
 
     @property
     def is_by_class(self) -> bool:

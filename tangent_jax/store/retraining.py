@@ -37,7 +37,6 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     recipe = origin.recipe
     if recipe is None:
         raise InputError(f"expected a recipe of {name}; got none. Make its predictor as it was made.")
-    assert recipe is not None
     predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of(origin, weights))
     with about(f"the anchor of {name}"):
         check_same(origin, make_provenance(predict))
@@ -110,15 +109,16 @@ def read_remaining(
     pairs = zip(train.identifiers(), map(normal_name, train.names), strict=True)
     row_of = {pair: row for row, pair in enumerate(pairs)}
     there = sum(pair in row_of for pair in remaining)
-    expected = f"the {len(remaining)} examples left of {name} in {recipe.dataset}"
     if there != len(remaining):
-        raise InputError(f"expected {expected}; got {there} of them.")
+        raise InputError(
+            f"expected the {len(remaining)} examples left of {name} in {recipe.dataset}; got {there} of them."
+        )
     cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # only these: features of removed images are not computed
         left = extract(predict, train.take(np.array(rows)), cache)
-    classes, got = origin.config.get("classes"), f"{len(dataset.classes)} in {recipe.dataset}"
+    classes = origin.config.get("classes")
     if not (origin.classes or len(dataset.classes) == classes):
-        raise InputError(f"expected the {classes} classes of {name}; got {got}.")
+        raise InputError(f"expected the {classes} classes of {name}; got {len(dataset.classes)} in {recipe.dataset}.")
     return left.relabel(dataset.classes, origin.classes) if origin.classes else left
 
 

@@ -128,9 +128,9 @@ class State:
         elif operation == "erase":
             pass  # traces of an earlier removal, which erase_traces() erased again: the content is as before
         else:
-            do = "Update tangent_jax; nothing was changed"
             raise InputError(
-                f"expected operations that this version knows; got {operation!r}, of a later version. {do}."
+                f"expected operations that this version knows; got {operation!r}, of a later version. Update "
+                "tangent_jax; nothing was changed."
             )
 
     def leave(self, line: dict[str, Any]) -> None:

@@ -154,17 +154,22 @@ class Store(Disk, Components):
         """
         self.reload()
         other.reload()
-        theirs, do = other.state.components, "Keep that one apart, or train its components here"
+        theirs = other.state.components
         if other.state.receipts:
-            raise InputError(f"expected a store that has removed nothing; got {other.root}. {do}.")
+            raise InputError(
+                f"expected a store that has removed nothing; got {other.root}. Keep that one apart, or train its "
+                "components here."
+            )
         clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
         if clash:
             raise InputError(f"expected names that {self.root} does not hold with other numbers; got {clash[:1]}.")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
-        expected, got = "one account of one component", f"two of {unlike[:1]}, or of other examples"
         if unlike:
-            raise InputError(f"expected {expected}; got {got}. Discard one of them.")
+            raise InputError(
+                f"expected one account of one component; got two of {unlike[:1]}, or of other examples. Discard "
+                "one of them."
+            )
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
@@ -202,9 +207,11 @@ class Store(Disk, Components):
         here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
-        do = "Keep components that protect another unit in a store of their own"
         if not units <= {unit}:
-            raise InputError(f"expected accounts of the unit {', '.join(units)}; got {unit}. {do}.")
+            raise InputError(
+                f"expected accounts of the unit {', '.join(units)}; got {unit}. Keep components that protect "
+                "another unit in a store of their own."
+            )
         provenance.protected_units()  # raises if an owner is unknown
         private = set().union(*(origin.identifiers for origin in here))
         released = set().union(*(units for _, units in self.state.released))
@@ -233,9 +240,11 @@ class Store(Disk, Components):
     def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
         back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
-        got = f"{len(back)} that were, such as {back[:1]}"
         if back:
-            raise InputError(f"expected examples that were not removed from this store; got {got}. Train without them.")
+            raise InputError(
+                f"expected examples that were not removed from this store; got {len(back)} that were, such as "
+                f"{back[:1]}. Train without them."
+            )
 
     def compose(
         self, coefficients: Mapping[str, float] | None = None, how: str = "mean", penalty: float = 1e-3

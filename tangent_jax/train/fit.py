@@ -243,8 +243,10 @@ def fit(
 def with_program(training: Training, state: State, source: Any) -> Training:
     """The training with the fingerprint of its step, which names its run; InputError for endless data."""
     if not isinstance(source, Batches):
-        do = "Pass features.batches(key), or Batches(inputs, targets, key)"
-        raise InputError(f"data must be Batches if checkpoints are given; got {type(source).__name__}. {do}.")
+        raise InputError(
+            f"data must be Batches if checkpoints are given; got {type(source).__name__}. Pass "
+            "features.batches(key), or Batches(inputs, targets, key)."
+        )
     return dataclasses.replace(training, traced=step_program(training, state, source))
 
 

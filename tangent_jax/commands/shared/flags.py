@@ -116,7 +116,7 @@ def define(*names: str, table: Mapping[str, partial] = TABLE, **defaults: Any) -
         default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}
         if isinstance(defaults.get(name), tuple):
-            make, given = partial(flags.DEFINE_enum, help=make.keywords["help"]), {}
+            make = partial(flags.DEFINE_enum, help=make.keywords["help"])
             given = {"default": defaults[name][0], "enum_values": [*defaults[name]]}
         elif isinstance(defaults.get(name), list):
             make = partial(flags.DEFINE_list, help=make.keywords["help"].removesuffix(".") + "; several with commas.")

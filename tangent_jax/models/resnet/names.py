@@ -92,7 +92,6 @@ def to_ours(tensors: Mapping[str, np.ndarray], where: str) -> Flat:
             raise InputError(
                 f"expected a residual network's tensors; got the extra tensor {name} {value.shape} in {where}"
             )
-        assert path is not None
         axes = {"head/kernel": 2}.get(path, 4 if path.endswith("kernel") else 1)
         if not (value.ndim == axes and value.size):
             raise InputError(f"expected {name} of {axes} axes, not empty; got shape {value.shape} in {where}")

@@ -112,10 +112,12 @@ def check_timm(config: ViTConfig, file: Tensors) -> None:
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The facts of the only network whose tensors have these names and shapes."""
     own = alike(file.shapes)
-    do = "Say which it is: architecture=NAME of timm's, or put its config.json beside it"
     got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
     if len({str((a.facts, a.refused)) for a in own.values()}) != 1:
-        raise InputError(f"expected tensors of one architecture of timm's in {file.path}; got {got}. {do}")
+        raise InputError(
+            f"expected tensors of one architecture of timm's in {file.path}; got {got}. Say which it is: "
+            "architecture=NAME of timm's, or put its config.json beside it"
+        )
     first = next(iter(own))
     facts = find("vit", "Vision Transformers", first, file.path).facts
     images = [a.images for a in own.values()]

@@ -302,10 +302,12 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     """Infers the architecture from the tensors; `known` are fields that the file states."""
     path, rotary = file.path, known.get("positions") == "rotary"
     needed = ["patch_embedding/kernel", "block_0/mlp_in/kernel"] + ["position_embedding"] * (not rotary)
-    do = "Pass a Vision Transformer's weights; timm's DINOv3, which has no positions, with its config.json"
     for name in needed:
         if name not in flat:
-            raise InputError(f"expected the tensor of {name}; got none in {path}. {do}")
+            raise InputError(
+                f"expected the tensor of {name}; got none in {path}. Pass a Vision Transformer's weights; timm's "
+                "DINOv3, which has no positions, with its config.json"
+            )
         shape, axes = flat[name].shape, 4 if "patch" in name else 2
         if not (len(shape) >= axes and 0 not in shape):
             raise InputError(f"expected {name} of {axes} axes; got shape {shape} in {path}")
