@@ -233,7 +233,9 @@ def dots(
     With `xlabel` the groups share that axis; without it each group has its own axis, labelled by its name.
     """
     sizes = [len(rows) for rows in groups.values()]
-    height = 0.9 + 0.27 * sum(sizes) + (0.35 if xlabel else 0.6) * len(groups)
+    most_lines = max(shown(name).count("\n") + 1 for rows in groups.values() for name in rows)
+    row = 0.27 if most_lines == 1 else 0.22 * most_lines  # inches
+    height = 0.9 + row * sum(sizes) + (0.35 if xlabel else 0.6) * len(groups)
     layout: Any = {"sharex": bool(xlabel), "height_ratios": [size + 0.5 for size in sizes], "squeeze": False}
     figure, grid = plt.subplots(len(groups), 1, figsize=(WIDTH, height), **layout)
     names = [*dict.fromkeys(name for rows in groups.values() for name in rows)]
