@@ -126,8 +126,9 @@ def alone(
         value = jnp.asarray(function(output[None], target[None], *key))
         if value.shape != (1,):
             raise InputError(
-                f"a loss or metric of one example must have shape (1,); got {value.shape}."
-                " Do not reduce it, and give one number for each example."
+                f"a loss or metric must give one number for each example; for outputs of shape {output[None].shape}"
+                f" and targets of shape {target[None].shape} it gave the shape {value.shape}, not (1,)."
+                " Do not reduce it."
             )
         return value[0]
 
