@@ -26,8 +26,7 @@ from tangent_jax.privacy.discrete import discrete_mean
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noisy_mean
 
-
-FIRST = "Put the privatizer first in the chain, before all that scales"
+FIRST = "Put the privatizer first in the chain"
 
 
 class PrivatizerState(NamedTuple):
