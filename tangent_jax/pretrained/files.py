@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from tangent_jax.models.protocol import Model
 class Tensors(NamedTuple):
     """The content of a file: tensors by name, its metadata, and the JSON files beside it by name.
 
-    `architecture`: the name that the caller gave, or None; `left_out`: names of tensors on which no output depends.
+    `architecture`: the name that the caller gave, or None; `left_out`: names of tensors on which no output depends;
+    `written`: the shapes under the names that the file has, where they were spelled in another way since.
     """
 
     tensors: dict[str, np.ndarray]
@@ -26,6 +28,7 @@ class Tensors(NamedTuple):
     path: str
     architecture: str | None = None
     left_out: frozenset[str] = frozenset()
+    written: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -19,7 +19,10 @@ from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig, vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.architectures import architectures
+from tangent_jax.pretrained.files import Tensors
 from tangent_jax.pretrained.load import load, save
+from tangent_jax.pretrained.vit.stated import by_shapes
+from tangent_jax.pretrained.vit.timm_names import with_timm_names
 
 
 @functools.cache
@@ -245,6 +248,26 @@ def test_a_bare_file_is_the_one_architecture_of_its_names_and_shapes(tmp_path, c
             InputError, match=r"tensors of one architecture of timm's in .*; got names and shapes of none"
         ):
             load(tmp_path / "m.safetensors")
+
+
+def test_a_bare_file_whose_old_names_are_another_networks_is_refused():
+    """A DeiT III by its authors calls its gains gamma_1, as timm's vit_small_patch16_rope_ape_224 does."""
+    shapes = {"cls_token": (1, 1, 384), "pos_embed": (1, 196, 384), "norm.weight": (384,), "norm.bias": (384,)}
+    shapes |= {"patch_embed.proj.weight": (384, 3, 16, 16), "patch_embed.proj.bias": (384,)}
+    for block in (f"blocks.{i}." for i in range(12)):
+        shapes |= {f"{block}{name}": (384,) for name in ("gamma_1", "gamma_2", "norm1.weight", "norm1.bias")}
+        shapes |= {f"{block}{name}": (384,) for name in ("norm2.weight", "norm2.bias", "attn.proj.bias")}
+        shapes |= {f"{block}attn.qkv.weight": (1152, 384), f"{block}attn.qkv.bias": (1152,)}
+        shapes |= {f"{block}attn.proj.weight": (384, 384), f"{block}mlp.fc1.weight": (1536, 384)}
+        shapes |= {
+            f"{block}mlp.fc1.bias": (1536,),
+            f"{block}mlp.fc2.weight": (384, 1536),
+            f"{block}mlp.fc2.bias": (384,),
+        }
+    tensors = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    file = with_timm_names(Tensors(tensors, {}, {}, "deit.pth"))
+    with pytest.raises(InputError, match=r"deit3_small_patch16_224, vit_small_patch16_rope_ape_224, which are alike"):
+        by_shapes(file)
 
 
 def test_a_callers_name_does_not_switch_config_json_off_and_is_no_other_network_s(tmp_path):

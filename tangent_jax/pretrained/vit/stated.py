@@ -110,8 +110,11 @@ def check_timm(config: ViTConfig, file: Tensors) -> None:
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The facts of the only network whose tensors have these names and shapes."""
-    own = alike(file.shapes)
+    """The facts of the only network whose tensors have these names and shapes, as written or as timm spells them.
+
+    A DeiT III by its first authors has the names of timm's vit_*_rope_ape, which differs in what no tensor shows.
+    """
+    own = alike(file.shapes) | alike(file.written)
     got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
     if len({str((a.facts, a.refused)) for a in own.values()}) != 1:
         raise InputError(
