@@ -65,7 +65,8 @@ def features(parts=("h", "relu", "ntk")):
     predict, _ = predictor()
     settings = tj.models.FeatureSettings(parts, 1, 2, 16, 3)
     built = settings.of(tj.Pretrained(predict.model, predict.w, "random"))
-    head = {"kernel": np.zeros((sum(built.sizes), 4), np.float32), "bias": np.zeros(4, np.float32)}
+    k = sum(built.sizes)
+    head = {"kernel": np.zeros((k, 4), np.float32), "bias": np.zeros(4, np.float32), "center": np.zeros(k, np.float32)}
     return built, tree_normal(40, head)
 
 
@@ -96,7 +97,7 @@ def outputs_of(predict, dw, x):
     return np.asarray(jax.jit(predict)(dw, x))
 
 
-QUICK = ("one block", "non-linear", "ResNet", "half")
+QUICK = ("one block", "non-linear", "ResNet", "half", "a head on features")
 
 
 @pytest.mark.parametrize("name", [*QUICK, *in_long(*(name for name in CASES if name not in QUICK))])
@@ -236,10 +237,9 @@ FAMILIES = {
     "mean of normed patches": partial(variant, pool="norm_avg"),
     "SigLIP, attention pool": partial(variant, pool="attention", class_token=False, activation="gelu_tanh"),
     "CLIP": partial(variant, pre_norm=True, activation="quick_gelu"),
-    "a head on random features": partial(features, ("h", "relu")),
     "EVA, rotary": partial(variant, positions="rotary", registers=1, gated=True, activation="silu", width=16, heads=2),
 }
-ONNX = {name: make for name, make in CASES.items() if make is not features} | FAMILIES
+ONNX = CASES | FAMILIES
 
 
 @pytest.mark.usefixtures("onnx")
@@ -273,8 +273,12 @@ def test_an_onnx_names_its_opset(tmp_path):
 
 @pytest.mark.usefixtures("onnx")
 def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*RFFT.*as stablehlo"):
-        export(tmp_path / "out", *features(), {}, "onnx")
+    stages = [lambda w, x: jnp.real(jnp.fft.rfft(x)) * w["gain"]]
+    w = {"gain": np.ones(3, np.float32), "out": np.ones((3, 2), np.float32)}
+    fourier = tj.model_of(stages, w, np.zeros((1, 4), np.float32), head=lambda w, x: x @ w["out"])
+    predict = tj.tangent(fourier, kind="everything")
+    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*DFT.*as stablehlo"):
+        export(tmp_path / "out", predict, predict.zeros(), {}, "onnx")
     monkeypatch.setattr(serving, "ALIKE", 0)
     with pytest.raises(InputError, match=r"an ONNX of the predictor's outputs; got one that is .* away"):
         export(tmp_path / "out", *predictor(), {}, "onnx")
