@@ -44,8 +44,12 @@ def contract(
 
 
 def bilinear(
-    product: Callable[[Array, Array], Array], x: Array, dx: Tangent, y: Array, dy: Tangent
-) -> tuple[Array, Tangent]:
+    product: Callable[[Array, Array], Array],
+    x: Float[Array, "*x"],
+    dx: Float[Array, "*x"] | None,
+    y: Float[Array, "*y"],
+    dy: Float[Array, "*y"] | None,
+) -> tuple[Float[Array, "*z"], Float[Array, "*z"] | None]:
     """Any product of two operands, linear in each, and its tangent: dz = product(dx, y) + product(x, dy).
 
     Neither operand is a parameter: for parameters, `contract` and `scale` record the use.
