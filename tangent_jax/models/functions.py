@@ -114,7 +114,7 @@ class FunctionModel:
 
     def apply(
         self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
-    ) -> Float[Array, "b ..."]:
+    ) -> Shaped[Array, "b ..."]:
         run = stages_run("model_of", len(self.functions), self.input_shape, x, start, stop)
         flat = trees.leaves(w)
         own = self.as_given(flat)

@@ -115,7 +115,7 @@ class Model(Protocol):
 
     def apply(
         self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
-    ) -> Float[Array, "b ..."]:
+    ) -> Shaped[Array, "b ..."]:
         """The plain network, in the dtype of w and x.
 
         Args:    x: the input of stage `start`, "b ...".

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.lax import DotAlgorithmPreset
 from jaxtyping import Float
@@ -40,7 +41,7 @@ class Probe(ABC):
         """The tangent of a bias, token or position, broadcast to `shape`; `beside`: its kernel's, of one layer."""
 
 
-def einsum(spec: str, x: Float[Array, "..."], d: Float[Array, "..."] | Probe) -> Float[Array, "..."]:
+def einsum(spec: str, x: Float[Array, "..."], d: Float[Array | np.ndarray, "..."] | Probe) -> Float[Array, "..."]:
     """The einsum of x and a kernel's tangent d, in the dtype of x."""
     if isinstance(d, Probe):
         return d.einsum(spec, x)
@@ -50,13 +51,13 @@ def einsum(spec: str, x: Float[Array, "..."], d: Float[Array, "..."] | Probe) ->
     return kept_in_half(x, d).astype(x.dtype)
 
 
-def times(x: Float[Array, "*b"], d: Float[Array, "..."] | Probe) -> Float[Array, "*b"]:
+def times(x: Float[Array, "*b"], d: Float[Array | np.ndarray, "..."] | Probe) -> Float[Array, "*b"]:
     """The product of x and a gain's tangent, in the dtype of x."""
     return d.times(x) if isinstance(d, Probe) else (widen(x) * d).astype(x.dtype)
 
 
 def broadcast(
-    d: Float[Array, "..."] | Probe, shape: tuple[int, ...], dtype: Any, beside: Any = None
+    d: Float[Array | np.ndarray, "..."] | Probe, shape: tuple[Any, ...], dtype: Any, beside: Any = None
 ) -> Float[Array, "..."]:
     """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`.
 

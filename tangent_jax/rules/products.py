@@ -26,7 +26,7 @@ def contract(
     x: Float[Array | np.ndarray, "*x"],
     dx: Float[Array, "*x"] | None,
     y: Float[Array | np.ndarray, "*y"],
-    dy: Float[Array, "*y"] | probe.Probe | None,
+    dy: Float[Array | np.ndarray, "*y"] | probe.Probe | None,
 ) -> tuple[Float[Array, "*z"], Float[Array, "*z"] | None]:
     """The einsum of two operands and its tangent, by the product rule.
 
@@ -58,9 +58,9 @@ def bilinear(
 
 
 def shift(
-    d: Float[Array, "..."] | probe.Probe | None,
+    d: Float[Array | np.ndarray, "..."] | probe.Probe | None,
     y: Float[Array, "*y"],
-    beside: Float[Array, "..."] | probe.Probe | None = None,
+    beside: Float[Array | np.ndarray, "..."] | probe.Probe | None = None,
 ) -> Float[Array, "*y"] | None:
     """The tangent, in y's shape, of adding a bias, token or position with tangent d; beside: its kernel's tangent."""
     return None if d is None else probe.broadcast(d, y.shape, y.dtype, beside)

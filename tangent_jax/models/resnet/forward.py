@@ -23,7 +23,7 @@ from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
 
 Pair = tuple[Array, Tangent]
-Statistics = dict[str, tuple[Float[Array, "c"], Float[Array, "c"]]]
+Statistics = dict[str, tuple[Float[Array, "_"], Float[Array, "_"]]]
 
 
 def forward(
