@@ -99,7 +99,7 @@ class FeatureMap:
     """
 
     predict: Predictor
-    projection: Float[Array, "h r"]
+    projection: Float[Array, "d m"]
     parts: tuple[str, ...]
     directions: int
     width: int

@@ -146,13 +146,6 @@ def test_one_of_the_two_restored_from_a_backup_is_told(tmp_path, monkeypatch, wh
         train(tmp_path / "run")
 
 
-def test_both_restored_are_not_told_and_each_counts_its_own(tmp_path, monkeypatch):
-    """Stated in ledger.py: whoever owns the disk can set both back."""
-    interrupted(tmp_path / "run", monkeypatch, after=2)
-    shutil.copytree(tmp_path / "run", tmp_path / "backup")
-    assert train(tmp_path / "run").info.spent == train(tmp_path / "backup").info.spent
-
-
 def test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused(tmp_path):
     train(tmp_path)
     (tmp_path / "ledger.json").unlink()
