@@ -362,15 +362,15 @@ MUTATIONS = [
     Mutation(
         "tangent_jax/store/disk.py",
         "Disk.read_checked",
-        "and is_whole(path, entry)",
+        "or not is_whole(path, entry)",
         "",
         "tests/store/test_removal.py::test_every_read_checks_its_hash",
     ),
     Mutation(
         "tangent_jax/store/files.py",
         "read_component",
-        'metadata.get("binding") == binding(trees.fingerprint(dw), metadata)',
-        "True",
+        'metadata.get("binding") != binding(trees.fingerprint(dw), metadata)',
+        "False",
         "tests/store/test_removal.py::test_a_step_and_what_is_said_of_it_belong_together",
     ),
     Mutation(

@@ -135,9 +135,9 @@ def fill(
     ['ann', 'bob']
     """
     recipe = shards.recipe
-    by_name = recipe.head != "drawn" or recipe.features is not None
-    if not (shards.classes or not by_name):
-        raise InputError(f"expected classes by name for the head {recipe.head}, or statistics; got none.")
+    needs_names = recipe.head != "drawn" or recipe.features is not None
+    if needs_names and not shards.classes:
+        raise InputError(f"classes must be names for the head {recipe.head}, or statistics; got none")
     check_own(store)
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
@@ -240,8 +240,8 @@ def check_own(store: Store) -> None:
     foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
     if foreign:
         raise InputError(
-            f"expected a store of shards in {store.root}; got the component {foreign[:1]} of others. Choose "
-            "another folder for the stores."
+            f"{store.root} must be a store of shards; it holds {foreign[0]}, a component of others. "
+            "Choose another folder for the stores"
         )
 
 

@@ -83,9 +83,8 @@ class RemovalPlan:
         """Raises InputError naming a component that cannot be treated this way, and the reason."""
         one_of("how", how, WAYS)
         for name, holding in self.components.items():
-            reason = holding.impossible.get(how)
-            if reason is not None:
-                raise InputError(f"expected components that allow {how}; got {name}: {reason}. Drop it; train anew.")
+            if how in holding.impossible:
+                raise InputError(f"{name} does not allow how={how}: {holding.impossible[how]}. Drop it; train anew")
 
 
 def plan_removal(
@@ -110,23 +109,21 @@ def plan_removal(
     >>> len(plan.identifiers), plan.unknown
     (12, ())
     """
-    if not (not isinstance(examples, str) and (not isinstance(names, str))):
-        raise InputError("expected lists; got one text.")
-    asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
-    wrong = [word for word in (*asked, *whole) if not isinstance(word, str)]
-    if wrong:
-        raise InputError(f"expected examples and names as texts; got {wrong[:1]}.")
+    if isinstance(examples, str) or isinstance(names, str):
+        raise InputError("examples and names must be lists; got one text")
+    asked = tuple(dict.fromkeys(examples))
+    whole = tuple(dict.fromkeys(names))
     given = bool(asked) + bool(whole) + (owner is not None)
     if given != 1:
-        raise InputError(f"expected examples, names or an owner, one of them; got {given} of them.")
-    if not (owner is not None or not owners):
-        raise InputError("expected an owner, of those in owners; got none.")
+        raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
+    if owners and owner is None:
+        raise InputError("owner must be given with owners; got none")
     owner = None if owner is None else Owner(owner)
     with store.using():
         origins = {name: store.provenance(name) for name in store}
         missing = [name for name in whole if name not in origins]
         if missing:
-            raise InputError(f"expected names of components; got {missing[:1]}. list says them.")
+            raise InputError(f"names must be of components; got {missing[0]}. `store list` shows them")
         state = store.identity, contents(store)
     saw = {name: {identifier for identifier, _ in origin.images_seen} for name, origin in origins.items()}
     seen = set[str]().union(*saw.values())
@@ -241,7 +238,7 @@ def rows_of_owner(
             whose = other or own.get(normal_name(name))
             if whose is None:
                 raise InputError(
-                    f"expected an owner of {name} in {component}; got none. Pass owners=, image name -> owner."
+                    f"the owner of {name} in {component} must be known; none is. Pass owners=, image name -> owner"
                 )
             gone |= {identifier} if whose == owner else set()
         others = origin.public + origin.anchor_images
@@ -314,6 +311,5 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
 
 def contents(store: Store) -> str:
     """The fingerprint of the names and files of a store's components."""
-    return fingerprint(
-        json.dumps(sorted((name, entry["id"]) for name, entry in store.state.components.items())).encode()
-    )
+    files = sorted((name, entry.id) for name, entry in store.state.components.items())
+    return fingerprint(json.dumps(files).encode())

@@ -17,7 +17,6 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tangent_jax.composition.component import View
 from tangent_jax.composition.kinds import composition, kind_of
@@ -29,10 +28,10 @@ from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
+from tangent_jax.store.lines import Entry, Erase, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain, said_of
-from tangent_jax.store.state import removal_text, timestamp
 from tangent_jax.store.store import Store
 
 
@@ -57,8 +56,8 @@ def remove(
     >>> [*store], store.verify_receipt(receipt.path)
     (['ann'], [])
     """
-    if not (plan.identifiers or plan.components):
-        raise InputError("expected a plan of something that the store holds; got nothing.")
+    if not plan.identifiers and not plan.components:
+        raise InputError("plan must name something that the store holds; it names nothing")
     with store.using():
         check_fits(store, plan)
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
@@ -125,13 +124,13 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     elsewhere = erasure.others(store, {*plan.identifiers})
     with store.using(change=True):
         check_fits(store, plan)
-        found, left = intend(store, plan, cache, "erase")
+        found, left = intend(store, plan, cache, Erase)
         traces = erasure.erase_found(found, left)
     return traces._replace(not_reached=traces.not_reached + elsewhere)
 
 
 def intend(
-    store: Store, plan: RemovalPlan, cache: Cache | None, operation: str
+    store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Intend]
 ) -> tuple[Sequence[erasure.Trace], Sequence[str]]:
     """(the traces of a plan, a line for each copy out of reach); the journal names the traces when this returns.
 
@@ -140,8 +139,8 @@ def intend(
     """
     found, left = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
     if found:
-        erases = [*dict.fromkeys(trace.line for trace in found)]
-        store.commit({"op": operation, "removed": sorted(plan.components), "erases": erases})
+        erases = tuple(dict.fromkeys(trace.line for trace in found))
+        store.commit(kind(removed=tuple(sorted(plan.components)), erases=erases))
     return found, left
 
 
@@ -152,10 +151,9 @@ def folders_of(cache: Cache | None) -> Sequence[Path]:
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
     """Raises InputError for a plan of another store, or of other components than it holds now."""
-    fits = (plan.store, plan.contents) == (store.identity, contents(store))
-    if not fits:
+    if (plan.store, plan.contents) != (store.identity, contents(store)):
         raise InputError(
-            f"expected a plan of {store.root} as it is now; got one of another store, or older. Plan again."
+            f"plan must be of {store.root} as it is now; got one of another store, or an older one. Plan again"
         )
 
 
@@ -166,7 +164,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         if left:
-            raise InputError(f"expected {name} retrained without what is removed; got {sorted(left)[:1]}.")
+            raise InputError(f"{name} must be retrained without what is removed; it saw {min(left)}")
         store.check_forgotten(new.provenance)
 
 
@@ -185,29 +183,29 @@ def commit(
     with store.using(change=True):
         check_fits(store, plan)
         files = erasure.files_of(store, [*plan.components])
-        found, left = intend(store, plan, cache, "intend")
+        found, left = intend(store, plan, cache, Intend)
         intended = store.state.intended
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
-        added: dict[str, Any] = {}
+        added: dict[str, Entry] = {}
         for name, new in retrained.items():
-            added[name] = store.write("components", new.dw, new.provenance)
-            added[name] |= store.write_factors(new.factors, new.provenance)
-        now = {n: e for n, e in store.state.components.items() if n not in removed} | added
+            entry = store.write("components", new.dw, new.provenance)
+            added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors, new.provenance))
+        now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
         origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
         survivors = View(now, lambda name: store.read_checked(store.file("components", now[name]), now[name]))
-        composed = store.write("composed", composition(survivors, origins)) if now else {}
+        composed = store.write("composed", composition(survivors, origins)) if now else None
         traces = erasure.erase_found(found, left)
         lines_found = {trace.line for trace in found}
         erased_before = [line for line in intended if line not in lines_found]  # by a call that was killed
         files = [*dict.fromkeys([*elsewhere.deleted, *files, *erased_before])]
-        whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
+        of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
         receipt = Receipt(
-            removed={name: entry["weights"] for name, entry in removed.items()},
-            retrained={name: entry["weights"] for name, entry in added.items()},
-            survivors={name: entry["weights"] for name, entry in sorted(now.items())},
-            composed_before=whole[-1] if whole else None,
-            composed_after=composed.get("weights"),
+            removed={name: entry.weights for name, entry in removed.items()},
+            retrained={name: entry.weights for name, entry in added.items()},
+            survivors={name: entry.weights for name, entry in sorted(now.items())},
+            composed_before=of_all[-1].weights if of_all else None,
+            composed_after=None if composed is None else composed.weights,
             asked=plan.asked,
             owner=plan.owner,
             unseen=tuple(identifier for identifier, _ in plan.unseen),
@@ -222,16 +220,25 @@ def commit(
         text_fingerprint = fingerprint(receipt_text(receipt).encode())
         path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
-        line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
-        line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= seal_removal(store, plan) | {"released": store.state.accounts_shown(before)}
-        store.commit(line)
+        forgotten = tuple(sorted(hidden(plan.identifiers)))
+        store.commit(
+            Remove(
+                removed=tuple(sorted(removed)),
+                added=added,
+                names=tuple(sorted(now)),
+                composed=composed,
+                receipt=path.stem,
+                receipt_hash=text_fingerprint,
+                forgotten=forgotten,
+                seal=seal_of(store, plan, forgotten),
+                released=store.state.accounts_shown(before),
+            )
+        )
     return dataclasses.replace(receipt, path=path)
 
 
-def seal_removal(store: Store, plan: RemovalPlan) -> dict[str, Any]:
-    """The hashed identifiers of a plan, sealed if this machine may erase all their traces, now and again."""
-    forgotten, own = sorted(hidden(plan.identifiers)), erasure.own_images(store, plan.components, plan.unseen)
-    is_own = {*plan.identifiers} <= {identifier for identifier, _ in own}
-    seal = machine.seal(removal_text(store.identity, forgotten)) if is_own else ""
-    return {"forgotten": forgotten, "seal": seal}
+def seal_of(store: Store, plan: RemovalPlan, forgotten: Sequence[str]) -> str:
+    """The seal of a plan's hashed identifiers, "" unless this machine may erase all their traces, now and again."""
+    images = erasure.own_images(store, [*plan.components], plan.unseen)
+    is_own = {*plan.identifiers} <= {identifier for identifier, _ in images}
+    return machine.seal(removal_text(store.identity, forgotten)) if is_own else ""

@@ -7,7 +7,6 @@ import fcntl
 import itertools
 import json
 import os
-import re
 import shutil
 import stat
 import unicodedata
@@ -42,12 +41,12 @@ from tangent_jax.store.disk import KINDS, MARKS
 from tangent_jax.store.erasure import files_of, find_traces
 from tangent_jax.store.files import write_component
 from tangent_jax.store.heads import join
+from tangent_jax.store.lines import partial_of
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.removal import erase_traces, remove
 from tangent_jax.store.retraining import predictor_of, retrain
-from tangent_jax.store.state import partial_of
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
 
@@ -110,10 +109,10 @@ def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_pa
     found, left = find_traces(store, ["theirs"], {*plan.identifiers})
     assert found == []
     assert any("was not made on this machine" in line for line in left)
-    with pytest.raises(InputError, match="what this machine's user named; got hf-hub:owner/name"):
+    with pytest.raises(InputError, match="hf-hub:owner/name must be named by this machine's user"):
         predictor_of(store.provenance("theirs"), "theirs")
     named = Provenance.from_json(dataclasses.replace(theirs, recipe=Recipe(head=str(canary / "head"))).to_json())
-    with pytest.raises(InputError, match="what this machine's user named; got the head"):
+    with pytest.raises(InputError, match=r"the head .* must be named by this machine's user"):
         predictor_of(named, "theirs")
     joined = dataclasses.replace(theirs, classes=tuple("abcdefg"), recipe=dataclasses.replace(recipe, head="named"))
     apart = Store(tmp_path / "apart")
@@ -142,7 +141,7 @@ def test_a_retraining_opens_no_data_set_that_another_machines_recipe_names(tmp_p
     store.add("theirs", recipe.fit(predict, train).dw, Provenance.from_json(text))
     plan = plan_removal(store, examples=[train.examples[0][0]])
     opened = []
-    with pytest.raises(InputError, match="what this machine's user named; got folder:"):
+    with pytest.raises(InputError, match=r"folder:.* must be named by this machine's user"):
         retrain(store, "theirs", {*plan.identifiers}, opened.append, False, None, None)
     assert opened == []
     trusted = Store(tmp_path / "store", trust=True)
@@ -580,7 +579,7 @@ def test_one_component_with_two_accounts_is_refused(tmp_path):
     here.add("one", part(0), dataclasses.replace(private(["alice"]), privacy=None))
     other.add("one", part(0), private(["alice"]))
     for first, second in ((here, other), (other, here)):
-        with pytest.raises(InputError, match=r"expected one account of one component; got two"):
+        with pytest.raises(InputError, match="one must have one account and one list of examples; got two"):
             first.add_all(second)
 
 
@@ -669,15 +668,15 @@ def test_a_line_without_a_time_and_a_component_of_another_shape_are_one_line(tmp
     lines = [json.loads(line) for line in store.journal.path.read_bytes().splitlines()]
     for time in ({}, {"time": "never"}, {"time": 5}):
         chained(timeless.root, [{**{k: v for k, v in lines[0].items() if k != "time"}, **time}])
-        with pytest.raises(InputError, match="lines of this version in the journal"):
+        with pytest.raises(InputError, match="line 1 of the journal must be one"):
             Store(timeless.root)
     for wrong in ({"c": {"d": np.ones(3, np.float32)}}, jax.tree.map(lambda leaf: leaf[..., :1], part(1))):
         with store.using(change=True):
             entry = store.write("components", wrong, origin(1, subset=(*trees.leaves(wrong),)))
-            chained(store.root, [lines[0], {**lines[1], **entry}])
+            chained(store.root, [lines[0], {**lines[1], **dataclasses.asdict(entry)}])
         seen = Inspection(Store(store.root))
         assert seen.whole == ["shard 0"]
-        assert re.search("expected|must have", seen.components[1].damage)
+        assert "must have" in seen.components[1].damage
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -688,9 +687,9 @@ def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
     receipt = remove(store, plan_removal(store, names=["shard 0"]))
     receipt.path.rename(tmp_path / "outside.json")
     receipt.path.symlink_to(tmp_path / "outside.json") if kind == "link" else os.mkfifo(receipt.path)
-    with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
+    with pytest.raises(InputError, match=r"must be a receipt of a removal .*plain file"):
         store.verify_receipt(receipt.path)
-    with pytest.raises(InputError, match=r"expected a receipt of a removal; got .*plain file"):
+    with pytest.raises(InputError, match=r"must be a receipt of a removal .*plain file"):
         removed_on(store, "nobody")
     assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in store.verify())
 
@@ -721,7 +720,7 @@ def test_names_of_others_move_no_cursor(tmp_path):
      ("public", (("A" * 64, "a.jpg"),))],
 )  # fmt: skip
 def test_a_provenance_that_says_what_no_training_gives_is_refused(field, value):
-    with pytest.raises(InputError, match="expected"):
+    with pytest.raises(InputError, match=f"{field} must be"):
         origin(0, **{field: value})
 
 

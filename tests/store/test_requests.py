@@ -453,7 +453,7 @@ def test_a_plan_is_of_one_store(kept, tmp_path, call):
     other = Store(tmp_path / "stores/two")
     other.add("a", part(5), origin(5))
     plan = plan_removal(other, names=["a"])
-    with pytest.raises(InputError, match="one of another store"):
+    with pytest.raises(InputError, match="got one of another store"):
         call(store, plan)
     assert is_there(folders["a"])
 

@@ -114,10 +114,10 @@ def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, fie
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda s: s.add("shard 0", part(0), origin(0)), "a new name; got shard 0"),
-        (lambda s: s.add("../x", part(0), origin(0)), "a name of letters"),
-        (lambda s: s["nobody"], "the name of a component; got nobody"),
-        (lambda s: s.compose({"nobody": 1.0}), "the name of a component"),
+        (lambda s: s.add("shard 0", part(0), origin(0)), "name must be new; got shard 0"),
+        (lambda s: s.add("../x", part(0), origin(0)), "a component's name must be of letters"),
+        (lambda s: s["nobody"], "holds no component nobody"),
+        (lambda s: s.compose({"nobody": 1.0}), "holds no component nobody"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
@@ -314,7 +314,7 @@ def test_composing_holds_one_component_at_a_time(tmp_path):
     half = jax.tree.map(lambda leaf: leaf * np.float32(0.5), part(2))
     assert trees.fingerprint(store.compose({"shard 2": 0.5})) == trees.fingerprint(half)
     drop(store, "shard 2")
-    assert all("shard 2" not in entry["names"] for entry in store.state.composed.values())
+    assert all("shard 2" not in composed.names for composed in store.state.composed.values())
 
 
 def adder(root, s):

@@ -44,4 +44,4 @@ def add_file(store: tj.Store, name: str, path: Path) -> dict[str, Any]:
     origin = tj.store.Provenance.from_json(metadata["provenance"], where, trees.fingerprint(dw))
     factors = path.with_name("factors.safetensors")
     store.add(name, dw, origin, tj.store.read_factors(factors) if factors.exists() else None)
-    return {"added": name, "fingerprint": store.state.components[name]["weights"]}
+    return {"added": name, "fingerprint": store.state.components[name].weights}
