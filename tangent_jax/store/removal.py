@@ -3,7 +3,8 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order: train and check replacements; then, under the exclusive lock,
+The order: train and check replacements, and sum them with the survivors, under the shared lock; then, under the
+exclusive one,
 
     intend   check that the plan fits the store, and append a journal line that names all traces outside the store
     erase    write new files, erase these traces
@@ -18,10 +19,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jax
+import numpy as np
+
 from tangent_jax.composition.component import View
 from tangent_jax.composition.kinds import composition, kind_of
 from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
@@ -64,8 +69,9 @@ def remove(
     with store.using():
         check_fits(store, plan)
         check_retrained(store, plan, retrained)
+        composed = sum_without(store, plan, retrained)
     elsewhere = Traces(erasure.files_of(store, [*plan.components]), erasure.others(store, {*plan.identifiers}))
-    return commit(store, plan, how, retrained, elsewhere, cache)
+    return commit(store, plan, how, retrained, composed, elsewhere, cache)
 
 
 def rehearse(
@@ -168,17 +174,30 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         store.check_forgotten(new.provenance)
 
 
+def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> Tree | None:
+    """The composition of the survivors and the retrained components, None if there are none; nothing is written."""
+    names = [name for name in store if name not in plan.components] + [*retrained]
+    if not names:
+        return None
+    new = {name: jax.tree.map(np.asarray, component.dw) for name, component in retrained.items()}
+    components = View(names, lambda name: new[name] if name in new else store.read_tree(name))
+    origins = {name: retrained[name].provenance if name in new else store.provenance(name) for name in names}
+    return composition(components, origins)
+
+
 def commit(
     store: Store,
     plan: RemovalPlan,
     how: str,
     retrained: Mapping[str, Retrained],
+    summed: Tree | None,
     elsewhere: Traces,
     cache: Cache | None,
 ) -> Receipt:
-    """Removes a plan's components, adds the retrained ones, recomposes, erases traces, and writes the receipt.
+    """Removes a plan's components, adds the retrained ones and their sum, erases traces, and writes the receipt.
 
-    elsewhere: lines for the receipt that were found before the lock is held: no other store is opened under it.
+    summed, elsewhere: the new sum, and lines for the receipt, from before the lock is held: under it nothing is
+    summed, and no other store is opened.
     """
     with store.using(change=True):
         check_fits(store, plan)
@@ -192,9 +211,7 @@ def commit(
             entry = store.write("components", new.dw, new.provenance)
             added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors, new.provenance))
         now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
-        origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
-        survivors = View(now, lambda name: store.read_checked(store.file("components", now[name]), now[name]))
-        composed = store.write("composed", composition(survivors, origins)) if now else None
+        composed = None if summed is None else store.write("composed", summed)
         traces = erasure.erase_found(found, left)
         lines_found = {trace.line for trace in found}
         erased_before = [line for line in intended if line not in lines_found]  # by a call that was killed

@@ -119,13 +119,13 @@ class Store(Disk, Components):
     ) -> None:  # fmt: skip
         """`add`; what takes long to check is not checked of a component that was just made here of images."""
         check_spelling(name)
+        kind = kind_of([provenance])
+        (kind.check if is_made_here else kind.check_new)(dw, provenance)  # slow, and of this component alone
         with self.using(change=True):
             if name in self:
                 raise InputError(f"name must be new; got {name}, which {self.root} holds")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
-            kind = kind_of([provenance])
-            (kind.check if is_made_here else kind.check_new)(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
@@ -260,31 +260,25 @@ class Store(Disk, Components):
             raise InputError(f"coefficients must be left out with how={how!r}; got {len(coefficients)}")
         while True:
             with self.using():
-                entries = self.state.components
-                names = sorted(coefficients or entries)
+                before = self.state
+                names = sorted(coefficients or self)
                 if not names:
                     raise InputError(f"{self.root} must hold at least one component; got none")
                 dw = compose(self, coefficients) if coefficients else self.sum(how, penalty)
+                cost = self.spent(names)
             with self.using(change=True):  # held for the files and the line alone, not for the sum
-                if self.state.components == entries:
-                    self.journal_composition(dw, names, coefficients, how, penalty)
+                if (self.state.components, self.state.released) == (before.components, before.released):
+                    self.commit(
+                        Compose(
+                            names=tuple(names),
+                            weighted=None if coefficients is None else {**coefficients},
+                            privacy=None if cost is None else dataclasses.asdict(cost),
+                            merge=how,
+                            penalty=penalty if how in WEIGHTED else None,
+                            **vars(self.write("composed", dw)),
+                        )
+                    )
                     return dw
-
-    def journal_composition(
-        self, dw: Tree, names: Sequence[str], coefficients: Mapping[str, float] | None, how: str, penalty: float
-    ) -> None:
-        """Writes a composition and its line, for a caller that holds the exclusive lock."""
-        cost = self.spent(names)
-        self.commit(
-            Compose(
-                names=tuple(names),
-                weighted=None if coefficients is None else {**coefficients},
-                privacy=None if cost is None else dataclasses.asdict(cost),
-                merge=how,
-                penalty=penalty if how in WEIGHTED else None,
-                **vars(self.write("composed", dw)),
-            )
-        )
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
         """The sum of `compose`, neither written nor journaled."""

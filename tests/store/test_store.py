@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -17,10 +18,12 @@ import pytest
 from helpers import origin, origin_of_sums, part, predictor, sums
 from safetensors.numpy import load_file
 
+from tangent_jax.composition import sums as sums_module
 from tangent_jax.composition.origin import check_same
-from tangent_jax.composition.sums import sum_trees
+from tangent_jax.composition.sums import sum_trees, weighted_sum
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import hold_lock
 from tangent_jax.io.records import convert
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
@@ -100,7 +103,6 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
         ("head", {"head": "0"}),
         ("method", {"method": "nlft"}),
         ("config.heads", {"config": {**origin(0).config, "heads": 2}}),
-        ("subset of", {"subset": origin(0).subset[1:]}),
     ],
 )
 def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, field, changes):
@@ -220,6 +222,44 @@ def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, m
     assert finished
     assert outcomes == sorted(outcomes, key=lambda state: state != before)  # before, then after
     assert set(outcomes) == {before, outcomes[-1]} != {before}
+
+
+SUMMING = {
+    "compose": lambda store: store.compose(),
+    "weighted": lambda store: store.compose({"shard 0": 0.5}),
+    "remove": lambda store: drop(store, "shard 1"),
+}
+
+
+@pytest.mark.parametrize("run", SUMMING.values(), ids=SUMMING)
+def test_a_sum_is_computed_while_other_processes_may_read(tmp_path, monkeypatch, run):
+    store, summed = filled(tmp_path), []
+
+    def watched(*arguments):
+        with hold_lock(tmp_path / "lock", shared=True, wait=False):  # refused beside an exclusive lock
+            summed.append(arguments)
+        return weighted_sum(*arguments)
+
+    monkeypatch.setattr(sums_module, "weighted_sum", watched)
+    run(store)
+    assert len(summed) == 1
+    assert store.verify() == []
+
+
+def test_a_store_that_changes_after_it_was_summed_is_summed_again(tmp_path, monkeypatch):
+    store, using = filled(tmp_path, 2), Store.using
+
+    @contextmanager
+    def interrupted(self, change=False):
+        if self is store and change and "late" not in self:
+            Store(tmp_path).add("late", part(5), origin(5))
+        with using(self, change):
+            yield
+
+    monkeypatch.setattr(Store, "using", interrupted)
+    whole = sum_trees({"shard 0": part(0), "shard 1": part(1), "late": part(5)})
+    assert trees.fingerprint(store.compose()) == trees.fingerprint(whole)
+    assert [entry["names"] for entry in store.journal.entries[3:]] == [["late", "shard 0", "shard 1"]]
 
 
 CHILD = """
