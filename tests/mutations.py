@@ -310,9 +310,9 @@ MUTATIONS = [
     ),
     Mutation(
         "tangent_jax/store/provenance.py",
-        "Provenance.from_json",
-        'fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text',
-        "",
+        "Provenance.from_metadata",
+        'parse_json(text, where), "is_own": is_own}',
+        "parse_json(text, where)}",
         "tests/store/test_foreign.py::test_a_seal_is_of_the_whole_text_and_of_one_key",
     ),
     Mutation(

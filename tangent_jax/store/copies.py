@@ -170,6 +170,6 @@ def check_whole(store: Disk) -> None:
 def check_file(path: Path, name: str) -> None:
     """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
     dw, metadata = read_component(path, check=False)
-    origin = Provenance.from_json(metadata.get("provenance", ""), name)
+    origin = Provenance.from_metadata(metadata, name)
     with about(f"component {name}"):
         kind_of([origin]).check_new(dw, origin)

@@ -122,14 +122,14 @@ class Disk:
         """Writes a file that no journal line names yet; returns its journal entry."""
         dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
-        text = "" if provenance is None else provenance.to_json(tree_fingerprint)
-        content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
+        said = {} if provenance is None else provenance.metadata(tree_fingerprint)
+        content = encode_component(dw, tree_fingerprint, {**said, **(metadata or {})})
         identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
         entry = Entry(
             id=identity,
             weights=tree_fingerprint,
             file=fingerprint(content),
-            origin=fingerprint(text.encode()),
+            origin=fingerprint(said.get("provenance", "").encode()),
             crc=f"{zlib.crc32(content):08x}",
         )
         write_whole(self.file(kind, entry), content)

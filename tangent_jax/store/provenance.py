@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -183,31 +183,39 @@ class Provenance:
         """All fields of its file, as JSON has them."""
         return {name: value for name, value in plain(self).items() if name != "is_own"}
 
-    def to_json(self, weights: str = "") -> str:
-        """The JSON text that `from_json` reads; sealed if this machine's user wrote it.
+    def to_json(self) -> str:
+        """The JSON text that `from_json` reads."""
+        return json.dumps(self.fields)
 
-        Args: weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
-              alone.
+    def metadata(self, weights: str) -> dict[str, str]:
+        """The metadata of a component's file: the text as "provenance", and the "seal" of this machine's user.
+
+        Without a seal if another machine or user wrote it.
+        Args:   weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
+                alone.
         """
-        text = json.dumps(self.fields)
-        seal = machine.seal(text_of_seal(text, weights)) if self.is_own else ""
-        return f'{text[:-1]}, "seal": "{seal}"}}' if seal else text
+        text = self.to_json()
+        seal = machine.seal(sealed_text(text, weights)) if self.is_own else ""
+        return {"provenance": text, "seal": seal} if seal else {"provenance": text}
 
     @classmethod
-    def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
-        """Reads the text of `to_json`; InputError names a field that is missing or wrong.
+    def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
+        """Reads the text of `to_json`, without a seal; InputError names a field that is missing or wrong."""
+        return cls.from_metadata({"provenance": text}, where)
 
-        Args:   weights: the fingerprint of the dw beside the text; if it is not the sealed one, `is_own` is False.
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], where: object, weights: str = "") -> "Provenance":
+        """Reads the metadata of a component's file, as `from_json`.
+
+        Args:   weights: the fingerprint of the dw in the file; if it is not the sealed one, `is_own` is False.
         """
-        fields = parse_json(text, where)
-        fields.pop("seal", None)
-        own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
-        fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
-        return convert(cls, fields, where)
+        text = metadata.get("provenance", "")
+        is_own = machine.is_own(sealed_text(text, weights), metadata.get("seal"))
+        return convert(cls, {**parse_json(text, where), "is_own": is_own}, where)  # the seal decides, never the text
 
 
-def text_of_seal(text: str, weights: str) -> str:
-    """The text that a seal covers: a provenance without its seal, and the fingerprint of its dw."""
+def sealed_text(text: str, weights: str) -> str:
+    """The text that a seal covers: the text of a provenance, as it is kept, and the fingerprint of its dw."""
     return f"[{text}, {json.dumps(weights)}]"
 
 

@@ -76,10 +76,10 @@ class Store(Disk, Components):
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component, verified against the journal."""
         path, entry = self.path(name), self.state.components[name]
-        text = read_metadata(path).get("provenance", "")
-        if fingerprint(text.encode()) != entry.origin:
+        metadata = read_metadata(path)
+        if fingerprint(metadata.get("provenance", "").encode()) != entry.origin:
             raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
-        origin = Provenance.from_json(text, f"the provenance of {name}", entry.weights)
+        origin = Provenance.from_metadata(metadata, f"the provenance of {name}", entry.weights)
         return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
 
     def path(self, name: str) -> Path:

@@ -86,7 +86,7 @@ def trained_in(folder, s=0, run=RUN, **changes):
     saved = Checkpoint(run, "state", "", ())
     write_whole(folder / "checkpoints" / run / "checkpoint.json", seal_fields(dataclasses.asdict(saved)))
     made = origin(s, **{"folders": (str(folder),), "run": run, **changes})
-    write_component(folder / "dw.safetensors", part(s), {"provenance": made.to_json(trees.fingerprint(part(s)))})
+    write_component(folder / "dw.safetensors", part(s), made.metadata(trees.fingerprint(part(s))))
     return made
 
 
@@ -100,9 +100,10 @@ def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_pa
     canary = tmp_path / "home"
     recipe = Recipe(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
     with elsewhere():
-        text = trained_in(canary, recipe=recipe).to_json()
+        sent = trained_in(canary, recipe=recipe).metadata(trees.fingerprint(part(0)))
     store, before = Store(tmp_path / "store"), snapshot(canary)
-    theirs = Provenance.from_json(text)
+    theirs = Provenance.from_metadata(sent, "theirs", trees.fingerprint(part(0)))
+    assert "seal" in sent
     assert not theirs.is_own
     store.add("theirs", part(0), theirs)
     plan = plan_removal(store, names=["theirs"])
@@ -168,11 +169,11 @@ def test_with_trust_and_on_the_machine_that_made_it_its_folders_are_emptied(tmp_
         assert (place / "notes.txt").exists()
 
 
-def replayed(root, dw, text):
-    """A store of another machine, whose file holds a text of provenance and other numbers."""
+def replayed(root, dw, sent):
+    """A store of another machine, whose file holds a sealed provenance and other numbers."""
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(Provenance, "to_json", lambda self, weights="": text)
-        Store(root).add("harmless", dw, Provenance.from_json(text))
+        m.setattr(Provenance, "metadata", lambda self, weights: sent)
+        Store(root).add("harmless", dw, Provenance.from_metadata(sent, "theirs"))
     return Store(root)
 
 
@@ -180,10 +181,10 @@ def test_a_seal_counts_for_its_own_component_alone(tmp_path, elsewhere):
     """A sealed provenance that was given away comes back on other numbers, and its weights under another journal."""
     out = tmp_path / "out"
     made = trained_in(out)
-    before, text = snapshot(out), made.to_json(trees.fingerprint(part(0)))
-    assert Provenance.from_json(text, "", trees.fingerprint(part(0))).is_own
+    before, sent = snapshot(out), made.metadata(trees.fingerprint(part(0)))
+    assert Provenance.from_metadata(sent, "", trees.fingerprint(part(0))).is_own
     with elsewhere():
-        replayed(tmp_path / "theirs", part(7), text)
+        replayed(tmp_path / "theirs", part(7), sent)
     store = Store(tmp_path / "theirs")
     assert not store.provenance("harmless").is_own
     line = json.loads((store.root / "journal.jsonl").read_bytes())
@@ -725,19 +726,24 @@ def test_a_provenance_that_says_what_no_training_gives_is_refused(field, value):
 
 
 def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
-    text = origin(0).to_json()
-    assert Provenance.from_json(text).is_own
-    fields = json.loads(text)
-    for field in ("folders", "run", "seconds"):
-        altered = {"folders": ["/elsewhere"], "run": RUN, "seconds": 2.0}[field]
-        assert not Provenance.from_json(json.dumps({**fields, field: altered})).is_own
+    weights = trees.fingerprint(part(0))
+    sent = origin(0).metadata(weights)
+    fields = json.loads(sent["provenance"])
+
+    def is_own(weights=weights, **changes):
+        return Provenance.from_metadata({**sent, **changes}, "sent", weights).is_own
+
+    assert is_own()
+    assert not is_own(trees.fingerprint(part(1)))
+    for change in ({"folders": ["/elsewhere"]}, {"run": RUN}, {"seconds": 2.0}, {"is_own": True}):
+        assert not is_own(provenance=json.dumps({**fields, **change}))
+    assert not is_own(provenance=sent["provenance"].replace(", ", ","))  # the same fields, other bytes
     for seal in ("", "0" * 64, None, 5):
-        assert not Provenance.from_json(json.dumps({**fields, "seal": seal})).is_own
-    assert not Provenance.from_json(json.dumps({**fields, "seal": "", "is_own": True})).is_own
+        assert not is_own(seal=seal)
     with elsewhere():
-        read = Provenance.from_json(text)
-        assert not read.is_own
-        assert not Provenance.from_json(read.to_json()).is_own  # written again by another
+        assert not is_own()
+        again = Provenance.from_metadata(sent, "sent", weights).metadata(weights)  # written again by another
+        assert "seal" not in again
     assert stat.S_IMODE(machine.key_path().stat().st_mode) == 0o600
     assert stat.S_IMODE(machine.key_path().parent.stat().st_mode) == 0o700
 

@@ -302,9 +302,7 @@ def kept(tmp_path):
         folder = folders[name] = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         made = origin(number, folders=(str(folder),))
-        write_component(
-            folder / "dw.safetensors", part(number), {"provenance": made.to_json(trees.fingerprint(part(number)))}
-        )
+        write_component(folder / "dw.safetensors", part(number), made.metadata(trees.fingerprint(part(number))))
         store.add(name, part(number), made)
     return store, folders
 
