@@ -183,7 +183,7 @@ T = TypeVar("T")
 
 def parse(fields: dict[str, Any]) -> Line:
     """The line of these fields; InputError for an operation that this version does not know, or wrong fields."""
-    operation = one_of("op", fields.get("op"), OPERATIONS)
+    operation = one_of("op", str(fields.get("op")), OPERATIONS)
     if "time" not in fields:
         raise InputError("the field time is missing")
     return convert(OPERATIONS[operation], {name: value for name, value in fields.items() if name != "op"}, operation)
