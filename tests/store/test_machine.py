@@ -3,14 +3,12 @@
 At each moment its sum is the sum of its components alone, to the bit, and all its receipts hold.
 """
 
-import os
 import shutil
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers import origin, part
+from helpers import Killed, ending, origin, part
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -23,32 +21,6 @@ from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 SEEDS = range(4)
-WRITES = ("fsync", "replace", "truncate", "unlink")
-"""The calls of the system by which a store writes."""
-
-
-class Killed(BaseException):
-    """The end of a process: nothing catches it."""
-
-
-@contextmanager
-def killing(moment):
-    """Ends the process at its write of this number, counted from 0."""
-    left = [moment]
-
-    def limited(call):
-        def step(*arguments, **more):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return call(*arguments, **more)
-
-        return step
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in WRITES:
-            patch.setattr(os, name, limited(getattr(os, name)))
-        yield
 
 
 class Changes(RuleBasedStateMachine):
@@ -75,7 +47,7 @@ class Changes(RuleBasedStateMachine):
             if moment is None:
                 run(self.stores[number])
             else:
-                with killing(moment):
+                with ending(moment, Killed):
                     run(self.stores[number])
             outcomes = outcomes[-1:]
         except Killed:
@@ -115,10 +87,13 @@ class Changes(RuleBasedStateMachine):
         steps = [(self.held | {*new[:count]}, self.gone, self.receipts) for count in range(len(new) + 1)]
         self.change(number, lambda store: store.add_all(other), moment, *steps)
 
-    @precondition(lambda self: self.held)
     @rule(number=handles, how=st.sampled_from(("mean", "ties")), moment=moments)
     def compose(self, number, how, moment):
-        self.change(number, lambda store: store.compose(how=how), moment, self.now)
+        if self.held:
+            self.change(number, lambda store: store.compose(how=how), moment, self.now)
+        else:
+            with pytest.raises(InputError, match="must hold at least one component; got none"):
+                self.stores[number].compose(how=how)
 
     @precondition(lambda self: self.held)
     @rule(number=handles, data=st.data(), by_image=st.booleans(), moment=moments)

@@ -181,19 +181,6 @@ def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_
     assert {*remove(store, plan).removed} == {"copy", "shard 1"}
 
 
-def test_what_changes_the_store_while_a_component_is_trained_again_is_told(tmp_path, monkeypatch):
-    store = filled(tmp_path)
-
-    def meanwhile(*arguments):
-        Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).examples))
-        return Retrained(part(7), origin(1, examples=origin(1).examples[1:]), 0.5)
-
-    monkeypatch.setattr(removal, "retrain", meanwhile)
-    with pytest.raises(InputError, match="Plan again"):
-        remove(store, plan_removal(store, examples=["photo 3.jpg"]), "retrain")
-    assert trees.fingerprint(Store(tmp_path)["shard 1"].dw) == trees.fingerprint(part(1))
-
-
 # What takes its place
 
 
@@ -280,27 +267,6 @@ def test_what_cannot_be_written_is_not_reached_and_the_rest_is(trained, tmp_path
     assert f"in {first}: rows of removed images, of any run (Permission denied)" in lines
     assert f"{run}/dw.safetensors: the removed component (Permission denied)" in lines
     assert f"{tmp_path / 'locked'}: Permission denied" in lines
-
-
-def test_killed_after_the_traces_went_the_store_is_as_before_and_the_same_plan_does_the_rest(trained, monkeypatch):
-    store, features, cache = trained
-    plan = plan_removal(store, examples=["train/a/1.png"])
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(removal, "write_whole", killed)  # of the receipt
-        with pytest.raises(KeyboardInterrupt):
-            remove(store, plan, cache=cache)
-    assert not np.asarray(features.inputs[1]).any()
-    again = Store(store.root)
-    assert [*again] == ["even", "odd"]
-    again.settle()
-    assert again.verify() == []
-    receipt = remove(again, plan, cache=cache)
-    assert [*again] == ["even"]
-    assert [line.split(": ")[1] for line in receipt.deleted[-1:]] == ["rows of removed images, of any run"]
 
 
 # By contributor

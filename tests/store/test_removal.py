@@ -325,27 +325,6 @@ def test_a_lock_deleted_under_a_writer_stops_it_before_it_commits(tmp_path):
     assert Store(tmp_path).verify() == []
 
 
-def test_removed_weights_go_when_a_store_killed_after_its_commit_next_changes(tmp_path, monkeypatch):
-    store = Store(tmp_path)
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
-    path = store.path("shard 1")
-
-    def killed(self):
-        if self.state.receipts:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "sweep", killed)
-        with pytest.raises(KeyboardInterrupt):
-            drop(store, "shard 1")
-    assert path.exists()
-    assert [*Store(tmp_path)] == ["shard 0"]  # opened for reading alone, which writes nothing
-    assert path.exists()
-    Store(tmp_path).compose()
-    assert not path.exists()
-
-
 def test_every_read_checks_its_hash(tmp_path):
     store = Store(tmp_path)
     for s in range(2):
