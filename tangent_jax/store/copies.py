@@ -43,7 +43,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
                 f"{url} must hold a beginning of this store's journal; got a copy that moved on, or has diverged. "
                 f"Pull it first: tangent-jax store pull {url}"
             )
-        files = {str(path.relative_to(store.root)): whole for path, whole in store.fingerprints().items()}
+        files = {str(path.relative_to(store.root)): sha for path, sha in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS}
         new = len({*files.values()} - {*remote.places})
         remote.push(store.root, files)
@@ -69,12 +69,12 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
         raise InputError(f"{url} must hold a store; it holds none. Copy one there: tangent-jax store push URL")
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
-    wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
+    wanted = {name: sha for name, sha in remote.files.items() if name in MARKS or name not in before}
     remote.fetch(objects, {*wanted.values()})
-    for name, whole in wanted.items():
+    for name, sha in wanted.items():
         if name.startswith("components/"):
-            check_file(objects / whole, name)
-    new = sum(name not in before or file_fingerprint(root / name) != whole for name, whole in wanted.items())
+            check_file(objects / sha, name)
+    new = sum(name not in before or file_fingerprint(root / name) != sha for name, sha in wanted.items())
     if is_store(root):
         go_on(Disk(root), remote, objects)
     else:
@@ -84,8 +84,8 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
         partial = root.with_name(f".{root.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed pull
         with write_whole_folder(root, partial):
-            for name, whole in remote.files.items():
-                place(objects / whole, inside(partial, *name.split("/")))
+            for name, sha in remote.files.items():
+                place(objects / sha, inside(partial, *name.split("/")))
             check_whole(Disk(partial))
     shutil.rmtree(objects, ignore_errors=True)
     store = Disk(root)
@@ -104,10 +104,10 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
                 f"{store.root} must hold a beginning of the journal of {remote.url}; it has other lines. "
                 "Push it first, or pull to another folder"
             )
-        for name, whole in remote.files.items():
+        for name, sha in remote.files.items():
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():
-                place(objects / whole, path)
+                place(objects / sha, path)
         reader = Journal(objects / remote.files["journal.jsonl"])
         reader.load()
         for entry in reader.entries[len(lines) :]:
@@ -141,14 +141,14 @@ def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
 
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
     """The bytes of a file at a URL, or of its local copy, checked against the index's SHA-256."""
-    whole = remote.files.get(name, "")
-    if not whole:
+    sha = remote.files.get(name, "")
+    if not sha:
         raise InputError(f"{remote.url} must hold {name}; it holds no store")
-    copy = None if objects is None else objects / whole
+    copy = None if objects is None else objects / sha
     here = copy is not None and copy.is_file()
-    content = copy.read_bytes() if copy and here else remote.read(remote.object_url(whole))
-    if fingerprint(content) != whole:
-        raise InputError(f"{remote.object_url(whole)} was altered")
+    content = copy.read_bytes() if copy and here else remote.read(remote.object_url(sha))
+    if fingerprint(content) != sha:
+        raise InputError(f"{remote.object_url(sha)} was altered")
     return content
 
 

@@ -122,14 +122,14 @@ class Disk:
         """Writes a file that no journal line names yet; returns its journal entry."""
         dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
-        said = {} if provenance is None else provenance.metadata(tree_fingerprint)
-        content = encode_component(dw, tree_fingerprint, {**said, **(metadata or {})})
+        texts = {} if provenance is None else provenance.metadata(tree_fingerprint)
+        content = encode_component(dw, tree_fingerprint, {**texts, **(metadata or {})})
         identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
         entry = Entry(
             id=identity,
             weights=tree_fingerprint,
             file=fingerprint(content),
-            origin=fingerprint(said.get("provenance", "").encode()),
+            origin=fingerprint(texts.get("provenance", "").encode()),
             crc=f"{zlib.crc32(content):08x}",
         )
         write_whole(self.file(kind, entry), content)
@@ -161,11 +161,11 @@ class Disk:
         """
         if factors is None:
             return None
-        do = "Make them by tj.solver.make_curvature of the same predictor"
+        remedy = "Make them by tj.solver.make_curvature of the same predictor"
         if factors.anchor != provenance.anchor + provenance.head:
-            raise InputError(f"factors must be at the component's anchor; got those of another. {do}")
+            raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
         if not of_subset(factors, provenance.subset):
-            raise InputError(f"factors must be of the component's leaves; got others. {do}")
+            raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
         if provenance.privacy is not None:
             raise InputError("factors must be None for a private component, as they are not private")
         numbers, metadata = as_tree(factors)
@@ -177,7 +177,7 @@ class Disk:
             expected = self.fingerprints()
             wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
             plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
+            wrong += [f"{p}: altered" for p, sha in expected.items() if p in plain and file_fingerprint(p) != sha]
             marks = {self.root / name for name in (*MARKS, "lock")}
             odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
             wrong += [f"{path}: a link, device or pipe" for path in odd]

@@ -65,18 +65,18 @@ def find_traces(
     left = [f"{e.path}: an export of a removed component" for e in store.state.exports if {*e.names} & {*names}]
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    own = {p: None for name in made_here for p in origins[name].folders}
+    folders = {p: None for name in made_here for p in origins[name].folders}
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
-    known = {identifier for identifier, _ in pairs}
-    traces = rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *own]), left)
+    named = {identifier for identifier, _ in pairs}
+    traces = rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]), left)
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
             search, where = (run_at, place) if is_url(place) else (run_in, Path(place))
             traces.extend(look(search, where, left, origin, tree_fingerprint))
-        other = [place for place in origin.folders if place not in own]
+        other = [place for place in origin.folders if place not in folders]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
-        if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - known:
+        if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - named:
             left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")

@@ -133,8 +133,8 @@ class Provenance:
         folders = tuple(urls.with_urls([features.folder or "", *folders]))
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
-        known = {normal_name(name): owner for name, owner in self.owners.items()}
-        owners = {name: known[normal_name(name)] for _, name in features.examples if normal_name(name) in known}
+        owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
+        owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})

@@ -151,5 +151,5 @@ def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
     """The fields of a Receipt about the components that a removal puts back."""
     bounds = {name: new.distance_bound for name, new in retrained.items() if new.distance_bound is not None}
     optima = {name: new.optimum for name, new in retrained.items() if new.optimum is not None}
-    said = statement(how if retrained else "drop", bool(optima))
-    return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": said}
+    guarantee = statement(how if retrained else "drop", bool(optima))
+    return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": guarantee}

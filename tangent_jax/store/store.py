@@ -132,10 +132,10 @@ class Store(Disk, Components):
                 kind.check_beside(dw, provenance, other, self.provenance(first))
             self.check_forgotten(provenance)
             new = self.write("components", dw, provenance)
-            same = [name for name, entry in self.state.components.items() if entry.weights == new.weights]
-            if same:
+            twins = [name for name, entry in self.state.components.items() if entry.weights == new.weights]
+            if twins:
                 self.sweep()  # of the file just written
-                raise InputError(f"{name} must have numbers of its own; got those of {same[0]}")
+                raise InputError(f"{name} must have numbers of its own; got those of {twins[0]}")
             new = dataclasses.replace(new, factors=self.write_factors(factors, provenance))
             self.commit(Add(name=name, shown=shown, **vars(new)))
 
@@ -170,9 +170,9 @@ class Store(Disk, Components):
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
-            own = other.factors(name) if other.has_factors(name) else None
+            factors = other.factors(name) if other.has_factors(name) else None
             shown = theirs[name].id in other.state.shown
-            self.add(name, other.read_tree(name), other.provenance(name), own, shown=shown)
+            self.add(name, other.read_tree(name), other.provenance(name), factors, shown=shown)
         return missing
 
     def take_account(self, other: "Store") -> None:
