@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -155,12 +154,6 @@ def test_a_store_merges_without_factors(tmp_path, how):
         merge({}, how)
     with pytest.raises(InputError, match="components must be of one subset; got b with other leaves"):
         merge(components({"a": {"w": np.ones(1)}, "b": {"w": np.ones(2)}}), how)
-
-
-@pytest.mark.parametrize("how", MERGES)
-def test_the_page_on_merges_has_a_row_for_each(how):
-    page = Path(__file__).parents[2] / "docs/howto/merge.md"
-    assert f"\n| `{how}`" in page.read_text(), f"describe {how} in the table of {page}"
 
 
 def test_one_decomposition_serves_every_ridge():

@@ -363,6 +363,8 @@ def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
         (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that its provenance names"),
         (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "must have shape"),
         (lambda s: s.add("a", part(0), origin(3)), "a must have numbers of its own; got those of shard 0"),
+        (lambda s: s.add("shard 0", part(0), origin(0)), "name must be new; got shard 0"),
+        (lambda s: s.add("../x", part(0), origin(0)), "a component's name must be of letters"),
         (lambda s: s.add(" ", part(3), origin(3)), "a component's name must be of letters"),
         (lambda s: s.add("a,b", part(3), origin(3)), "a component's name must be of letters"),
         (lambda s: s.add("", part(3), origin(3)), "a component's name must be of letters"),
