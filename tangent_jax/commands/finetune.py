@@ -84,8 +84,7 @@ def write(
     folders = (str(out.absolute()),)
     origin = tj.store.make_provenance(predict, recipe, classes)
     origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
-    text = origin.to_json(trees.fingerprint(fitted.dw))
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, origin.metadata(trees.fingerprint(fitted.dw)))
 
 
 def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:

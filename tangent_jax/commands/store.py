@@ -105,7 +105,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
         row["classes"] = origin.config.get("classes")
         row |= {"epsilon": epsilon_of(origin.privacy), "unit": origin.privacy and origin.privacy.mechanism.unit}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
-        table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
+        table.append(row | {"fingerprint": store.state.components[name].weights[:12]})
     tabulate(table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 

@@ -45,8 +45,8 @@ from tangent_jax.models.protocol import Model
 from tangent_jax.pretrained.files import assemble
 from tangent_jax.pretrained.load import METADATA, encode_model, read
 from tangent_jax.remote import urls
+from tangent_jax.store.lines import EXPORTED, partial_of
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.state import EXPORTED, partial_of
 
 SAID = "provenance.json"
 

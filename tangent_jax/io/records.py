@@ -8,6 +8,7 @@ import dataclasses
 import json
 import sys
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -103,9 +104,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+hints_of = cache(get_type_hints)  # evaluating the hints takes longer than the rest of a record
+
+
 def record(kind: Any, value: dict[str, Any], where: object) -> Any:
     """The dataclass of a JSON object's fields."""
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in value:
         if name not in fields:
