@@ -76,8 +76,8 @@ def fit_audited(
     """
     if mechanism.unit != "example":
         raise InputError(
-            f"expected a mechanism that protects examples; got {mechanism.unit}. Its canaries are examples, each "
-            "of no owner."
+            f"mechanism must protect examples (unit=example), as canaries are examples without an owner; got unit="
+            f"{mechanism.unit}."
         )
     images = as_batches(data, 64)
     check_canaries(images, canaries)
@@ -161,7 +161,9 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
     back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
     worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
     if not worst < 0.001:
-        raise InputError("expected an optimiser of updates affine in the gradient; got another. Train by momentum().")
+        raise InputError(
+            "optimizer must make updates that are affine in the gradient; this one does not. Train by momentum()."
+        )
 
 
 @jax.jit

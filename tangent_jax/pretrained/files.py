@@ -50,19 +50,22 @@ def assemble(
     Args:   optional: path endings that are zero if the file lacks them; reshaped: parts of paths whose tensors may have
             other axes of the same size.
     """
-    expected, w = model.shapes(), {}
+    shapes = model.shapes()
+    w = {}
     for name in flat:
-        if name not in expected:
-            raise InputError(f"expected no tensor {name} in this architecture; got {name} {flat[name].shape} in {path}")
-    for name, shape in expected.items():
+        if name not in shapes:
+            raise InputError(
+                f"{path} must hold tensors of this architecture alone; it has no {name}, {flat[name].shape} in the file"
+            )
+    for name, shape in shapes.items():
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
         if given is None:
-            raise InputError(f"expected the tensor of {name} {shape}; got none in {path}")
+            raise InputError(f"{path} must hold the tensor of {name}, {shape}; it does not")
         value = np.asarray(given, np.float32)
         reshapes = any(part in name for part in reshaped)
         if not (value.shape == shape or (reshapes and value.size == np.prod(shape))):
-            raise InputError(f"expected {name} of shape {shape}; got shape {value.shape} in {path}")
+            raise InputError(f"{name} in {path} must have shape {shape}; got {value.shape}")
         if not np.isfinite(value).all():
-            raise InputError(f"expected {name} finite; got NaN or infinity in {path}. Fetch it again")
+            raise InputError(f"{name} in {path} must be finite; got NaN or infinity. Fetch the file again")
         w[name] = jnp.asarray(value.reshape(shape))
     return Pretrained(model, trees.nest(w), path)
