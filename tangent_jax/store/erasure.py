@@ -20,7 +20,7 @@ from typing import Any
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
-from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
+from tangent_jax.data.identifiers import forget, hidden, index_paths, kept_of
 from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
@@ -88,15 +88,16 @@ def find_traces(
 def rows_everywhere(
     store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str], left: list[str]
 ) -> list[Trace]:
-    """The cached rows of images, (identifier, name), and of those removed before, and what the index keeps of them."""
+    """The cached rows of images, (identifier, name), and of those removed before, and what indices keep of them."""
     traces: list[Trace] = []
     known, images, before = hidden(i for i, _ in pairs), {image for _, image in pairs}, removed_here(store)
-    for place in places:
-        if not is_url(place):
-            traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, before, place))
-    if kept_of(known | before, images):
-        line = f"in {expand_path(INDEX).absolute()}: identifiers and names of removed images"
-        traces.append(Trace(line, partial(forget, known | before, images)))
+    folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
+    for folder, place in folders.items():
+        traces.extend(look(rows_in, folder, left, known, before, place))
+    for index in index_paths(folders):
+        if kept_of(index, known | before, images):
+            line = f"in {expand_path(index).absolute()}: identifiers and names of removed images"
+            traces.append(Trace(line, partial(forget, index, known | before, images)))
     return traces
 
 

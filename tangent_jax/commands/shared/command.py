@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse, path_of
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, about
+from tangent_jax.data.identifiers import index_in
 from tangent_jax.io import hosts, job
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop, request_stop, warn_in_lines
@@ -130,7 +131,7 @@ def run(
             with out_at_url():
                 if "out" in flags.FLAGS:
                     check_out(path_of("out").absolute())
-                with jobs.asked_for():
+                with jobs.asked_for(), index_beside_cache():
                     main(*given)
             check_stop()
         except tj.InputError as error:
@@ -148,6 +149,15 @@ def run(
 
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
+
+
+def index_beside_cache() -> AbstractContextManager:
+    """Returns a context in which --cache_dir, if it is given, holds the index of content identifiers too."""
+    F: Any = flags.FLAGS
+    if "cache_dir" not in F or F.cache_dir == F["cache_dir"].default:
+        return nullcontext()
+    with about("--cache_dir"):
+        return index_in(tj.Cache(F.cache_dir).path)
 
 
 def check_given(given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:

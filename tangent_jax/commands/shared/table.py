@@ -112,7 +112,9 @@ TABLE: dict[str, partial] = {
     "train": flag("string", "Folder or zip of the class folders of training images, for --dataset.", default=None),
     "validation": flag("string", "Folder or zip of validation images, beside --train.", default=None),
     "test": flag("string", "Folder or zip of test images, beside --train.", default=None),
-    "cache_dir": flag("string", "Folder of cached features.", default="~/.cache/tangent_jax"),
+    "cache_dir": flag(
+        "string", "Folder of cached features and of the index of images.", default="~/.cache/tangent_jax"
+    ),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
     "most_pixels": flag("integer", "Pixels of the largest image that is read.", low=1, default=MOST_PIXELS),
