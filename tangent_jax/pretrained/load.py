@@ -368,7 +368,7 @@ def encode_model(
     except TypeError as error:
         raise InputError(f"expected a model whose settings JSON holds; got {base.settings} ({error})") from error
     if family is not None:
-        again = from_description(parse_json(text, "its settings"), "its settings")
+        again = from_description(parse_json(text, "the model"), "the model")
         if again != model:
             raise InputError(f"expected a model that its settings make again, {again}; got {model}")
     own = {}
