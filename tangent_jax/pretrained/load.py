@@ -366,7 +366,7 @@ def encode_model(
     except TypeError as error:
         raise InputError(f"settings of the model must fit JSON; got {base.settings} ({error})") from error
     if family is not None:
-        again = from_description(parse_json(text, "its settings"), "its settings")
+        again = from_description(parse_json(text, "the model"), "the model")
         if again != model:
             raise InputError(f"model must be the one that its settings make, {again}; got {model}")
     own = {}

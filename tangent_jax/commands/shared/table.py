@@ -38,7 +38,7 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
         """Returns the side, or (height, width); ValueError for any other text."""
         height, cross, width = str(argument).partition("x")
         if not height.isdecimal() or not (width.isdecimal() or not cross):
-            raise ValueError("expected pixels of a side, such as 224, or of height and width, such as 224x160")
+            raise ValueError("it must be pixels of a side, such as 224, or of height and width, such as 224x160")
         size = (int(height), int(width)) if cross and height != width else int(height)
         check_image_size(size)
         return size
@@ -73,7 +73,7 @@ class Blocks(flags.ArgumentParser, flags.ArgumentSerializer):
         """Returns the number, or "auto"; ValueError for any other text."""
         text = str(argument)
         if text != "auto" and not text.isdecimal():
-            raise ValueError("expected a number of blocks, such as 8, or auto")
+            raise ValueError("it must be a number of blocks, such as 8, or auto")
         return text if text == "auto" else int(text)
 
     def serialize(self, value: int | str) -> str:
