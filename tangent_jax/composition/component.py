@@ -19,6 +19,9 @@ from tangent_jax.solver.curvature import Curvature
 class Component:
     """Tangent weights or statistics, with their provenance and their Kronecker factors.
 
+    `provenance`: by `tj.store.make_provenance`; statistics (`Component(statistics.tree, provenance)`) must have it, as
+    it names their features and classes. `tj.store.pack` gives the arrays and texts for files of another format.
+
     >>> component = tj.Component(demo.fitted.dw, demo.origin)
     >>> component.provenance.classes, component.factors is None
     (('a', 'b', 'c'), True)

@@ -183,9 +183,15 @@ class SumOfComponents(Statistics):
 
 def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistics:
     """The sum of components of statistics; InputError for tangent weights."""
-    settings = [settings_of(origins[name]) if name in origins else None for name in components]
-    if not settings or settings[0] is None or None in settings:
-        raise InputError("components must be statistics, at least one; got tangent weights or none. Compose them")
+    if not len(components):
+        raise InputError("components must be at least 1; got none")
+    without = [name for name in components if name not in origins]
+    if without:
+        raise InputError(
+            f"components of statistics must have their provenance, which names features and classes; got {without[0]} "
+            "without. Pass tj.Component(statistics.tree, tj.store.make_provenance(map, classes=...))"
+        )
+    settings = [settings_of(origins[name]) for name in components]
     first = origins[min(components)]
     total = composition(components, origins)
     sizes = settings[0].sizes(total["sums"].shape[1])
@@ -197,7 +203,7 @@ def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistic
 def settings_of(origin: Origin) -> FeatureSettings:
     """The feature settings of a component of statistics."""
     if origin.features is None:
-        raise InputError("components must be statistics; got tangent weights. Compose them")
+        raise InputError("components must be statistics; got tangent weights. Take tj.compose or tj.merge for these")
     return origin.features
 
 

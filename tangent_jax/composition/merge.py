@@ -62,7 +62,7 @@ def mergeable(components: Components) -> Mapping[str, Component]:
     origins = checked_origins(components)
     kind = kind_of(origins.values())
     if not kind.takes_merges:
-        raise InputError("components must be tangent weights; got statistics. Compose them: their sum")
+        raise InputError("components must be tangent weights; got statistics, whose sum is exact: take tj.statistics")
     if not kind.have_own_heads(origins.values()):
         return components
     return View(components, lambda name: body_of(components[name]))

@@ -11,6 +11,7 @@ from tangent_jax.store.disk import is_store
 from tangent_jax.store.factors import read_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.heads import Joined, union
+from tangent_jax.store.packing import pack, unpack
 from tangent_jax.store.plans import WAYS, RemovalPlan, plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
@@ -39,6 +40,7 @@ __all__ = [
     "is_store",
     "kind_of",
     "make_provenance",
+    "pack",
     "plan_removal",
     "predictor_of",
     "preview_removal",
@@ -50,6 +52,7 @@ __all__ = [
     "rehearse",
     "remove",
     "union",
+    "unpack",
     "widen_factors",
     "write_component",
     "write_factors",
