@@ -228,19 +228,10 @@ def make_provenance(
     is_recipe = recipe is None or isinstance(recipe, Recipe)
     if not is_recipe:
         raise InputError(f"expected a Recipe, or None; got {type(recipe).__name__}.")
-    is_plain = not isinstance(predict, FeatureMap) or predict.root is None
-    do = "Keep the head that is solved from a private release: its noise would be added once for each component"
-    if not is_plain:
-        raise InputError(f"expected a feature map as feature_map gives it; got one of private statistics. {do}.")
-    features = predict.settings if isinstance(predict, FeatureMap) else None
-    if isinstance(predict, FeatureMap) and classes:
-        predict = dataclasses.replace(predict, outputs=len(classes))
+    predict = predict.for_components(len(classes))
     (anchor, head), model = fingerprints(predict.w), predict.model
-    do = "Pass the names of the outputs"
-    if len(classes) not in (0, model.classes):
-        raise InputError(f"expected {model.classes} classes; got {len(classes)}. {do}.")
     said = {"classes": tuple(classes), "preprocessing": json.dumps(settings_of(model.preprocessing))}
-    said |= {"recipe": recipe, "features": features, "session": predict.session}
+    said |= {"recipe": recipe, "features": predict.features, "session": predict.session}
     return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, **said)
 
 

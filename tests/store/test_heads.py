@@ -268,7 +268,7 @@ def test_what_cannot_be_joined_is_refused_in_one_line(store, tmp_path, birds):
         join(Store(tmp_path / "4"))
     with pytest.raises(InputError, match="expected classes by name for the head named; got 3"):
         birds[1].predictor(3)
-    with pytest.raises(InputError, match="expected 3 classes; got 2"):
+    with pytest.raises(InputError, match="classes must be the names of the 3 outputs, or none; got 2"):
         make_provenance(birds[4], None, ("gull", "heron"))
 
 

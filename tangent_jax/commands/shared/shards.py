@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -43,9 +43,6 @@ class Division:
         return tj.shards.uniform(len(images), count, self.seed)
 
 
-Kind = TypeVar("Kind", bound="Method")
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Method:
     """One way to train on a data set: its recipe, predictor and features, and where its stores are.
@@ -68,7 +65,7 @@ class Method:
     at_once: int = 1
     is_held_out: bool = False
 
-    def held_out(self: Kind) -> Kind:
+    def held_out(self) -> Self:
         """The same method, trained on four fifths of the training images, and tested on the rest."""
         held = self.listed.held_out()
         train, test = (self.train.take(rows) for rows in self.present(np.flatnonzero(~held), np.flatnonzero(held)))
