@@ -3,7 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from beartype import BeartypeConf, beartype
 from beartype.roar import BeartypeCallHintViolation
@@ -14,6 +14,9 @@ as_written = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, checked at each call. JAX rebuilds pytrees with leaves of any kind: these are let pass."""
+    for name, hint in function.__annotations__.items():
+        if hint is Self:  # which beartype reads in whole classes alone
+            function.__annotations__[name] = Any
     checked = as_written(function)
     if function.__name__ != "__init__":
         return checked

@@ -64,11 +64,9 @@ class Format(NamedTuple):
 
 def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; class names have no place there."""
-    if isinstance(predict, FeatureMap):
-        predict, tangent = predict.predict, encode(trees.leaves(dw), {})
-    else:
-        tangent = encode_model(predict.model, trees.leaves(dw), "world")
-    anchor = encode_model(predict.model, trees.leaves(predict.w), "world", nameless(predict.session))
+    leaves = trees.leaves(dw)
+    tangent = encode_model(predict.model, leaves, "world") if predict.features is None else encode(leaves, {})
+    anchor = encode_model(predict.anchor_model, trees.leaves(predict.w), "world", nameless(predict.session))
     write_whole(folder / "model.safetensors", anchor)
     write_whole(folder / "tangent.safetensors", tangent)
 
@@ -123,7 +121,7 @@ def export(
         return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes, opset)
     folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
-    features, outputs = getattr(predict, "settings", None), predict.model.classes
+    features, outputs = predict.features, predict.model.classes
     known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
     if not (features is None or FORMATS[format].of_features):
         raise InputError(f"format of a head on features must be one of {known}; got {format}.")

@@ -48,7 +48,7 @@ def loading(predict: Predictor | FeatureMap, format: str) -> list[str]:
     options = ', output="tangent"' if predict.output == "tangent" else ""
     fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
     fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
-    own = getattr(predict, "settings", None)
+    own = predict.features
     fields["settings"] = ", ".join(f"{name}={value!r}" for name, value in asdict(own).items()) if own else ""
     lines = LOADING["features" if own and format == "safetensors" else format]
     return [f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"]

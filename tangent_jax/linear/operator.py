@@ -24,11 +24,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.signals import Leaf
+from tangent_jax.linear.tangent import Tangent, as_tangent
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["predict", "dw", "x", "outputs", "forward"], meta_fields=[])
@@ -43,7 +43,7 @@ class Jacobian:
     ((12, 3), (12, 3))
     """
 
-    predict: Callable[[Tree, Any], Array]
+    predict: Tangent
     dw: Tree
     x: Any
     outputs: Float[Array, "b c"]
@@ -143,10 +143,7 @@ class Jacobian:
 
     def _rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, Leaf]:
         """u^T J of each example, for k cotangents u: by the closed form, or with one gradient for each."""
-        if has_closed_form(self.predict):
-            predict: Any = self.predict
-            return predict.probe(self.dw, self.x, at_zero=True).rows(cotangents)
-        return formed_rows(self.predict, self.dw, self.x, cotangents)
+        return self.predict.probe(self.dw, self.x).rows(cotangents)
 
     def _is_several(self, v: Tree) -> bool:
         """True if v has k steps, False for one; InputError for a tree that is neither."""
@@ -172,31 +169,12 @@ def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobia
     >>> bool(jnp.allclose(J.outputs + J.mv(demo.dw), demo.predict(demo.dw, demo.test.inputs), atol=1e-5))
     True
     """
-    predict = trees.as_pytree(predict)
+    predict = as_tangent(predict)
     dw = jax.tree.map(jnp.asarray, dw)
     outputs, forward = jax.linearize(lambda dw: predict(dw, x), dw)
     if jnp.ndim(outputs) != 2 or len(outputs) != len(x):
         raise InputError(f"predict must return outputs of shape ({len(x)}, c); got {jnp.shape(outputs)}.")
     return Jacobian(predict, dw, x, outputs, forward)
-
-
-def has_closed_form(predict: Any) -> bool:
-    """True for a linearized model whose closed form gives inputs and signals."""
-    return getattr(predict, "method", "") == "taft" and getattr(predict, "linearization", "") == "closed_form"
-
-
-def formed_rows(
-    predict: Callable[[Tree, Any], Array], dw: Tree, x: Any, cotangents: Float[Array, "k b c"]
-) -> dict[str, Leaf]:
-    """u^T J of each example by automatic differentiation, with one backward pass for each of k cotangents u."""
-
-    def of_example(x: Array, us: Array) -> Tree:
-        _, back = jax.vjp(lambda dw: predict(dw, x[None])[0], dw)
-        return jax.vmap(lambda u: back(u)[0])(us)
-
-    rows = jax.vmap(of_example, (0, 1))(x, cotangents)
-    k, b = cotangents.shape[:2]
-    return {path: Leaf(None, leaf.reshape(b, k, -1), None) for path, leaf in trees.leaves(rows).items()}
 
 
 def _kind(u: Any) -> str:

@@ -30,7 +30,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
-from tangent_jax.linear.signals import Leaf, Probed
+from tangent_jax.linear.signals import Leaf
+from tangent_jax.linear.tangent import ByAutodiff, RowsOfJ, check_factors
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
@@ -83,7 +84,7 @@ class FeatureSettings:
     meta_fields=["parts", "directions", "width", "seed", "outputs"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
-class FeatureMap:
+class FeatureMap(ByAutodiff):
     """x -> rows "b k" of features of a pre-trained model: the `parts`, side by side.
 
     `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width". Each
@@ -121,7 +122,7 @@ class FeatureMap:
         return self.predict.model.stages - 1 - self.predict.subset.stage
 
     @property
-    def settings(self) -> FeatureSettings:
+    def features(self) -> FeatureSettings:
         """The arguments of `feature_map` that made it, and the compute dtype."""
         dtype = jnp.dtype(self.dtype or self.projection.dtype).name
         return FeatureSettings(self.parts, self.blocks, self.directions, self.width, self.seed, dtype)
@@ -129,13 +130,18 @@ class FeatureMap:
     @property
     def identity(self) -> str:
         """The identity of all that decides the rows."""
-        own = self.settings.identity(fingerprints(self.predict.w)[0])
+        own = self.features.identity(fingerprints(self.predict.w)[0])
         return own if self.root is None else identity(own, self.center, self.root)
 
     @property
     def w(self) -> Tree:
         """The anchor, with the head that outputs h and v . h."""
         return self.predict.w
+
+    @property
+    def anchor_model(self) -> Model:
+        """The model that w is of, whose head outputs h and v . h."""
+        return self.predict.model
 
     @property
     def model(self) -> Model:
@@ -177,6 +183,21 @@ class FeatureMap:
         """The map with the number of outputs of a head of `Statistics.solve`; InputError for another tree."""
         return dataclasses.replace(self, outputs=outputs_of(head, sum(self.sizes)))
 
+    def for_components(self, classes: int) -> "FeatureMap":
+        """The map whose components are statistics of this many named classes; InputError for a private map."""
+        if self.root is not None:
+            raise InputError(
+                "predict must be a feature map as feature_map makes it; got one of private statistics. Keep the head"
+                " that is solved from a private release: its noise would be added once for each component."
+            )
+        return dataclasses.replace(self, outputs=classes) if classes else self
+
+    def zeros(self) -> Tree:
+        """A head of zeros."""
+        k, dtype = sum(self.sizes), self.projection.dtype
+        shapes = {"bias": (self.outputs,), "center": (k,), "kernel": (k, self.outputs)}
+        return {name: jnp.zeros(shape, dtype) for name, shape in shapes.items()}
+
     def __call__(self, head: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
         return score_rows(head, self.rows(x))
 
@@ -212,7 +233,7 @@ class FeatureMap:
             return z
         return at_length_1((z - self.center) @ self.root)
 
-    def sketch(self, probed: Probed) -> dict[int, Float[Array, "b m"]]:
+    def sketch(self, probed: RowsOfJ) -> dict[int, Float[Array, "b m"]]:
         """The part of psi of each stage's leaves, from a forward pass with probes."""
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
@@ -320,6 +341,8 @@ def feature_map(
     first = model.stages - 1 - blocks
     subset = subset_of(model, f"body-{blocks}", lambda p: model.stage_of(p) >= first and not p.startswith("head/"))
     predict = Predictor({**pretrained.w, "head": head}, model, subset, session=pretrained.session)
+    if "ntk" in parts:
+        check_factors(predict, "Take the parts h or relu")
     projection = jnp.asarray(rng.standard_normal((d, width)) / d**0.5, dtype)
     return FeatureMap(predict, projection, tuple(parts), directions, width, seed)
 

@@ -5,7 +5,6 @@ nlft (non-linear): outputs = f_{w + dw}(x)
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,8 @@ from jaxtyping import Float, Shaped
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Dual, Tree
-from tangent_jax.linear.signals import Probed, probe_uses
+from tangent_jax.linear.signals import probe_uses
+from tangent_jax.linear.tangent import Differentiated, RowsOfJ
 from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model, is_floating, prepare
@@ -66,18 +66,14 @@ class Predictor:
     def __post_init__(self) -> None:
         if self.linearization is None:
             object.__setattr__(self, "linearization", "autodiff" if self.model.dual is None else "closed_form")
-        choices = {"method": METHODS, "linearization": LINEARIZATIONS}
-        for field, known in choices.items():
-            value = getattr(self, field)
-            one_of(field, value, known)
-        if self.linearization == "closed_form":
-            self.closed_form("Take linearization=None, or autodiff")
-        known = OUTPUTS[: 1 + (self.method == "taft")]
-        if self.output not in known:
-            raise InputError(
-                f"output must be one of {', '.join(OUTPUTS)}, the last for taft only; got "
-                f"{self.output} of {self.method}"
-            )
+        one_of("method", self.method, METHODS)
+        one_of("linearization", self.linearization, LINEARIZATIONS)
+        if self.has_factors and self.model.dual is None:
+            kind = type(self.model).__name__
+            raise InputError(f"linearization must be autodiff, or None, for a {kind} without `dual`; got closed_form")
+        one_of("output", self.output, OUTPUTS)
+        if self.output == "tangent" and self.method != "taft":
+            raise InputError(f"output must be total for method {self.method}; got tangent")
         if not (self.dtype is None or is_floating(self.dtype)):
             raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
@@ -88,8 +84,8 @@ class Predictor:
             moved, x = prepare(self.model, trees.add(self.w, dw), x, self.dtype, start)
             return self.answer(Dual(self.model.apply(moved, x, start), None))
         w, x = prepare(self.model, self.w, x, self.dtype, start)
-        if self.linearization == "closed_form":  # dw stays in f32, so that its gradient is summed in f32
-            return self.answer(self.closed_form()(trees.pair(w, dw), x, start))
+        if self.has_factors:  # dw stays in f32, so that its gradient is summed in f32
+            return self.answer(self.dual(trees.pair(w, dw), x))
         return self.answer(linearize(lambda w, x: self.model.apply(w, x, start), w)(trees.cast(dw, self.dtype), x))
 
     def bind(self, dw: Tree) -> "Predictor":
@@ -101,23 +97,51 @@ class Predictor:
         """The predictor with another compute dtype, None for that of the weights."""
         return dataclasses.replace(self, dtype=dtype)
 
-    def closed_form(self, do: str = "") -> Callable[..., Dual]:
-        """The model's `dual`; InputError for a model without one: `do` suggests an alternative."""
-        kind, dual = type(self.model).__name__, self.model.dual
-        if dual is None:
-            suffix = f". {do}" if do else ""
-            raise InputError(f"expected a model with a closed form of its tangent; got a {kind} without{suffix}")
-        return dual
+    def for_components(self, classes: int) -> "Predictor":
+        """The predictor of components of this many named classes, 0 for none; InputError if its outputs are others."""
+        if classes not in (0, self.model.classes):
+            raise InputError(f"classes must be the names of the {self.model.classes} outputs, or none; got {classes}")
+        return self
 
-    def probe(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."], at_zero: bool = False) -> Probed:
-        """The outputs at dw (or at 0) by the closed form, with the inputs and signals of its leaves.
+    @property
+    def anchor_model(self) -> Model:
+        """The model that w is of."""
+        return self.model
 
-        Raises: InputError for a model without a closed form.
+    @property
+    def features(self) -> None:
+        """The settings of a feature map, which it is not."""
+        return None
+
+    @property
+    def has_factors(self) -> bool:
+        """True if the tangent is computed by the model's closed form, made of rules."""
+        return self.linearization == "closed_form"
+
+    @property
+    def exact(self) -> "Predictor":
+        """The predictor in the dtype of its weights, if its own is narrower than f32."""
+        is_narrow = self.dtype is not None and jnp.finfo(self.dtype).bits < 32
+        return self.in_dtype(None) if is_narrow else self
+
+    def dual(self, pairs: Tree, x: Float[Array, "b ..."]) -> Dual:
+        """The model's value and tangent by its closed form, from the input of the subset's stage."""
+        closed_form: Any = self.model.dual
+        return closed_form(pairs, x, self.subset.stage)
+
+    def probe(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."], at_zero: bool = False) -> RowsOfJ:
+        """The outputs and the rows of J at dw, by the inputs and signals of its leaves if there is a closed form.
+
+        The tangent of nlft at dw is that of taft at the anchor w + dw, for a step of 0.
         """
-        stage, dual = self.subset.stage, self.closed_form()
-        w, x = prepare(self.model, self.w, x, self.dtype, stage)
+        if not self.has_factors:
+            return Differentiated(self, self.zeros() if at_zero else dw, x)
+        w = self.w
+        if self.method == "nlft" and not at_zero:
+            w, at_zero = trees.add(w, dw), True
+        w, x = prepare(self.model, w, x, self.dtype, self.subset.stage)
         dw = trees.cast(dw, self.dtype)
-        return probe_uses(lambda probes: dual(trees.pair(w, probes), x, stage), self.answer, dw, at_zero)
+        return probe_uses(lambda probes: self.dual(trees.pair(w, probes), x), self.answer, dw, at_zero)
 
     def answer(self, f: Dual) -> Float[Array, "b c"]:
         """The outputs, in f32 or wider, from the model's value and tangent."""

@@ -4,9 +4,7 @@ One backward pass gives the signals and forms no gradient. linear/norms.py has e
 sum is then outer products of inputs and reweighted signals. The cost is about one training step.
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.signals import Leaf
-from tangent_jax.models.predict import Predictor
+from tangent_jax.linear.tangent import Tangent, as_tangent, check_factors
 from tangent_jax.privacy.clipping import ClippedSum, clip_scales, clipped_sum, of_units
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import product, widen
@@ -27,7 +25,7 @@ from tangent_jax.train.objective import Objective
 
 
 def clipped_sum_closed_form(
-    predict: Predictor,
+    predict: Tangent,
     dw: Tree,
     x: Num[Array | np.ndarray, "n ..."],
     y: Num[Array | np.ndarray, "n ..."],
@@ -37,8 +35,6 @@ def clipped_sum_closed_form(
     clip_norm: float | Array,
 ) -> ClippedSum:
     """`clipped_sum` for a model with a closed form, at the cost of about one ordinary step.
-
-    The gradient of the non-linear f_{w + dw} is that of its own tangent at w + dw, for a step of zero.
 
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
     Raises:     InputError for clip_norm <= 0, or a model without a closed form.
@@ -50,12 +46,9 @@ def clipped_sum_closed_form(
     (2,)
     """
     check_clip_norm(clip_norm)
-    predict.closed_form("Call clipped_sum")
+    check_factors(predict, "Call clipped_sum")
     x, y, present = (jnp.asarray(a) for a in (x, y, present))
-    at_zero = predict.method == "nlft"
-    if at_zero:
-        predict = dataclasses.replace(predict, w=trees.add(predict.w, dw), method="taft")
-    probed = predict.probe(dw, x, at_zero)
+    probed = predict.probe(dw, x)
     losses, units = Objective(loss).losses, len(present)
     slope = jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(probed.outputs)
     leaves = probed.rows(slope[None])
@@ -64,11 +57,6 @@ def clipped_sum_closed_form(
         scales, norms, bad = clip_scales(squared, of_units(present), clip_norm, rounding)
         value = scaled_sum(dw, leaves, jnp.repeat(scales, len(y) // units))
     return ClippedSum(value, norms, bad, clip_norm)
-
-
-def is_closed_form(predict: Any) -> TypeGuard[Predictor]:
-    """True if norms come from the model's `dual`."""
-    return isinstance(predict, Predictor) and predict.linearization == "closed_form"
 
 
 def clipped_gradients(
@@ -97,8 +85,9 @@ def clipped_gradients(
     ((4,), 0.1)
     """
     present = jnp.ones(len(y)) if present is None else present
-    if is_closed_form(predict):
-        return clipped_sum_closed_form(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm)
+    tangent = as_tangent(predict)
+    if tangent.has_factors:
+        return clipped_sum_closed_form(tangent, dw, x, y, present, loss=loss, clip_norm=clip_norm)
     return clipped_sum(predict, dw, x, y, present, loss=loss, clip_norm=clip_norm)
 
 

@@ -27,7 +27,8 @@ from threadpoolctl import threadpool_limits
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.linear.signals import Layout, layout
+from tangent_jax.linear.signals import Layout
+from tangent_jax.linear.tangent import check_factors
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import input_dtype
 from tangent_jax.models.whitened import ROOT, WHITENED, Whitened, times_root
@@ -77,7 +78,7 @@ def whiten(predict: Predictor, public: Features | None = None, private: Features
 
 def moments_of_images(predict: Predictor, public: Features) -> Moments:
     """The moments of the inputs of all trained kernels, by public images."""
-    predict.closed_form()
+    check_factors(predict, "Whiten by the norms alone: leave out the public images")
     # square loss without targets: only the inputs' factors are used
     unlabelled = dataclasses.replace(public, targets=np.zeros((len(public), predict.model.classes), np.float32))
     tangent = dataclasses.replace(predict, method="taft")
@@ -106,13 +107,15 @@ def moment_of_norm(w: Tree, norm: str) -> np.ndarray:
 
 def layouts(predict: Predictor) -> dict[str, Layout]:
     """The layout of each trained kernel, by path, traced on one example."""
+    predict = dataclasses.replace(predict, linearization=None)  # the closed form names the axes
     model, stage = predict.model, predict.subset.stage
     dtype = input_dtype(model) if stage == 0 else np.float32
     found: dict[str, Layout] = {}
 
     def trace(x: jax.Array) -> None:
-        uses = predict.probe(predict.zeros(), x, at_zero=True).uses
-        found.update({use.path: layout(use) for use in uses if use.spec is not None})
+        probed = predict.probe(predict.zeros(), x, at_zero=True)
+        leaves = probed.rows(jnp.zeros_like(probed.outputs)[None])
+        found.update({path: leaf.layout for path, leaf in leaves.items() if leaf.layout is not None})
 
     jax.eval_shape(trace, jax.ShapeDtypeStruct((1, *model.input_shape(stage)), dtype))
     return found

@@ -33,6 +33,7 @@ from jaxtyping import Float, Integer
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.linear.tangent import ByAutodiff
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
@@ -69,7 +70,7 @@ OBJECTIVE = Objective(Picked())
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=["classes", "size", "shares"])
 @dataclasses.dataclass(frozen=True)
-class Contribution:
+class Contribution(ByAutodiff):
     """(dw, u "b k") -> <g_c, dw> for each class c, "b c": the predictor whose gradients are the contributions g.
 
     `classes`: their number; `size`: k; `shares`: of G, B and the counts, 0 for one that is not released.

@@ -28,13 +28,14 @@ from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.linear.tangent import as_tangent
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum
 from tangent_jax.privacy.conditions import check_finite, check_no_batching, check_optimizer
 from tangent_jax.privacy.discrete import check_grid, on_grid, sensitivity_of, step_key
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.privacy.norms import clipped_gradients, is_closed_form
+from tangent_jax.privacy.norms import clipped_gradients
 from tangent_jax.privacy.transformation import private_mean
 from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
@@ -258,7 +259,7 @@ def check_private(
         raise InputError(f"delta must be < 1 / {mechanism.unit}s = {1 / n:.2g}; got {mechanism.delta}")
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
-    if is_closed_form(predict):
+    if as_tangent(predict).has_factors:
         check_alone(predict, dw, x, y, objective)
 
 

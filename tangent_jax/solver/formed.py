@@ -28,22 +28,21 @@ def form_all(problem: Problem) -> Part | None:
     None if that would be more work, or exceed `room()`.
     """
     predict = problem.predict
-    if not isinstance(predict, Predictor) or predict.model.dual is None:
+    if not predict.has_factors:
         return None
-    shapes: Any = jax.eval_shape(rows_of, predict, next(iter(problem.fresh())).jacobian.x)
+    shapes: Any = jax.eval_shape(rows_of, predict, problem.zero, next(iter(problem.fresh())).jacobian.x)
     signals = sum(leaf.s.size for leaf in shapes.leaves.values()) // problem.batches.width
     one_token = all(leaf.x is None or leaf.x.shape[1] == 1 for leaf in shapes.leaves.values())
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) * problem.batches.steps
-    if not one_token or signals > predict.subset.size or 2 * needed > room():
+    if not one_token or signals > sum(leaf.size for leaf in jax.tree.leaves(problem.zero)) or 2 * needed > room():
         return None
-    parts = [part._replace(jacobian=_form(part.jacobian)) for part in problem.fresh()]
+    parts = [part._replace(jacobian=_form(part.jacobian, problem.zero)) for part in problem.fresh()]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
 
 @jax.jit
-def _form(fresh: Fresh) -> Formed:
-    assert isinstance(fresh.predict, Predictor)
-    return form(rows_of(fresh.predict, fresh.x))
+def _form(fresh: Fresh, zero: Tree) -> Formed:
+    return form(rows_of(fresh.predict, zero, fresh.x))
 
 
 @partial(jax.jit, donate_argnames="total")

@@ -34,6 +34,7 @@ from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear import cg
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
+from tangent_jax.linear.tangent import as_tangent
 from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
@@ -113,12 +114,12 @@ def solve_many(
         raise InputError("start must be at least one; got none. Pass what tj.solve returned.")
     steps = [begun.dw if isinstance(begun, Fitted) else begun for begun in starts]
     for dw in steps[1:]:
-        check_leaves(predict, dw)
+        check_leaves(as_tangent(predict), dw)
     problem = make_problem(predict, data, objective, None, steps[0], keep=True)
     if not problem.is_quadratic:
         raise InputError(f"the loss must be a square; got {type(objective.loss).__name__}. Use tj.solve for each row.")
     first = curvature_of(starts[0])
-    solver = Many(dataclasses.replace(problem, predict=problem.exact), steps[0], first, certificate, passes)
+    solver = Many(dataclasses.replace(problem, predict=problem.predict.exact), steps[0], first, certificate, passes)
     rows = _problems(problem, example_weights, None if isinstance(start, Fitted) else steps)
     return solver.run(rows, at_once, length_hint(example_weights) or None, progress)
 
@@ -147,7 +148,7 @@ class Many:
     def prepare(self, count: int) -> None:
         """Computes the base's factors, gradient and outputs, and one leading eigenvector per concurrent problem."""
         problem = self.problem
-        if self.curvature is None and problem.has_factors:
+        if self.curvature is None and problem.predict.has_factors:
             self.curvature = problem.curvature(problem.outputs_at(self.base), jax.random.key(0))
         if self.curvature is not None:
             check_factors(self.base, self.curvature)

@@ -199,7 +199,7 @@ class Solver:
         # far from the optimum Newton's model soon changes: an exact inner solution would be wasted
         first = next((row["gradient_norm"] for row in self.history.rows if row["exact"]), norm)
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
-        if self.problem.exact is not self.problem.predict:
+        if self.problem.predict.exact is not self.problem.predict:
             forcing = max(forcing, INNER * norm)
         tolerance = jnp.asarray(max(0.9 * self.target - rounding, forcing, SHOWN * rounding))
         return State(state.base, cg.init(gradient, self.inverse), tolerance, jnp.zeros(())), row
@@ -213,7 +213,7 @@ class Solver:
 
     def factorise(self) -> None:
         """Computes the factors, unless they are known or the model has no closed form."""
-        if self.curvature is None and self.problem.has_factors:
+        if self.curvature is None and self.problem.predict.has_factors:
             self.curvature = self.problem.curvature(self.outputs, jax.random.key(0))
 
     def prepare(self) -> None:

@@ -110,7 +110,7 @@ class SolverPosterior:
         dw, v = self.solved.dw, self.example_weights
         problem = make_problem(self.predict, self.data, self.objective, v, dw, keep=True)
         at, known = problem.outputs_at(dw), curvature_of(self.solved)
-        curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.has_factors else known
+        curvature = problem.curvature(at, jax.random.key(0)) if known is None and problem.predict.has_factors else known
         inverse = None if curvature is None else invert(curvature, problem.total_penalty)
         times, outputs, covariances = partial(problem.product, outputs=at), [], []
         with self.progress(total=len(inputs) * problem.classes, unit="solve") as bar:

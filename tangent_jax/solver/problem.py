@@ -22,6 +22,7 @@ from tangent_jax.core.checks import InputError, of_shape
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Fresh, keep
+from tangent_jax.linear.tangent import Tangent, as_tangent, check_factors
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver import passes
@@ -39,11 +40,13 @@ SIGNALS = 1024  # least number of random cotangents, over all examples, of facto
 class Problem:
     """A convex objective on data.
 
-    `example_weights`: v, "n"; `zero`: dw = 0; `classes`, `dtype`: of the outputs; `is_quadratic`: True if the loss's
-    Hessian is constant; `keeps`: True if the inputs of products with J stay on the device between passes, in `held`.
+    `predict`: of products with J; gradients and certificates take `predict.exact`, in f32 even if it is in half
+    precision; `example_weights`: v, "n"; `zero`: dw = 0; `classes`, `dtype`: of the outputs; `is_quadratic`: True if
+    the loss's Hessian is constant; `keeps`: True if the inputs of products with J stay on the device between passes, in
+    `held`.
     """
 
-    predict: Predict
+    predict: Tangent
     batches: Batches
     objective: Objective
     example_weights: np.ndarray
@@ -60,24 +63,11 @@ class Problem:
         return float(self.objective.penalty) * len(self.batches)
 
     @property
-    def has_factors(self) -> bool:
-        """True if the model has a closed form, which gives the factors."""
-        return isinstance(self.predict, Predictor) and self.predict.model.dual is not None
-
-    @property
     def signals(self) -> int:
         """The number of random cotangents per example, `SIGNALS` in total."""
         return -(-SIGNALS // len(self.batches))
 
-    @property
-    def exact(self) -> Predict:
-        """The predictor for gradients and certificates: in f32 even if products with J are in half precision."""
-        predict = self.predict
-        if not isinstance(predict, Predictor) or predict.dtype is None or jnp.finfo(predict.dtype).bits >= 32:
-            return predict
-        return dataclasses.replace(predict, dtype=None)
-
-    def fresh(self, predict: Predict | None = None) -> Iterator[Part]:
+    def fresh(self, predict: Tangent | None = None) -> Iterator[Part]:
         """Yields every batch, padded to one size."""
         order, present = self.batches.in_order()
         v = iter(self.padded_weights())
@@ -106,7 +96,7 @@ class Problem:
     def gradient(self, dw: Tree) -> tuple[passes.Summed, float, list[Array]]:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
         total, losses, outputs = self.ridge(dw), [], []
-        exact = self.exact
+        exact = self.predict.exact
         for part in self.parts() if exact is self.predict else self.fresh(exact):
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             losses.append(loss)
@@ -169,12 +159,12 @@ class Problem:
         x, y = (np.repeat(a[self.batches.rows[:1]], self.batches.batch_size, 0) for a in of_all)
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
         f = np.zeros((len(y), self.classes), self.dtype)
-        of_gradient = dataclasses.replace(part.jacobian, predict=self.exact)
+        of_gradient = dataclasses.replace(part.jacobian, predict=self.predict.exact)
         programs = [
             program(passes.add_gradient, self.ridge(dw), part._replace(jacobian=of_gradient), dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
-        if self.has_factors:
+        if self.predict.has_factors:
             batch = partial(passes.part_curvature, signals=self.signals)
             programs.append(program(batch, part, dw, f, self.objective, jax.random.key(0), 0))
         numbers = jax.tree.leaves((self.predict, dw, self.objective))
@@ -190,29 +180,31 @@ def make_problem(
     Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that do
             not fit the loss, invalid example weights.
     """
-    check_leaves(predict, like)
-    predict, batches, zero = trees.as_pytree(predict), as_batches(data), jax.tree.map(jnp.zeros_like, like)
-    shape = check_data(predict, like, batches, objective)
+    tangent = as_tangent(predict)
+    check_leaves(tangent, like)
+    batches = as_batches(data)
+    zero = jax.tree.map(jnp.zeros_like, like)
+    shape = check_data(tangent, like, batches, objective)
     if len(shape) != 1:
         raise InputError(f"outputs must have shape (b, c); got (b, {', '.join(map(str, shape))})")
-    (classes,), x = shape, batches.inputs[batches.rows[:2]]
-    dtype = call.eval_shape(predict, like, x).dtype
+    x = batches.inputs[batches.rows[:2]]
+    dtype = call.eval_shape(tangent, like, x).dtype
     v = as_example_weights(example_weights, len(batches), dtype)
-    check_affine(predict, like, x)
-    is_quadratic = check_square(objective.loss, batches.targets[batches.rows[:4]], classes)
+    check_affine(tangent, like, x)
+    is_quadratic = check_square(objective.loss, batches.targets[batches.rows[:4]], shape[0])
     if batches is not data:
-        batches = as_batches(data, passes.pass_batch(predict, zero, batches.inputs))
-    keeps = keep and passes.kept_bytes(predict, zero, batches.inputs, batches.width) * batches.steps <= passes.room()
-    predict, zero = placement.place((predict, zero))
-    return Problem(predict, batches, objective, v, zero, classes, dtype, is_quadratic, keeps)
+        batches = as_batches(data, passes.pass_batch(tangent, zero, batches.inputs))
+    keeps = keep and passes.kept_bytes(tangent, zero, batches.inputs, batches.width) * batches.steps <= passes.room()
+    tangent, zero = placement.place((tangent, zero))
+    return Problem(tangent, batches, objective, v, zero, shape[0], dtype, is_quadratic, keeps)
 
 
-def check_leaves(predict: Predict, dw: Tree) -> None:
+def check_leaves(predict: Tangent, dw: Tree) -> None:
     """Raises InputError for a step of other leaves than the predictor trains, if it names them."""
-    zeros: Any = getattr(predict, "zeros", None)
+    zeros = predict.zeros()
     if zeros is None:
         return
-    trained = trees.leaves(zeros())
+    trained = trees.leaves(zeros)
     given = trees.leaves(dw)
     advice = "Start from a step of this predictor"
     missing = sorted(trained.keys() - given.keys())
@@ -273,7 +265,7 @@ def make_curvature(
     {'head/kernel': (1, 6, 6), 'second/kernel': (1, 6, 6)}
     """
     objective = as_objective(objective, make_objective)
-    predict.closed_form("Solve without factors, and merge by mean")
+    check_factors(predict, "Solve without factors, and merge by mean")
     dw = predict.zeros() if dw is None else dw
     problem = make_problem(predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)

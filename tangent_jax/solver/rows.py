@@ -13,9 +13,10 @@ from jax import Array
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.gram import Rows
-from tangent_jax.linear.operator import formed_rows
+from tangent_jax.linear.tangent import Tangent
 from tangent_jax.models.predict import Predictor
 from tangent_jax.train.batches import as_inputs
 
@@ -40,31 +41,26 @@ def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) 
             for start in range(0, n, BATCH):
                 x = np.asarray(inputs[start : start + BATCH])
                 padded = np.concatenate([x, np.zeros((min(BATCH, n) - len(x), *x.shape[1:]), x.dtype)])
-                rows = rows_of(exact, jnp.asarray(padded))
+                rows = rows_of(exact, exact.zeros(), jnp.asarray(padded))
                 parts.append(jax.tree.map(np.asarray, rows))
                 bar.update(len(x))
     return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
 
 
 @jax.jit
-def rows_of(predict: Predictor, x: Array) -> Rows:
-    """The rows of J of a batch, in the dtype of w."""
-    zeros = predict.zeros()
-    if predict.model.dual is None:
-        outputs = predict(zeros, x)
-        b, c = outputs.shape
-        units = jnp.broadcast_to(jnp.eye(c, dtype=outputs.dtype)[:, None], (c, b, c))
-        return Rows(outputs, formed_rows(predict, zeros, x, units))
-    probed = predict.probe(zeros, x, at_zero=True)
-    b, c = probed.outputs.shape
-    units = jnp.eye(c, dtype=probed.outputs.dtype)[:, None]
-    return Rows(probed.outputs, probed.rows(jnp.broadcast_to(units, (c, b, c))))
+def rows_of(predict: Tangent, zero: Tree, x: Array) -> Rows:
+    """The rows of J of a batch at dw = 0, in the dtype of the outputs."""
+    probed = predict.probe(zero, x, at_zero=True)
+    outputs = probed.outputs
+    b, c = outputs.shape
+    units = jnp.eye(c, dtype=outputs.dtype)[:, None]
+    return Rows(outputs, probed.rows(jnp.broadcast_to(units, (c, b, c))))
 
 
 def check_room(predict: Predictor, count: int) -> None:
     """Raises InputError if the rows of J, for a model without a closed form, need half of the memory."""
     classes, room = max(1, predict.model.classes), placement.machine_memory() // 2
-    needed = 0 if predict.model.dual is not None else 8 * count * classes * predict.subset.size
+    needed = 0 if predict.has_factors else 8 * count * classes * predict.subset.size
     if needed > room:
         raise InputError(
             f"rows of J must take at most {room >> 20} MiB in f64; got {count} x {classes} x {predict.subset.size}"

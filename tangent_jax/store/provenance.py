@@ -232,19 +232,9 @@ def make_provenance(
     >>> origin.recipe.seed, origin.classes
     (3, ('a', 'b', 'c'))
     """
-    features = None
-    if isinstance(predict, FeatureMap):
-        if predict.root is not None:
-            raise InputError(
-                "predict must be a feature map as feature_map gives it; got one of private statistics. Keep the head "
-                "that is solved from a private release: its noise would be added once for each component"
-            )
-        features = predict.settings
-        predict = dataclasses.replace(predict, outputs=len(classes)) if classes else predict
-    model = predict.model
-    if len(classes) not in (0, model.classes):
-        raise InputError(f"classes must be the names of the {model.classes} outputs; got {len(classes)}")
+    predict = predict.for_components(len(classes))
     anchor, head = fingerprints(predict.w)
+    model = predict.model
     return Provenance(
         method=predict.method,
         config=model.settings,
@@ -254,7 +244,7 @@ def make_provenance(
         recipe=recipe,
         classes=tuple(classes),
         preprocessing=json.dumps(settings_of(model.preprocessing)),
-        features=features,
+        features=predict.features,
         session=predict.session,
     )
 

@@ -11,6 +11,7 @@ from jaxtyping import Int32, Num
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, as_array, failure
 from tangent_jax.core.notation import Tree
+from tangent_jax.linear.tangent import as_tangent
 
 Predict = Callable[[Tree, Any], jax.Array]
 
@@ -117,10 +118,9 @@ def start_of(predict: Predict, start: Tree | None) -> Tree:
 
     Raises: InputError for a function without a start, or an untrainable start.
     """
-    zeros: Any = getattr(predict, "zeros", None)
-    if start is None:
-        if zeros is None:
-            raise InputError("start must be given for a function; got none. Pass start=, dw to begin at.")
-        start = zeros()
+    zeros = as_tangent(predict).zeros()
+    if start is None and zeros is None:
+        raise InputError("start must be given for a function; got none. Pass start=, dw to begin at.")
+    start = zeros if start is None else start
     check_start(start, zeros is None)
     return start

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 HELD = {
     "fresh": lambda fresh, zero: fresh,
     "kept": keep,
-    "formed": lambda fresh, zero: form(rows_of(fresh.predict, fresh.x)),
+    "formed": lambda fresh, zero: form(rows_of(fresh.predict, zero, fresh.x)),
 }
 
 

@@ -349,7 +349,7 @@ def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
         bare.reset(tj.models.make_subset(bare.model, "everything"), jax.random.key(0))
     with pytest.raises(InputError, match='features "b d"; got shape'):
         tj.model_of([embed], {"table": w["table"]}, token_ids()).with_head(3, jax.random.key(0))
-    with pytest.raises(InputError, match="expected a model with a closed form"):
+    with pytest.raises(InputError, match="linearization must be autodiff, or None, for a FunctionModel"):
         tj.tangent(text(), linearization="closed_form")
     with pytest.raises(InputError, match="expected a leaf to train"):
         tj.tangent(text(), kind=lambda path: False)

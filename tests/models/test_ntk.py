@@ -100,8 +100,8 @@ def test_one_pass_gives_the_features_of_every_depth(x64):
 
 def test_two_thirds_of_the_blocks_are_the_default():
     pretrained = Pretrained(*small(depth=5), "test")
-    assert feature_map(pretrained, width=16).settings == FeatureSettings(blocks=3, width=16)
-    assert feature_map(pretrained, ("h",), width=16).settings.blocks == 1  # the cached features of one trained block
+    assert feature_map(pretrained, width=16).features == FeatureSettings(blocks=3, width=16)
+    assert feature_map(pretrained, ("h",), width=16).features.blocks == 1  # the cached features of one trained block
 
 
 def test_features_are_what_the_head_reads_and_no_head_decides_them(x64):

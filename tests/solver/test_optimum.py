@@ -269,7 +269,6 @@ def test_what_is_kept_between_passes_changes_no_more_than_rounding(x64, monkeypa
 
 
 REFUSED = {
-    "predict must be linear in dw; got method nlft": lambda p, d: {"predict": dataclasses.replace(p, method="nlft")},
     "start must be given for a function": lambda p, d: {"predict": lambda dw, x: p(dw, x)},
     "penalty must be > 0": lambda p, d: {"objective": make_objective("rsl", 0.0)},
     "certificate must be a finite number > 0": lambda p, d: {"certificate": 0.0},

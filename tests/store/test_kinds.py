@@ -266,7 +266,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
 def test_private_statistics_are_no_component(digits):
     h = tj.models.feature_map(load("builtin"), ("h",))
     on_sphere = tj.privacy.on_sphere(h, None, digits[3])
-    with pytest.raises(InputError, match="a feature map as feature_map gives it; got one of private"):
+    with pytest.raises(InputError, match="a feature map as feature_map makes it; got one of private statistics"):
         make_provenance(on_sphere, classes=digits[1].classes)
 
 
