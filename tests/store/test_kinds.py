@@ -259,7 +259,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
     for format in ("torch", "peft"):
         with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
             tj.export(tmp_path / format, predict, head, {}, format)
-    with pytest.raises(InputError, match=r"expected a center \(112,\), a kernel \(112, c\) and a bias"):
+    with pytest.raises(InputError, match=r"head must have a center \(112,\), a kernel \(112, c\) and a bias"):
         tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
 
 
