@@ -284,7 +284,7 @@ def test_wrong_public_images_are_one_clear_line(tmp_path):
         whiten(predict, public)
     with pytest.raises(InputError, match="finite"):
         whiten(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
-    with pytest.raises(InputError, match="of shape"):
+    with pytest.raises(InputError, match="must have shape"):
         whiten(predict, dataclasses.replace(public, inputs=public.inputs[:, :5]), private)
     plain = tangent(model_of([lambda w, x: x @ w["k"]], {"k": jnp.eye(3)}, jnp.zeros((2, 3))).with_head(2, KEY), 0)
     with pytest.raises(InputError, match="predict must have a closed form of its tangent"):

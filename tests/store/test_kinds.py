@@ -95,7 +95,7 @@ def test_two_kinds_never_add(tmp_path):
     [
         ({"features": dataclasses.replace(FEATURES, seed=1)}, "features must be FeatureSettings"),
         ({"anchor": "0"}, "anchor must be"),
-        ({"classes": ("a", "a")}, "classes of different names"),
+        ({"classes": ("a", "a")}, "names of classes must differ"),
         ({"classes": ("a",)}, r"counts must have shape \(1,\)"),
         ({"features": dataclasses.replace(FEATURES, parts=("relu",))}, "features"),
     ],
