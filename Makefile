@@ -21,7 +21,7 @@ test: .venv/dev lint  ## lint, types, and every test in parallel
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fuzzing, real weights, benches, mutations
-	TANGENT_JAX_KILLS=200 TANGENT_JAX_FUZZ=1000 TANGENT_JAX_OPTIMISED=1 \
+	TANGENT_JAX_KILLS=200 TANGENT_JAX_FUZZ=1000 TANGENT_JAX_OPTIMISED=1 TANGENT_JAX_TYPECHECK=1 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 	$(BIN)/python tests/mutations.py
 

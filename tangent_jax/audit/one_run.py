@@ -37,7 +37,7 @@ from tangent_jax.privacy.train import add_up, clip, default_objective, fit_priva
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.objective import Objective, as_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
-from tangent_jax.train.run import Fitted, Log, OnStep, check_on_step
+from tangent_jax.train.run import Fitted, Log, OnStep
 from tangent_jax.train.targets import Predict, start_of
 
 
@@ -84,7 +84,6 @@ def fit_audited(
     dw, root = start_of(predict, start), expand_path(folder)
     objective = as_objective(objective, default_objective)
     optimizer = as_data(momentum() if optimizer is None else optimizer)
-    check_on_step(on_step)
     check_affine(optimizer, dw)
     mechanism, claimed = (dataclasses.replace(m, count=len(images)) for m in (mechanism, claimed or mechanism))
     trained_by = optimizer

@@ -74,7 +74,7 @@ def default_of(platforms: tuple[tuple[str, ...] | None, ...]) -> int:
     return platforms.index(None) if None in platforms else len(platforms) - 1
 
 
-def padded(x: Array, value: Array, sides: tuple[tuple[int, int, int], ...]) -> Array:
+def padded(x: Array, value: Array, sides: tuple[tuple[Any, Any, int], ...]) -> Array:
     """The array with a value on the sides of each axis: (before, after, 0)."""
     for axis, (before, after, _) in enumerate(sides):
         for count, is_before in ((before, True), (after, False)):

@@ -21,20 +21,34 @@ from jaxtyping import Float
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.linear.signals import Leaf
+from tangent_jax.linear.signals import Leaf, Probed
 
 
-class RowsOfJ(Protocol):
-    """J of a batch by its rows: `signals.Probed` in closed form, `Differentiated` by automatic differentiation."""
+class Differentiated(NamedTuple):
+    """J at dw and inputs x, "b ...", of any function, by automatic differentiation."""
+
+    predict: Callable[[Tree, Any], Array]
+    dw: Tree
+    x: Any
 
     @property
     def outputs(self) -> Float[Array, "b c"]:
-        """predict(dw, x)."""
-        ...
+        return self.predict(self.dw, self.x)
 
     def rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, Leaf]:
-        """u^T J of each example, by leaf, for k cotangents u."""
-        ...
+        """u^T J of each example, with one backward pass for each of k cotangents u; each leaf's rows are "b k p"."""
+
+        def of_example(x: Array, us: Array) -> Tree:
+            _, back = jax.vjp(lambda dw: self.predict(dw, x[None])[0], self.dw)
+            return jax.vmap(lambda u: back(u)[0])(us)
+
+        rows = jax.vmap(of_example, (0, 1))(self.x, cotangents)
+        k, b = cotangents.shape[:2]
+        return {path: Leaf(None, leaf.reshape(b, k, -1), None) for path, leaf in trees.leaves(rows).items()}
+
+
+RowsOfJ = Probed | Differentiated
+"""J of a batch by its rows: in closed form, or by automatic differentiation."""
 
 
 @runtime_checkable
@@ -63,34 +77,11 @@ class Tangent(Protocol):
         """dw = 0; None for a plain function, which does not name its leaves."""
         ...
 
-    def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> RowsOfJ:
+    def probe(self, dw: Tree, x: Any, at_zero: bool = False) -> RowsOfJ:
         """The outputs and the rows of J at dw; at_zero: at dw = 0, without multiplications by dw."""
         ...
 
-    def __call__(self, dw: Tree, x: Array) -> Array: ...
-
-
-class Differentiated(NamedTuple):
-    """J at dw and inputs x, "b ...", of any function, by automatic differentiation."""
-
-    predict: Callable[[Tree, Any], Array]
-    dw: Tree
-    x: Any
-
-    @property
-    def outputs(self) -> Float[Array, "b c"]:
-        return self.predict(self.dw, self.x)
-
-    def rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, Leaf]:
-        """u^T J of each example, with one backward pass for each of k cotangents u; each leaf's rows are "b k p"."""
-
-        def of_example(x: Array, us: Array) -> Tree:
-            _, back = jax.vjp(lambda dw: self.predict(dw, x[None])[0], self.dw)
-            return jax.vmap(lambda u: back(u)[0])(us)
-
-        rows = jax.vmap(of_example, (0, 1))(self.x, cotangents)
-        k, b = cotangents.shape[:2]
-        return {path: Leaf(None, leaf.reshape(b, k, -1), None) for path, leaf in trees.leaves(rows).items()}
+    def __call__(self, dw: Tree, x: Any) -> Array: ...
 
 
 class ByAutodiff:
@@ -102,7 +93,7 @@ class ByAutodiff:
     def exact(self) -> Self:
         return self
 
-    def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> RowsOfJ:
+    def probe(self, dw: Tree, x: Any, at_zero: bool = False) -> RowsOfJ:
         predict: Any = self
         return Differentiated(predict, jax.tree.map(jax.numpy.zeros_like, dw) if at_zero else dw, x)
 
@@ -117,7 +108,7 @@ class Function(ByAutodiff):
     def zeros(self) -> None:
         return None
 
-    def __call__(self, dw: Tree, x: Array) -> Array:
+    def __call__(self, dw: Tree, x: Any) -> Array:
         return self.function(dw, x)
 
 

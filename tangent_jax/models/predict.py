@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
@@ -75,7 +77,7 @@ class Predictor:
         if not (self.dtype is None or is_floating(self.dtype)):
             raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
-    def __call__(self, dw: Tree, x: Array) -> Array:
+    def __call__(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
         self.bind(dw)
         start = self.subset.stage
         if self.method == "nlft":
@@ -122,12 +124,12 @@ class Predictor:
         is_narrow = self.dtype is not None and jnp.finfo(self.dtype).bits < 32
         return self.in_dtype(None) if is_narrow else self
 
-    def dual(self, pairs: Tree, x: Array) -> Dual:
+    def dual(self, pairs: Tree, x: Float[Array, "b ..."]) -> Dual:
         """The model's value and tangent by its closed form, from the input of the subset's stage."""
         closed_form: Any = self.model.dual
         return closed_form(pairs, x, self.subset.stage)
 
-    def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> RowsOfJ:
+    def probe(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."], at_zero: bool = False) -> RowsOfJ:
         """The outputs and the rows of J at dw, by the inputs and signals of its leaves if there is a closed form.
 
         The tangent of nlft at dw is that of taft at the anchor w + dw, for a step of 0.
@@ -141,8 +143,8 @@ class Predictor:
         dw = trees.cast(dw, self.dtype)
         return probe_uses(lambda probes: self.dual(trees.pair(w, probes), x), self.answer, dw, at_zero)
 
-    def answer(self, f: Dual) -> Array:
-        """The outputs "b c", in f32 or wider, from the model's value and tangent."""
+    def answer(self, f: Dual) -> Float[Array, "b c"]:
+        """The outputs, in f32 or wider, from the model's value and tangent."""
         outputs: Any = f.total if self.output == "total" else f.tangent
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import expand_path
@@ -179,7 +179,7 @@ class UrlPath:
             "once nobody writes there"
         )
 
-    def open(self, mode: str = "rb", cache_type: str = "readahead") -> IO[bytes]:
+    def open(self, mode: str = "rb", cache_type: str = "readahead") -> Any:
         """Opens a file for reading bytes; InputError if it differs from the listing."""
         if mode != "rb":
             raise InputError(f"{self} must be opened for reading bytes; got mode {mode}")

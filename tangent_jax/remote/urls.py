@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, make_private, synchronize
@@ -176,7 +176,7 @@ def download(url: str, file: Path, sha256: str | None = None) -> str:
     return state.hexdigest()
 
 
-def write_here(file: IO[bytes], piece: bytes, folder: Path) -> None:
+def write_here(file: Any, piece: bytes, folder: Path) -> None:
     """Writes a piece of a local copy; a full disk of this machine is told apart from a full remote."""
     try:
         file.write(piece)

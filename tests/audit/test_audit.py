@@ -253,7 +253,7 @@ def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():
     assert bound.epsilon == bound.gaussian_epsilon == 0
 
 
-BAD = [np.full(40, np.nan), np.full(40, np.inf), np.zeros((40, 2)), np.array(["a"] * 40), [0.0]]
+BAD = [np.full(40, np.nan), np.full(40, np.inf), np.zeros((40, 2)), np.array(["a"] * 40), np.zeros(1)]
 
 
 @pytest.mark.parametrize("bad", BAD)

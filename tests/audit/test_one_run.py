@@ -232,7 +232,6 @@ OPTIONS = {"mechanism": CLAIMED, "start": START}
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda folder: fit_audited(linear, DATA, X, folder=folder, **OPTIONS), "a canary needs a label"),
         (lambda _: make_canaries(DATA, 3, 19), "count must be a whole number >= 20"),
         (lambda _: make_canaries(BYTES, 3, 20), "inputs that are floats"),
         (lambda folder: fit_audited(linear, DATA, MORE, folder=folder, **OPTIONS), "20 to 400 canaries"),

@@ -206,7 +206,7 @@ def test_its_lines_of_python_load_an_adapter(tmp_path, monkeypatch):
     assert names["predict"].model == predict.model
 
 
-def test_folders_of_splits_in_several_places_are_named_without_the_folders_around_them():
+def test_folders_of_splits_in_several_places_are_named_without_the_folders_around_them(untyped):
     spec = "folder:?train=/home/bob/x&test=/media/ann/y.zip"
     assert without_folders(spec) == "folder:?train=x&test=y.zip"
     part = SimpleNamespace(recipe=SimpleNamespace(dataset=spec))

@@ -204,7 +204,7 @@ class Mine(VisionTransformer):
     """A user's own model."""
 
 
-def test_what_would_not_read_back_is_not_written(tmp_path):
+def test_what_would_not_read_back_is_not_written(tmp_path, untyped):
     made, path = pretrained(), tmp_path / "m.safetensors"
     mine, w = Mine(made.model.config), made.w
     cases = [

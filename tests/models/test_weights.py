@@ -201,7 +201,7 @@ def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(
         ),
     ],
 )
-def test_what_config_json_says_of_the_network_is_built_or_refused(tmp_path, args, match):
+def test_what_config_json_says_of_the_network_is_built_or_refused(tmp_path, args, match, untyped):
     save_file(timm(*model()), tmp_path / "m.safetensors")
     with pytest.raises(InputError, match=match) as error:
         load(said(tmp_path, **args) / "m.safetensors")
@@ -544,10 +544,9 @@ def test_a_header_is_checked_before_anything_is_allocated(tmp_path, header, matc
         load(tmp_path / "m.safetensors")
 
 
-@pytest.mark.parametrize("source", [None, 7, b"x", "~no_such_user/x.npz"])
-def test_a_source_that_is_no_path_is_one_clear_line(source):
+def test_a_source_of_an_unknown_user_is_one_clear_line():
     with pytest.raises(InputError, match="a path must be"):
-        load(source)
+        load("~no_such_user/x.npz")
 
 
 def test_clip_images_are_normalised_as_clip_wants_them_by_every_predictor(tmp_path):

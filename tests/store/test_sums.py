@@ -99,8 +99,6 @@ def test_components_that_do_not_fit_are_refused():
             compose({}, coefficients)
     with pytest.raises(InputError, match=r"coefficients must be as many as components .1.; got 2"):
         compose([Component({"x": np.ones(3)})], [1.0, 2.0])
-    with pytest.raises(InputError, match=r"a must be a tj.Component; got dict"):
-        compose({"a": {"x": np.ones(3)}})
 
 
 def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():
