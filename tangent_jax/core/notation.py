@@ -16,7 +16,7 @@ from jax import Array
 Tree = Annotated[Any, "a pytree of arrays"]
 """A pytree of arrays; parameter trees are nested dicts of strings."""
 
-Tangent = Array | None
+ArrayTangent = Array | None
 """The tangent of an array: of its shape and dtype, or None for a structural zero."""
 
 
@@ -24,7 +24,7 @@ class Dual(NamedTuple):
     """A value with its tangent: f_w(x) and J_w f(x) . dw for a network's output."""
 
     primal: Array
-    tangent: Tangent
+    tangent: ArrayTangent
 
     @property
     def total(self) -> Array:

@@ -59,9 +59,9 @@ class Pretrained:
         for path in sorted(expected.keys() | w.keys()):
             shape, actual = expected.get(path), jnp.shape(w[path]) if path in w else None
             if shape != actual:
-                wanted = f"{path} of shape {shape}" if path in expected else f"no leaf {path}"
-                given = f"shape {actual}" if path in w else "none"
-                raise InputError(f"expected {wanted}, as the model has it; got {given}")
+                if path not in expected:
+                    raise InputError(f"w must have the model's leaves alone; got {path}, which it lacks")
+                raise InputError(f"{path} of w must have shape {shape}; got {actual or 'none'}")
 
     def with_head(self, classes: int | Sequence[str], key: PRNGKeyArray) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
@@ -122,7 +122,7 @@ class Pretrained:
         """PT=F: draws the trained leaves again, before linearising; a draw depends on key and path."""
         others = sorted({*subset.paths} - self.model.shapes().keys())
         if others:
-            raise InputError(f"expected a subset of this model's leaves; got {', '.join(others[:3])}")
+            raise InputError(f"subset must be of this model's leaves; got {', '.join(others[:3])}")
         return dataclasses.replace(self, w=trees.replace(self.w, draw(self.model, list(subset.paths), key)))
 
     def with_body(self, w: Tree, session: FirstSession | None = None) -> "Pretrained":
@@ -166,7 +166,7 @@ class Pretrained:
         if not hasattr(model, method):
             do = ". Do it before with_lora and with_frozen_head" if hasattr(base, method) else ""
             raise InputError(
-                f"expected a model that can do it, such as a VisionTransformer; got {type(model).__name__}{do}"
+                f"{method} needs a model that has it, such as a VisionTransformer; got {type(model).__name__}{do}"
             )
         return getattr(model, method)
 
@@ -186,10 +186,10 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     """The names of classes as a tuple; InputError if they are no names, or a name repeats."""
     is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
     if not (is_named and all(isinstance(name, str) for name in classes)):
-        raise InputError(f"expected a number of classes, or their names; got {repr(classes)[:80]}")
+        raise InputError(f"classes must be their number, or their names; got {repr(classes)[:80]}")
     twice = [name for name, count in Counter(classes).items() if count > 1]
     if twice:
-        raise InputError(f"expected classes of different names; got {twice[:1]} twice")
+        raise InputError(f"names of classes must differ; got {twice[:1]} twice")
     return tuple(classes)
 
 

@@ -52,15 +52,15 @@ class FrozenHead:
         shape, names = np.shape(self.embeddings), len(self.classes)
         if not (len(shape) == 2 and shape[0] == names > 0):
             raise InputError(
-                f"expected embeddings of the {names} named classes, (classes, width); got {self._got(shape)}"
+                f"embeddings must be (classes, width), of the {names} named classes; got {self._got(shape)}"
             )
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
         if twice:
-            raise InputError(f"expected classes of different names; got {self._got(f'{twice[:1]} twice')}")
+            raise InputError(f"names of classes must differ; got {self._got(f'{twice[:1]} twice')}")
         lengths = np.linalg.norm(np.asarray(self.embeddings, np.float64), axis=1)
         bad = [name for name, length in zip(self.classes, lengths, strict=True) if not 0 < length < np.inf]
         if bad:
-            raise InputError(f"expected finite embeddings other than 0; got {self._got(f'another of {bad[:1]}')}")
+            raise InputError(f"embeddings must be finite, and not 0; got {self._got(f'another of {bad[:1]}')}")
         finite_number("logit_scale", self.logit_scale, 0)
 
     def _got(self, value: object) -> str:
@@ -73,11 +73,11 @@ class FrozenHead:
         """
         do = "Make the head of the data set's own class names"
         missing, others = first_and_more(classes, self.classes), first_and_more(self.classes, classes)
-        expected = f"embeddings of the data set's {len(classes)} classes"
+        wanted = f"embeddings must be of the data set's {len(classes)} classes"
         if missing:
-            raise InputError(f"expected {expected}; got {self._got(f'none of {missing}')}. {do}")
+            raise InputError(f"{wanted}; got {self._got(f'none of {missing}')}. {do}")
         if others:
-            raise InputError(f"expected {expected} alone; got {self._got(f'those of {others} too')}. {do}")
+            raise InputError(f"{wanted} alone; got {self._got(f'those of {others} too')}. {do}")
         rows = [self.classes.index(name) for name in classes]
         return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
 
@@ -106,11 +106,11 @@ class WithFrozenHead(Wrapper):
 
     def __post_init__(self) -> None:
         if isinstance(self.base, Wrapper):
-            raise InputError(f"expected a model as it was loaded; got {type(self.base).__name__}. {BEFORE}")
+            raise InputError(f"the model must be as it was loaded; got {type(self.base).__name__}. {BEFORE}")
         width = embedding_width(self.base)
         if width != self.shape[0]:
             raise InputError(
-                f"expected embeddings of width {width}, as the model's outputs are; got width {self.shape[0]}. Take "
+                f"embeddings must have width {width}, as the model's outputs; got width {self.shape[0]}. Take "
                 "those of its own CLIP"
             )
 
@@ -134,7 +134,7 @@ class WithFrozenHead(Wrapper):
 
     def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         if path == EMBEDDINGS:
-            raise InputError(f"expected a model without a frozen head; got one that has it. {BEFORE}")
+            raise InputError(f"the model must have no frozen head; got one that has it. {BEFORE}")
         return self.base.initial(*self.for_base({path: None}), key)
 
     def apply(

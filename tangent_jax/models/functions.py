@@ -102,8 +102,8 @@ class FunctionModel:
         """A dense head of N(0, 0.01^2) with bias 0."""
         if path in {leaf.path for leaf in self.leaves}:
             raise InputError(
-                f"expected a dense head to draw; got {path}, a leaf of your own. Draw it yourself, and give it to "
-                "model_of"
+                f"leaves to draw must be of a dense head; got {path}, a leaf of your own. Draw it, and give it "
+                "to model_of"
             )
         shape = self.shapes()[path]
         return jnp.zeros(shape) if path == "head/bias" else 0.01 * jax.random.normal(key, shape, jnp.float32)
@@ -132,10 +132,10 @@ class FunctionModel:
     def with_classes(self, classes: int) -> "FunctionModel":
         """The same stages with a dense head; InputError if the caller gave a head."""
         if self.head is not None:
-            raise InputError(f"expected stages without a head; got a head of your own. {OWN}")
+            raise InputError(f"the head must be a dense one, to be replaced; got a head of your own. {OWN}")
         shape = self.input_shapes[-1]
         if len(shape) != 1:
-            raise InputError(f'expected stages that end in features "b d"; got shape (b, {str(shape)[1:]}')
+            raise InputError(f'the last stage must return features "b d"; got shape (b, {str(shape)[1:]}')
         return dataclasses.replace(self, classes=classes)
 
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def model_of(
     functions = (*stages, *([] if head is None else [head]))
     for s, f in enumerate(functions):
         if not (callable(f) and hashable(f)):
-            raise InputError(f"expected stage {s} as a function (w, x); got {type(f).__name__}. Wrap it in a lambda")
+            raise InputError(f"stage {s} must be a function (w, x); got {type(f).__name__}. Wrap it in a lambda")
     if len(stages) < 1:
         raise InputError("stages must have at least one function; got none")
     flat, x = check_leaves(w), first_input(inputs, preprocessing)
@@ -191,21 +191,21 @@ def model_of(
     for s, (stage, again) in enumerate(zip(trace_stages(functions, w, x), trace_stages(functions, w, x), strict=True)):
         if stage.program != again.program:
             raise InputError(
-                f"expected one program of stage {s}; got another at each trace. Draw it outside, and close over it"
+                f"stage {s} must be one program; got another at each trace. Draw it outside, and close over it"
             )
         shapes.append(stage.shape)
         owner = {**dict.fromkeys(stage.read, s), **owner}
     unread = sorted(flat.keys() - owner.keys())
     if unread:
         raise InputError(
-            f"expected leaves that a stage reads; got {', '.join(unread[:3])}, which none does. Use the w that a "
+            f"leaves of w must be read by a stage; got {', '.join(unread[:3])}, which none reads. Use the w that a "
             "stage is given, or leave the leaf out of w"
         )
     check_alone(functions, w, inputs, preprocessing)
     short = short_names(w)
     leaves = tuple(Leaf(path_of(short[n], owner[n], len(stages)), n, jnp.shape(v), owner[n]) for n, v in flat.items())
     if head is not None and len(shapes[-1]) != 1:
-        raise InputError(f'expected outputs "b c" of the head; got shape {("b", *shapes[-1])}')
+        raise InputError(f'outputs of the head must be "b c"; got shape {("b", *shapes[-1])}')
     classes = 0 if head is None else shapes[-1][0]
     taken = Arrays(str(x.dtype)) if preprocessing is None else preprocessing
     structure, input_shapes = jax.tree.structure(w), tuple(shapes[: len(stages) + 1])
@@ -228,15 +228,13 @@ def check_leaves(w: Any) -> dict[str, Any]:
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         if dtype not in (jnp.float32, jnp.float64):
             raise InputError(
-                f"expected {path or 'w'} as an array of float32; got {dtype}. Leave it out of w: "
+                f"{path or 'w'} must be an array of float32; got {dtype}. Leave it out of w: "
                 "nnx.split(module, nnx.Param, ...), eqx.partition(module, eqx.is_inexact_array). Make an "
                 "nnx.Param of whole numbers an nnx.Variable"
             )
     alone = [*trees.leaves(trees.nest(flat))] if all(flat) else []
     if not (flat and sorted(alone) == sorted(flat) and (len(flat) == len(jax.tree.leaves(w)))):
-        raise InputError(
-            f"expected a tree of weights with a path of its own for each; got {[*flat][:3]}. Give w as a dict"
-        )
+        raise InputError(f"w must be a tree with a path of its own for each leaf; got {[*flat][:3]}. Give w as a dict")
     return flat
 
 
@@ -244,11 +242,11 @@ def first_input(inputs: Any, preprocessing: Preprocessing | None) -> jax.ShapeDt
     """One example in the form that the first stage reads, "1 ..."."""
     shape, dtype = jnp.shape(inputs), jax.dtypes.canonicalize_dtype(jnp.result_type(inputs))
     if len(shape) < 2:
-        raise InputError(f'expected inputs "b ...", or their jax.ShapeDtypeStruct; got shape {shape}')
+        raise InputError(f'inputs must be arrays "b ...", or their jax.ShapeDtypeStruct; got shape {shape}')
     if preprocessing is None:
         return jax.ShapeDtypeStruct((1, *shape[1:]), dtype)
     if not (len(shape) == 4 and shape[1] == shape[2] and (shape[3] == 3)):
-        raise InputError(f'expected square images "b y x 3"; got shape {shape}. Arrays have preprocessing=None')
+        raise InputError(f'inputs must be square images "b y x 3"; got shape {shape}. Arrays have preprocessing=None')
     return jax.ShapeDtypeStruct((1, *shape[1:]), jnp.float32 if dtype == jnp.uint8 else dtype)
 
 
@@ -275,16 +273,16 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
             raise
         except Exception as error:
             do = f". {WRONG_SHAPES}" if isinstance(error, (TypeError, ValueError, TraceContextError)) else ""
-            raise InputError(f"expected a function (w, x) for {where}; got {failure(error)}{do}") from error
+            raise InputError(f"{where} must be a function (w, x); got {failure(error)}{do}") from error
         if drawn:
             raise InputError(
-                f"expected {where} that draws nothing; got {', '.join(sorted(drawn))}. Put dropout into evaluation: "
+                f"{where} must draw no random numbers; got {', '.join(sorted(drawn))}. Put dropout into evaluation: "
                 "module.eval(), eqx.nn.inference_mode, deterministic=True"
             )
         if not (hasattr(y, "shape") and jnp.issubdtype(y.dtype, jnp.floating) and (y.shape[:1] == (1,))):
             given = jax.tree.map(lambda a: f"{a.dtype}{a.shape}", y)
             raise InputError(
-                f'expected one array of floats "b ..." from {where}; got {given}. Carry a mask as one more column'
+                f'{where} must return one array of floats "b ..."; got {given}. Carry a mask as one more column'
             )
         yield Traced(identity(program, [*read]), [*read], y.shape[1:])
         x = y
@@ -309,7 +307,7 @@ def path_of(name: str, stage: int, last: int) -> str:
         return name if name.startswith("head/") else f"head/{name}"
     if name.startswith("head/"):
         raise InputError(
-            f"expected head/... as the path of a leaf that the head alone reads; got {name} in {stage}. Rename it"
+            f"paths head/... must be of leaves that the head alone reads; got {name} in {stage}. Rename it"
         )
     return name
 
@@ -325,6 +323,6 @@ def check_alone(functions: Sequence[Stage], w: Any, inputs: Any, preprocessing: 
         apart, size = float(jnp.max(jnp.abs(beside - x))), float(jnp.max(jnp.abs(x)))
         if apart > 1e-2 * size:
             raise InputError(
-                f"expected a stage {s} of each example alone; got values up to {size:.2g} that move by {apart:.2g}. "
+                f"stage {s} must treat each example alone; got values up to {size:.2g} that move by {apart:.2g}. "
                 "Use no statistics of the batch: module.eval(), use_running_average=True"
             )

@@ -68,7 +68,7 @@ def widen(predict: Predictor, classes: Sequence[str], dw: Tree, own: Sequence[st
 
     def wide(w: Any, leaf: Any) -> np.ndarray:
         if np.shape(leaf)[-1:] != (len(own),):
-            raise InputError(f"expected a head of {len(own)} classes in dw; got {np.shape(leaf)[-1:]} of it")
+            raise InputError(f"the head in dw must have {len(own)} classes; got shape {np.shape(leaf)}")
         silent = -np.asarray(w, np.asarray(leaf).dtype) * (predict.output == "total")
         silent[..., chosen] = leaf
         return silent

@@ -70,7 +70,7 @@ class FeatureSettings:
         d = k - self.width * (len(self.parts) - 1) if "h" in self.parts else 0
         sizes = tuple(d if part == "h" else self.width for part in self.parts)
         if not (sum(sizes) == k and min(sizes, default=0) > 0):
-            raise InputError(f"expected as many features as {', '.join(self.parts)} have; got {k}")
+            raise InputError(f"features must be as many as {', '.join(self.parts)} have; got {k}")
         return sizes
 
     def identity(self, anchor: str) -> str:
@@ -330,7 +330,7 @@ def feature_map(
     whole_number("seed", seed, 0, (1 << 32) - 1)
     shape = pretrained.model.shapes().get("head/kernel", ())
     if len(shape) != 2:
-        raise InputError(f"expected a model whose head is a kernel (d, c); got shape {shape}")
+        raise InputError(f"the model's head must be a kernel (d, c); got shape {shape}")
     d = shape[0]
     rng = np.random.default_rng([seed, 31])
     v = rng.standard_normal((d, directions)) / d**0.5
@@ -352,7 +352,7 @@ def outputs_of(head: Tree, k: int) -> int:
     got = {path: np.shape(leaf) for path, leaf in trees.leaves(head).items()}
     c = (*got.get("bias", ()), 0)[0]
     if got != {"bias": (c,), "center": (k,), "kernel": (k, c)}:
-        raise InputError(f"expected a center ({k},), a kernel ({k}, c) and a bias (c,); got {got}")
+        raise InputError(f"head must have a center ({k},), a kernel ({k}, c) and a bias (c,); got {got}")
     return c
 
 

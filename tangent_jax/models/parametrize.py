@@ -35,11 +35,11 @@ class LoRA(Wrapper):
 
     def __post_init__(self) -> None:
         if isinstance(self.base, LoRA):
-            raise InputError("expected a model without LoRA; got one that has it")
+            raise InputError("the model must have no LoRA yet; got one that has it")
         whole_number("blocks", self.blocks, 1, self.base.stages - 2)
         sizes = [min(math.prod(a[:-1]), math.prod(b[1:])) for a, b in self.factor_shapes().values()]
         if not sizes:
-            raise InputError(f"expected leaves named .../kernel in the last {self.blocks} blocks; got none")
+            raise InputError(f"the last {self.blocks} blocks must have leaves named .../kernel; got none")
         whole_number("rank", self.rank, 1, min(sizes))
 
     def factor_shapes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -179,7 +179,7 @@ def stages_run(
     shape = ("b", *input_shape(start))
     if not (x.ndim == len(shape) and x.shape[1:] == shape[1:]):
         raise InputError(
-            f"expected the input of stage {start}, of shape {shape}; got {x.shape}. Resize images, or compute "
+            f"inputs of stage {start} must have shape {shape}; got {x.shape}. Resize images, or compute "
             "features of this stage"
         )
     return range(start, stop)

@@ -74,7 +74,7 @@ class FirstSession:
             raise InputError(f"command must be {' or '.join(COMMANDS)}; got {self.command!r}")
         wrong = [name for name in self.settings if not FLAG.fullmatch(name)]
         if wrong:
-            raise InputError(f"expected settings by the names of flags; got {wrong[:1]}")
+            raise InputError(f"settings must have the names of flags; got {wrong[:1]}")
         object.__setattr__(self, "dataset", visible(self.dataset))
         object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
         object.__setattr__(self, "images", tuple((identifier, visible(name)) for identifier, name in self.images))

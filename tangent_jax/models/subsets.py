@@ -124,7 +124,7 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     if not (kind in ("blocks", "head", "everything") or any(map(trained, own))):
         do = f"Make it by {MADE[kind]}" if kind in MADE else "Pass a function of paths as kind"
         raise InputError(
-            f"expected a model with leaves for {kind}; got none in the last {blocks} blocks, below the head, among "
+            f"the model must have leaves for kind {kind}; got none in the last {blocks} blocks, below the head, among "
             f"{', '.join([*own[-3:], '...'])}. {do}"
         )
     return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
@@ -140,6 +140,6 @@ def subset_of(model: Model, name: str, trained: Callable[[str], bool]) -> Subset
     leaves = {path: shape for path, shape in model.shapes().items() if not is_fixed(path)}
     shapes = {path: shape for path, shape in leaves.items() if trained(path)}
     if not shapes:
-        raise InputError(f"expected a leaf to train, one of {', '.join([*leaves][:3])}, ...; got none of {name}")
+        raise InputError(f"kind {name} must choose a leaf, such as {', '.join([*leaves][:3])}; got none")
     stage = min(model.stage_of(path) for path in shapes)
     return Subset(name, tuple(sorted(shapes)), stage, sum(math.prod(shape) for shape in shapes.values()))

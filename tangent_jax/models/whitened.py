@@ -52,7 +52,7 @@ class Whitened(Wrapper):
     def to_world(self, flat: dict[str, Any]) -> dict[str, Any]:
         """Raises InputError: other libraries have no whitened kernels."""
         raise InputError(
-            "expected a predictor that is not whitened, to write it; got one that is. Take the predictor that was "
+            "predict must not be whitened, to be written; got one that is. Take the predictor that was "
             "whitened, with the step of unwhitened"
         )
 
@@ -78,7 +78,7 @@ class Whitened(Wrapper):
             root, v = flat.pop(path + ROOT).primal, flat.pop(path + WHITENED)
             if flat[path].tangent is not None:
                 raise InputError(
-                    f"expected a step in whitened coordinates; got one of {path}. Take the predictor that was whitened"
+                    f"dw must be in whitened coordinates; got one of {path}. Take the predictor that was whitened"
                 )
             tangent: Any = v.tangent
             if isinstance(tangent, probe.Probe):

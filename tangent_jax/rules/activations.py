@@ -14,7 +14,7 @@ from jax import Array
 from jaxtyping import Float
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.notation import Tangent
+from tangent_jax.core.notation import ArrayTangent
 from tangent_jax.rules.probe import widen
 
 
@@ -109,7 +109,7 @@ def softmax(
     return a.astype(s.dtype), da.astype(s.dtype)
 
 
-ACTIVATIONS: dict[str, Callable[[Array, Tangent], tuple[Array, Tangent]]] = {
+ACTIVATIONS: dict[str, Callable[[Array, ArrayTangent], tuple[Array, ArrayTangent]]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,

@@ -11,11 +11,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent
+from tangent_jax.core.notation import ArrayTangent, Dual
 from tangent_jax.rules import probe
 
 
-def total(*terms: Tangent) -> Tangent:
+def total(*terms: ArrayTangent) -> ArrayTangent:
     """The sum of tangents of one shape; structural zeros (None) add nothing, and only zeros sum to None."""
     present = [term for term in terms if term is not None]
     return sum(present[1:], start=present[0]) if present else None

@@ -104,17 +104,15 @@ class Recipe:
             text = getattr(self, field)
             shows = not isinstance(text, str) or text.isprintable()
             if not shows:
-                raise InputError(f"expected {field} in characters that show; got {text!r}.")
+                raise InputError(f"{field} must have only characters that show; got {text!r}.")
         finite_number("head_scale", self.head_scale, 0.0)
         one_of("solver", self.solver, SOLVERS)
         free = self.solver == "adam" or self.radius is None
         if not free:
-            raise InputError(f"expected no radius for solver optimum; got {self.radius}.")
+            raise InputError(f"radius must be None for solver optimum; got {self.radius}.")
         is_convex = self.solver == "adam" or self.method != "nlft"
         if not is_convex:
-            raise InputError(
-                f"expected a tangent model or the head alone for solver optimum; got {self.method}. Use solver adam."
-            )
+            raise InputError(f"method must be taft or fc for solver optimum; got {self.method}. Use solver adam.")
 
     @property
     def is_by_class(self) -> bool:
@@ -154,7 +152,7 @@ class Recipe:
         """
         fits = self.head == "drawn" or not isinstance(classes, int)
         if not fits:
-            raise InputError(f"expected classes by name for the head {self.head}; got {classes}. Pass the names.")
+            raise InputError(f"classes must be names for the head {self.head}; got {classes}. Pass the names.")
         pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained
         if self.image_size is not None:
             pretrained = pretrained.with_image_size(self.image_size)
@@ -174,7 +172,7 @@ class Recipe:
             pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
         if self.reset and not fc:
             if kind in MADE:
-                raise InputError(f"expected no reset with adapters or LoRA, whose leaves are new; got {kind}.")
+                raise InputError(f"reset must be False with adapters or LoRA, whose leaves are new; got {kind}.")
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
         if self.head in HEADS and self.head_scale != 1:
             pretrained = pretrained.with_scaled_head(self.head_scale)

@@ -260,7 +260,7 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
         ({"wrappers": [{"lore": {}}]}, "wrappers in the metadata of .* must be of frozen_head, lora; got lore"),
         ({"wrappers": [{"lora": {"rank": 1}}]}, "lora of the metadata .* must hold the field blocks"),
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 9}}]}, r"blocks must be a whole number in 1\.\.2; got 9"),
-        ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "expected a model without LoRA"),
+        ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "the model must have no LoRA yet"),
         (
             {"wrappers": [{"lora": {"rank": 1, "blocks": 1}}]},
             "must hold the tensor of block_1/.*lora_a.*; it does not",

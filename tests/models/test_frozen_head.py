@@ -87,7 +87,7 @@ def test_no_subset_trains_the_head_and_the_projection_trains_with_the_blocks():
         assert ("projection/kernel" in paths) == (kind in ("blocks", "everything"))
         assert "projection/bias" not in paths  # CLIP has none
     assert "projection/kernel" not in frozen(with_projection=False).model.shapes()
-    with pytest.raises(InputError, match=r"expected a leaf to train, .*; got none of head"):
+    with pytest.raises(InputError, match=r"kind head must choose a leaf, .*; got none"):
         make_subset(model, "head")
 
 
@@ -139,14 +139,14 @@ BAD = {
     "fewer": (
         {},
         {"classes": "a\nb"},
-        r"expected embeddings of the 2 named classes, \(classes, width\); got \(3, 7\) in",
+        r"embeddings must be \(classes, width\), of the 2 named classes; got \(3, 7\) in",
     ),
-    "twice": ({}, {"classes": "a\nb\na"}, r"expected classes of different names; got \['a'\] twice in .*safetensors"),
+    "twice": ({}, {"classes": "a\nb\na"}, r"names of classes must differ; got \['a'\] twice in .*safetensors"),
     "other": ({"weight": np.ones(2)}, {}, "must hold tensors embeddings and logit_scale alone; got embeddings, weight"),
     "zero": (
         {"embeddings": np.eye(3, 7, 1) * 0},
         {"classes": "a\nb\nc"},
-        r"embeddings other than 0; got another of \['a'\]",
+        r"embeddings must be finite, and not 0; got another of \['a'\]",
     ),
     "scale": (
         {"logit_scale": np.ones(2)},
@@ -172,15 +172,15 @@ def test_a_head_of_other_classes_another_width_or_a_second_one_is_one_line():
     with pytest.raises(InputError, match="data set's 1 classes alone; got those of 'a dog', 'an owl' too in the"):
         head().of_classes(["a cat"])
     plain = Pretrained(*small(), "here")
-    with pytest.raises(InputError, match=r"expected embeddings of width 7, .*; got width 5\. Take"):
+    with pytest.raises(InputError, match=r"embeddings must have width 7, .*; got width 5\. Take"):
         plain.with_frozen_head(head(5))
     for made in (plain.with_frozen_head(head()), plain.with_lora(2, 1, KEY)):
-        with pytest.raises(InputError, match="expected a model as it was loaded; got"):
+        with pytest.raises(InputError, match="the model must be as it was loaded; got"):
             made.with_frozen_head(head())
     made = plain.with_frozen_head(head())
-    with pytest.raises(InputError, match="expected a model without a frozen head; got one that has it"):
+    with pytest.raises(InputError, match="the model must have no frozen head; got one that has it"):
         made.with_head(4, KEY)
-    with pytest.raises(InputError, match=r"expected .*Do it before with_lora and with_frozen_head"):
+    with pytest.raises(InputError, match=r"needs a model that has it, .*Do it before with_lora and with_frozen_head"):
         made.with_image_size(12)
 
 

@@ -146,7 +146,7 @@ def mixed(w, x):
 def test_an_example_is_alone_whatever_the_code_says():
     """Statistics of the batch are refused where they can be seen; else each example is a batch of one."""
     stages, shape = [embed, make_block(0), mixed, make_block(1)], jax.ShapeDtypeStruct((24, TOKENS), jnp.int32)
-    with pytest.raises(InputError, match=r"a stage 2 of each example alone; got values .* that move"):
+    with pytest.raises(InputError, match=r"stage 2 must treat each example alone; got values .* that move"):
         tj.model_of(stages, weights(), token_ids(), head=tied)
     predict = tj.tangent(tj.model_of(stages, weights(), shape, head=tied), kind="everything")
     dw, ids = tree_normal(6, predict.zeros()), token_ids()
@@ -351,7 +351,7 @@ def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
         tj.model_of([embed], {"table": w["table"]}, token_ids()).with_head(3, jax.random.key(0))
     with pytest.raises(InputError, match="linearization must be autodiff, or None, for a FunctionModel"):
         tj.tangent(text(), linearization="closed_form")
-    with pytest.raises(InputError, match="expected a leaf to train"):
+    with pytest.raises(InputError, match="must choose a leaf"):
         tj.tangent(text(), kind=lambda path: False)
 
 
@@ -361,8 +361,8 @@ def drawn_in_python(w, x):
 
 X = np.ones((2, 4), np.float32)
 WRONG = {
-    "integers": ([lambda w, x: x * w["a"]], {"a": np.arange(4)}, "a as an array of float32; got int64"),
-    "closed over": ([lambda w, x: x], {"a": X[0]}, "leaves that a stage reads; got a, which none does"),
+    "integers": ([lambda w, x: x * w["a"]], {"a": np.arange(4)}, "a must be an array of float32; got int64"),
+    "closed over": ([lambda w, x: x], {"a": X[0]}, "leaves of w must be read by a stage; got a, which none reads"),
     "shapes": (
         [lambda w, x: x @ w["a"]],
         {"a": np.ones((3, 2), np.float32)},
@@ -372,11 +372,15 @@ WRONG = {
     "pair": ([lambda w, x: (x * w["a"], x)], {"a": X[0]}, "one array of floats"),
     "whole": ([lambda w, x: (x * w["a"]).astype(int)], {"a": X[0]}, "one array of floats"),
     "batch lost": ([lambda w, x: (x * w["a"]).sum()], {"a": X[0]}, "one array of floats"),
-    "random": ([lambda w, x: x * w["a"] + jax.random.normal(jax.random.key(0), (4,))], {"a": X[0]}, "draws nothing"),
-    "python": ([lambda w, x: x * w["a"], drawn_in_python], {"a": X[0]}, "one program of stage 1"),
-    "module": ([eqx.nn.Linear(4, 4, key=jax.random.key(0))], {"a": X[0]}, "stage 0 as a function"),
+    "random": (
+        [lambda w, x: x * w["a"] + jax.random.normal(jax.random.key(0), (4,))],
+        {"a": X[0]},
+        "must draw no random numbers",
+    ),
+    "python": ([lambda w, x: x * w["a"], drawn_in_python], {"a": X[0]}, "stage 1 must be one program"),
+    "module": ([eqx.nn.Linear(4, 4, key=jax.random.key(0))], {"a": X[0]}, "stage 0 must be a function"),
     "none": ([], {"a": X[0]}, "at least one function"),
-    "empty": ([lambda w, x: x], {}, "a tree of weights"),
+    "empty": ([lambda w, x: x], {}, "w must be a tree"),
     "twice": ([lambda w, x: x * w["a/b"]], {"a/b": X[0], "a": {"b": X[0]}}, "a path of its own"),
     "in its path": ([lambda w, x: x * w["head/a"]], {"head/a": X[0]}, "that the head alone reads"),
 }
@@ -392,11 +396,11 @@ def test_a_wrong_use_is_one_line(name):
 
 def test_wrong_inputs_examples_and_heads_are_one_line():
     scaled = [lambda w, x: x * w["a"]]
-    with pytest.raises(InputError, match=r'inputs "b \.\.\."'):
+    with pytest.raises(InputError, match=r'inputs must be arrays "b \.\.\."'):
         tj.model_of(scaled, {"a": X[0]}, X[0])
-    with pytest.raises(InputError, match="square images"):
+    with pytest.raises(InputError, match="inputs must be square images"):
         tj.model_of(scaled, {"a": X[0]}, X, preprocessing=tj.models.Preprocessing())
-    with pytest.raises(InputError, match='outputs "b c" of the head'):
+    with pytest.raises(InputError, match='outputs of the head must be "b c"'):
         tj.model_of(scaled, {"a": X[0]}, X, head=lambda w, x: x.sum(1))
     with pytest.raises(InputError, match="must have as many rows"):
         tj.examples(X, [0])

@@ -175,7 +175,7 @@ def test_a_rotary_model_s_weights_are_not_a_plain_model_s(tmp_path):
         with pytest.raises(InputError, match=f"positions of .* must be .*, as {expected} has; got {positions}"):
             load(tmp_path, expected)
     model, w = small(**MODERN["rotary"])
-    with pytest.raises(InputError, match=r"position_embedding of shape \(5, 24\), as the model has it; got none"):
+    with pytest.raises(InputError, match=r"position_embedding of w must have shape \(5, 24\); got none"):
         Pretrained(model.replace(positions="learned"), w, "here")
     components = [make_provenance(tangent(Pretrained(m, v, "")), Recipe()) for m, v in ((model, w), small(width=24))]
     assert components[0].config["positions"] == "rotary"

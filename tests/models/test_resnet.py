@@ -229,10 +229,12 @@ def test_architectures_are_told_apart(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(own))
     wrong = {"layer1.0.conv1.weight": np.zeros((4, 3), np.float32)}
     save_file({name: np.asarray(value) for name, value in {**tensors, **wrong}.items()}, path)
-    with pytest.raises(InputError, match=r"layer1.0.conv1.weight of 4 axes, not empty; got shape \(4, 3\)"):
+    with pytest.raises(InputError, match=r"must have 4 axes, and not be empty; got shape \(4, 3\)"):
         load(path)
     save_file({"layer1.0.extra": np.zeros(3, np.float32)}, path)
-    with pytest.raises(InputError, match=r"a residual network's tensors; got the extra tensor layer1\.0\.extra"):
+    with pytest.raises(
+        InputError, match=r"tensors must be of a residual network; got the extra tensor layer1\.0\.extra"
+    ):
         load(path)
 
 

@@ -172,7 +172,7 @@ def test_a_session_that_was_altered_or_cannot_be_read_is_one_sentence_with_a_way
         ({"images": (("1" * 63, "a.png"),)}, "must be SHA-256 sums"),
         ({"source": "builtin"}, "must be SHA-256 sums"),
         ({"command": "rm"}, "command must be finetune or private"),
-        ({"settings": {"lr; rm": "1"}}, "by the names of flags"),
+        ({"settings": {"lr; rm": "1"}}, "must have the names of flags"),
         ({"paid": lambda: Paid(float("nan"), 1e-5, "example")}, "epsilon must be finite and >= 0"),
     ],
 )

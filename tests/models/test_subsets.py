@@ -73,7 +73,7 @@ def test_a_kind_without_a_leaf_below_the_head_is_refused(kind):
     w = {"scale": jnp.ones(4), "head": {"kernel": jnp.ones((4, 2)), "bias": jnp.zeros(2)}}
     head = lambda w, x: x @ w["head"]["kernel"] + w["head"]["bias"]  # noqa: E731
     model = model_of([lambda w, x: x * w["scale"]], w, jnp.ones((1, 4)), head=head).model
-    refused = f"leaves for {kind}; got none in the last 0 blocks, below the head, among scale, .*. Pass a function"
+    refused = f"leaves for kind {kind}; got none in the last 0 blocks, below the head, among scale, .*. Pass a function"
     with pytest.raises(InputError, match=refused):
         make_subset(model, kind, 0)
     assert make_subset(model, "head").paths == ("head/bias", "head/kernel")
@@ -119,7 +119,7 @@ def test_a_new_head_leaves_the_rest():
         (lambda p: p.with_head(0, jax.random.key(0)), "classes must be a whole number in 1.*got 0"),
         (
             lambda p: p.reset(make_subset(small(4)[0]), jax.random.key(0)),
-            "subset of this model's leaves; got block_3/",
+            "subset must be of this model's leaves; got block_3/",
         ),
         (
             lambda p: p.with_class_token(4, jax.random.key(0)),

@@ -239,5 +239,5 @@ def test_a_wrong_tangent_is_refused_by_name(x64):
         closed(model, w, {"block_7": {"norm1": {"scale": np.zeros(12)}}}, images())
     with pytest.raises(InputError, match=r"head/bias must have shape \(7,\); got \(8,\)"):
         closed(model, w, {"head": {"bias": np.zeros(8)}}, images())
-    with pytest.raises(InputError, match=r"expected the input of stage 0, of shape \('b', 8, 8, 3\)"):
+    with pytest.raises(InputError, match=r"inputs of stage 0 must have shape \('b', 8, 8, 3\)"):
         closed(model, w, {}, images(size=12))

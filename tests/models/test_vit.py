@@ -43,7 +43,7 @@ def test_the_linen_module_initialises_and_applies_the_same_tree():
 
 def test_the_input_of_another_stage_is_refused():
     model, w = small(2)
-    with pytest.raises(InputError, match=r"the input of stage 2, of shape \('b', 6, 12\); got \(2, 5, 12\)"):
+    with pytest.raises(InputError, match=r"inputs of stage 2 must have shape \('b', 6, 12\); got \(2, 5, 12\)"):
         model.apply(w, normal(4, (2, 5, 12)), 2)
     with pytest.raises(InputError, match=r"stages must satisfy 0 <= start <= stop <= 4; got \(2, 5\)"):
         model.apply(w, normal(4, (2, 6, 12)), 2, 5)
@@ -137,5 +137,5 @@ def test_an_impossible_configuration_is_refused(change, match, untyped):
 
 @pytest.mark.parametrize("name", ["XL/16", "L", "L/15"])
 def test_an_unknown_name_is_refused(name):
-    with pytest.raises(InputError, match="expected SIZE/PATCH"):
+    with pytest.raises(InputError, match="a ViT's name must be SIZE/PATCH"):
         vit_config(name)

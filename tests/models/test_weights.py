@@ -514,7 +514,7 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
     [
         (put("norm.bias", np.ones(128, np.int8)), None, "norm.bias must be in F64, F32, F16 or BF16; it is in int8"),
         (put("norm.bias", np.ones(128, bool)), None, "it is in bool"),
-        (put("pos_embed", np.ones((0, 128), np.float32)), None, "pos_embed of at least"),
+        (put("pos_embed", np.ones((0, 128), np.float32)), None, "pos_embed must have at least"),
         (
             put("pos_embed", np.ones((1, 128), np.float32)),
             None,
@@ -527,8 +527,8 @@ CFG = {"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5, 0.0, 0.5]}}
             "128 features, as vit_tiny_patch16_224 has",
         ),
         (put("patch_embed.proj.weight", np.ones((), np.float32)), None, "128 features, as vit_tiny_patch16_224 has"),
-        (put("blocks.0.attn.qkv.weight", np.ones((), np.float32)), None, "of at least 1 axes"),
-        (put("blocks.0.mlp.fc1.weight", np.ones((), np.float32)), None, "of at least 1 axes"),
+        (put("blocks.0.attn.qkv.weight", np.ones((), np.float32)), None, "must have at least 1 axes"),
+        (put("blocks.0.mlp.fc1.weight", np.ones((), np.float32)), None, "must have at least 1 axes"),
         (
             put("blocks.999999999.norm1.bias", np.ones(128, np.float32)),
             None,

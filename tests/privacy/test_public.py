@@ -190,7 +190,7 @@ def test_the_outputs_are_those_of_the_step_in_its_natural_coordinates_and_no_oth
     assert_rel_close(unwhiten(predict, dw), dw)
     with pytest.raises(InputError, match="dw must be a part of w"):
         predict(v, x)
-    with pytest.raises(InputError, match="expected a step in whitened coordinates"):
+    with pytest.raises(InputError, match="dw must be in whitened coordinates"):
         own(dw, x)
 
 
@@ -266,7 +266,7 @@ def test_private_inputs_are_never_read_and_few_public_images_are_enough():
 
 def test_wrong_public_images_are_one_clear_line(tmp_path):
     predict, own, v, x, _ = task("head", 1)
-    with pytest.raises(InputError, match="expected a predictor that is not whitened, to write it"):
+    with pytest.raises(InputError, match="predict must not be whitened, to be written"):
         export(tmp_path / "export", own, v, {})
     private, public = of(x, "private"), public_of(x)
     shared = dataclasses.replace(public, examples=(*public.examples[:4], private.examples[2]))
@@ -284,7 +284,7 @@ def test_wrong_public_images_are_one_clear_line(tmp_path):
         whiten(predict, public)
     with pytest.raises(InputError, match="finite"):
         whiten(predict, dataclasses.replace(public, inputs=public.inputs * np.nan), private)
-    with pytest.raises(InputError, match="of shape"):
+    with pytest.raises(InputError, match="must have shape"):
         whiten(predict, dataclasses.replace(public, inputs=public.inputs[:, :5]), private)
     plain = tangent(model_of([lambda w, x: x @ w["k"]], {"k": jnp.eye(3)}, jnp.zeros((2, 3))).with_head(2, KEY), 0)
     with pytest.raises(InputError, match="predict must have a closed form of its tangent"):

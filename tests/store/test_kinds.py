@@ -95,7 +95,7 @@ def test_two_kinds_never_add(tmp_path):
     [
         ({"features": dataclasses.replace(FEATURES, seed=1)}, "features must be FeatureSettings"),
         ({"anchor": "0"}, "anchor must be"),
-        ({"classes": ("a", "a")}, "classes of different names"),
+        ({"classes": ("a", "a")}, "names of classes must differ"),
         ({"classes": ("a",)}, r"counts must have shape \(1,\)"),
         ({"features": dataclasses.replace(FEATURES, parts=("relu",))}, "features"),
     ],
@@ -259,7 +259,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
     for format in ("torch", "peft"):
         with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
             tj.export(tmp_path / format, predict, head, {}, format)
-    with pytest.raises(InputError, match=r"expected a center \(112,\), a kernel \(112, c\) and a bias"):
+    with pytest.raises(InputError, match=r"head must have a center \(112,\), a kernel \(112, c\) and a bias"):
         tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
 
 

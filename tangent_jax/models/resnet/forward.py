@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent, Tree
+from tangent_jax.core.notation import ArrayTangent, Dual, Tree
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
 
-Pair = tuple[Array, Tangent]
+Pair = tuple[Array, ArrayTangent]
 Statistics = dict[str, tuple[Float[Array, "_"], Float[Array, "_"]]]
 
 
@@ -39,7 +39,7 @@ def forward(
     `seen`: None, or a dict that receives the batch's mean and variance of each norm, which are then used. A model
     without a head gives mean features, "b d".
     """
-    dx: Tangent = None
+    dx: ArrayTangent = None
     for stage in stages_run("ResNet", config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
             x, dx = conv_norm(config, p, "stem_conv", x, dx, 2 if config.stem == "large" else 1, seen)

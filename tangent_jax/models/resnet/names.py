@@ -91,11 +91,11 @@ def to_ours(tensors: Mapping[str, np.ndarray], where: str) -> Flat:
         path, value = path_of(timm_name(name)), np.asarray(value)
         if not path:
             raise InputError(
-                f"expected a residual network's tensors; got the extra tensor {name} {value.shape} in {where}"
+                f"tensors must be of a residual network; got the extra tensor {name} {value.shape} in {where}"
             )
         axes = {"head/kernel": 2}.get(path, 4 if path.endswith("kernel") else 1)
         if not (value.ndim == axes and value.size):
-            raise InputError(f"expected {name} of {axes} axes, not empty; got shape {value.shape} in {where}")
+            raise InputError(f"{name} must have {axes} axes, and not be empty; got shape {value.shape} in {where}")
         flat[path] = {2: lambda x: x.T, 4: lambda x: x.transpose(2, 3, 1, 0), 1: lambda x: x}[axes](value)
     return flat
 

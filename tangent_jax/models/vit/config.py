@@ -150,8 +150,8 @@ def vit_config(name: str, **changes: object) -> ViTConfig:
     kind, _, plain = name.rpartition("-")
     fields, known = KINDS.get(kind, ({}, ()))
     size, _, patch = plain.partition("/")
-    expected = f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}"
-    expected += f", or KIND-SIZE/PATCH of {', '.join(KINDS)}"
+    form = f"SIZE/PATCH with size in {', '.join(SIZES)} and patch in {', '.join(map(str, PATCH_SIZES))}"
+    form += f", or KIND-SIZE/PATCH of {', '.join(KINDS)}"
     if not (size in SIZES and patch in map(str, PATCH_SIZES) and (plain in known or not kind)):
-        raise InputError(f"expected {expected}; got {name}")
+        raise InputError(f"a ViT's name must be {form}; got {name}")
     return ViTConfig(*SIZES[size], patch_size=int(patch)).replace(**{**fields, **changes})

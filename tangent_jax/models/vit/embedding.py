@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent, Tree
+from tangent_jax.core.notation import ArrayTangent, Dual, Tree
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.rules import dense, layer_norm, make_turns, probe, shift, total
 from tangent_jax.rules.rotary import Turns
 
-Pair = tuple[Array, Tangent]
+Pair = tuple[Array, ArrayTangent]
 
 
 def embed(config: ViTConfig, p: Tree, images: Float[Array, "b y x 3"]) -> Pair:

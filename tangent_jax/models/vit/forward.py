@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent, Tree
+from tangent_jax.core.notation import ArrayTangent, Dual, Tree
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
@@ -42,7 +42,7 @@ def forward(config: ViTConfig, p: Tree, x: Float[Array, "b ..."], start: int = 0
 
     A model without a head gives normalised features, "b d".
     """
-    dx: Tangent = None
+    dx: ArrayTangent = None
     for stage in stages_run("ViT", config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
             x, dx = embed(config, p, x)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from tangent_jax.core.notation import Tangent, Tree
+from tangent_jax.core.notation import ArrayTangent, Tree
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.rules import ACTIVATIONS, bilinear, dense
 
-Pair = tuple[Array, Tangent]
+Pair = tuple[Array, ArrayTangent]
 IN, OUT = "...d,dhe->...he", "...he,hed->...d"
 """The products of attention's kernels."""
 

@@ -105,9 +105,9 @@ class VisionTransformer:
         flat = names.with_gates(flat, "these tensors") if self.config.gated else flat
         for path, value in flat.items():
             if path not in shapes:
-                raise InputError(f"expected leaves of this Vision Transformer; got the leaf {path}")
+                raise InputError(f"leaves must be those of this Vision Transformer; got {path}")
             if value.size != math.prod(shapes[path]):
-                raise InputError(f"expected {path} of shape {shapes[path]}; got shape {value.shape}")
+                raise InputError(f"{path} must have shape {shapes[path]}; got {value.shape}")
         return {path: value.reshape(shapes[path]) for path, value in flat.items()}
 
     # Methods of Vision Transformers only
@@ -121,7 +121,7 @@ class VisionTransformer:
         depth, at = self.config.depth, self.config.class_token_at
         blocks = whole_number("blocks", blocks, 1, depth)
         if at is not None:
-            raise InputError(f"expected a model with its first class token; got one replaced at block {at}. {BEFORE}")
+            raise InputError(f"the model must have its first class token; got one replaced at block {at}. {BEFORE}")
         return self.replace(class_token_at=depth - blocks)
 
     def with_adapters(self, width: int, blocks: int) -> "VisionTransformer":
@@ -130,7 +130,7 @@ class VisionTransformer:
         width = whole_number("width", width, 1, self.config.width)
         blocks = whole_number("blocks", blocks, 1, depth)
         if old:
-            raise InputError(f"expected a model without adapters; got one with adapters of width {old}. {BEFORE}")
+            raise InputError(f"the model must have no adapters yet; got adapters of width {old}. {BEFORE}")
         return self.replace(adapter_width=width, adapter_from=depth - blocks)
 
     def with_image_size(self, w: Tree, image_size: ImageSize) -> tuple["VisionTransformer", Tree]:

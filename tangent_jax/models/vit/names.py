@@ -42,9 +42,9 @@ def translate(tensors: Mapping[str, np.ndarray], rules: list[Rule], path: str, t
                 value, axes = np.asarray(value), 4 if transform is conv else int(transform is T)
                 got = f"shape {value.shape} in {path}"
                 if not (value.ndim >= axes and value.size):
-                    raise InputError(f"expected {name} of at least {axes} axes, not empty; got {got}")
+                    raise InputError(f"{name} must have at least {axes} axes, and not be empty; got {got}")
                 if not (axes < 4 or value.ndim == 4):
-                    raise InputError(f"expected {name} of 4 axes; got {got}")
+                    raise InputError(f"{name} must have 4 axes; got {got}")
                 ours = match.expand(template)
                 if ours in flat:
                     raise InputError(
@@ -93,7 +93,7 @@ def equal_parts(value: np.ndarray, count: int, kind: str, where: str) -> list[np
     """The last axis of a tensor in equal parts; InputError if it does not divide."""
     words = {2: "two", 3: "three"}
     if not (value.ndim and value.shape[-1] % count == 0):
-        raise InputError(f"expected {kind} of {words[count]} equal parts; got shape {value.shape} of {where}")
+        raise InputError(f"{kind} must have {words[count]} equal parts; got shape {value.shape} of {where}")
     return np.split(value, count, -1)
 
 
