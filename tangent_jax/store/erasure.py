@@ -27,7 +27,7 @@ from tangent_jax.io.files import expand_path, inside
 from tangent_jax.remote.urls import is_url, with_urls
 from tangent_jax.store.at_urls import Trace, run_at
 from tangent_jax.store.files import read_component
-from tangent_jax.store.lines import EXPORTED, Exported, removal_text
+from tangent_jax.store.lines import EXPORTED, Exported, partial_of, removal_text
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
 from tangent_jax.store.store import Store
@@ -179,7 +179,7 @@ def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
 def partial_exports(store: Store, exports: Iterable[Exported]) -> Iterator[Trace]:
     """The folders of those of these exports that a kill left unfinished: they hold weights."""
     for export in exports:
-        folder = export.partial
+        folder = partial_of(Path(export.path), export.result)
         is_own = machine.is_own(export.text(store.identity), export.seal)
         if is_own and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
             yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
