@@ -251,6 +251,8 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     origin = store.provenance(name)
     if origin.features is not None:
         total = store.statistics()
+        if not F["settings"].present:
+            print(f"solved with the default --settings={F.settings}, which no image chose", file=sys.stderr)
         head = total.solve(settings_of(F.settings))
         return tj.store.predictor_of(origin, name, F.weights), total.classes, head
     if F["settings"].present:

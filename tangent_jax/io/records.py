@@ -8,6 +8,7 @@ import dataclasses
 import json
 import sys
 import types
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -153,3 +154,8 @@ def short(value: Any) -> str:
     """The repr of a value, truncated after 60 letters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first five names of a list, divided by commas."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

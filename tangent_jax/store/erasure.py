@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
-from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
+from tangent_jax.data.identifiers import forget, hidden, index_paths, kept_of
 from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
@@ -90,17 +90,17 @@ def find_traces(
 
 
 def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str]) -> Iterator[Trace]:
-    """The cached rows of images, (identifier, name), and of those removed before, and what the index keeps of them."""
+    """The cached rows of images, (identifier, name), and of those removed before, and what indices keep of them."""
     hashes = hidden(identifier for identifier, _ in pairs)
     images = {image for _, image in pairs}
     before = removed_here(store)
-    for place in places:
-        if not is_url(place):
-            folder = Path(place).expanduser().absolute()
-            yield from readable(folder, rows_in(folder, hashes, before, place))
-    if kept_of(hashes | before, images):
-        line = f"in {expand_path(INDEX).absolute()}: identifiers and names of removed images"
-        yield Trace(line, partial(forget, hashes | before, images))
+    folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
+    for folder, place in folders.items():
+        yield from readable(folder, rows_in(folder, hashes, before, place))
+    for index in index_paths(folders):
+        if kept_of(index, hashes | before, images):
+            line = f"in {expand_path(index).absolute()}: identifiers and names of removed images"
+            yield Trace(line, partial(forget, index, hashes | before, images))
 
 
 def removed_here(store: Store) -> set[str]:

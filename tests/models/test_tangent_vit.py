@@ -10,7 +10,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.linearization import linearize
 from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.subsets import KINDS, MADE, make_subset
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.forward import block
 from tangent_jax.models.vit.model import VisionTransformer
@@ -37,6 +37,10 @@ SUBSETS = [
 FROM_A_BLOCK = [
     subset for subset in SUBSETS if subset not in (("bitfit", 2), ("everything", 1))
 ]  # the others: from images
+
+
+def test_every_kind_of_the_weights_themselves_is_held_against_autodiff():
+    assert {kind for kind, _ in SUBSETS} == {*KINDS} - {*MADE}
 
 
 def plain(model):

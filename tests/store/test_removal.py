@@ -533,10 +533,9 @@ def test_an_owner_who_comes_later_joins_the_store_and_the_others_are_not_trained
 
 
 @pytest.mark.slow
-def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(photographs, tmp_path, monkeypatch):
+def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(photographs, tmp_path):
     """Nor do their test images, which no component saw; the others' components stay as they are."""
-    index = tmp_path / "index" / "index.sqlite"
-    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(index))
+    index = tmp_path / "cache_dir" / "index.sqlite"
     time.sleep(2.1)  # the index keeps nothing about files that changed just now
     names = [f"train/{c}/{i}.png" for c in "ab" for i in range(40)] + ["test/a/x.png", "test/b/y.png"]
     whose = {name: "bert" if name.endswith(("3.png", "x.png")) else "ann" for name in names}
