@@ -276,8 +276,8 @@ MUTATIONS = [
     Mutation(
         "tangent_jax/store/erasure.py",
         "find_traces",
-        "for e in store.state.exports if {*e.names} & {*names}",
-        "for e in ()",
+        "for export in store.state.exports if {*export.names} & {*names}",
+        "for export in ()",
         "tests/store/test_removal.py::test_an_export_is_journaled_before_it_is_written",
     ),
     Mutation(

@@ -43,16 +43,39 @@ class TangentWeights:
     """True if other merges than the mean apply."""
 
     def check(self, dw: Tree, origin: Origin) -> None:
-        """Raises InputError for other leaves than the provenance names, or numbers that are not finite."""
-        check_leaves_of(dw, origin)
+        """Raises InputError for other leaves than the provenance names, none, or numbers that are not finite."""
+        leaves = trees.leaves(dw)
+        differing = sorted({*leaves} ^ {*origin.subset})
+        if not leaves or differing:
+            got = f"a difference in {differing[0]}" if leaves else "none"
+            raise InputError(f"a component must have the leaves that its provenance names; got {got}")
+        for path, leaf in leaves.items():
+            if not np.isfinite(np.asarray(leaf, np.float32)).all():
+                raise InputError(f"{path} must be finite; got NaN or infinity")
 
     def check_new(self, dw: Tree, origin: Origin) -> None:
         """`check`, and what takes too long for every read: once, where a component comes in."""
         self.check(dw, origin)
 
     def check_beside(self, dw: Tree, origin: Origin, other: Tree, first: Origin) -> None:
-        """Raises InputError for shapes or dtypes that differ from those of another component."""
-        check_shapes(dw, origin, other, first)
+        """Raises InputError for leaves, shapes or dtypes that differ from those of another component.
+
+        If heads differ, the bodies are compared.
+        """
+        if origin.head != first.head:
+            dw = body(dw)
+            other = body(other)
+        leaves = trees.leaves(dw)
+        others = trees.leaves(other)
+        differing = sorted({*leaves} ^ {*others})
+        if differing:
+            raise InputError(f"a component must have the leaves of the others; got a difference in {differing[0]}")
+        for path, leaf in leaves.items():
+            of_shape(path, leaf, others[path].shape)
+            if leaf.dtype != others[path].dtype:
+                raise InputError(
+                    f"{path} must be in {others[path].dtype}, as the others; got {leaf.dtype}. Cast it first"
+                )
 
     def have_own_heads(self, origins: Iterable[Origin]) -> bool:
         """True if the components have different heads: then only their bodies are summed."""
@@ -114,37 +137,6 @@ def kind_of(origins: Iterable[Origin]) -> TangentWeights:
     """
     first = next(iter(origins), None)
     return TangentWeights() if first is None or first.features is None else SumsOfFeatures()
-
-
-def check_leaves_of(dw: Tree, provenance: Origin) -> None:
-    """Raises InputError for tangent weights that are empty, not finite, or of other leaves than their provenance."""
-    leaves = trees.leaves(dw)
-    differing = sorted({*leaves} ^ {*provenance.subset})
-    if not leaves or differing:
-        got = f"a difference in {differing[0]}" if leaves else "none"
-        raise InputError(f"a component must have the leaves that its provenance names; got {got}")
-    for path, leaf in leaves.items():
-        if not np.isfinite(np.asarray(leaf, np.float32)).all():
-            raise InputError(f"{path} must be finite; got NaN or infinity")
-
-
-def check_shapes(dw: Tree, provenance: Origin, other: Tree, first: Origin) -> None:
-    """Raises InputError naming a leaf that another component lacks, or has in another shape or dtype.
-
-    If heads differ, the bodies are compared.
-    """
-    if provenance.head != first.head:
-        dw = body(dw)
-        other = body(other)
-    leaves = trees.leaves(dw)
-    others = trees.leaves(other)
-    differing = sorted({*leaves} ^ {*others})
-    if differing:
-        raise InputError(f"a component must have the leaves of the others; got a difference in {differing[0]}")
-    for path, leaf in leaves.items():
-        of_shape(path, leaf, others[path].shape)
-        if leaf.dtype != others[path].dtype:
-            raise InputError(f"{path} must be in {others[path].dtype}, as the others; got {leaf.dtype}. Cast it first")
 
 
 def check_summable(origins: Origins, new: Origin) -> None:

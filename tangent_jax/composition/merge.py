@@ -242,16 +242,6 @@ class Merge(NamedTuple):
     help: str
 
 
-def by_mean(components: Components, penalty: float) -> Tree:
-    """The mean of the components."""
-    return sum_trees(summands(components))
-
-
-def by_ties(components: Components, penalty: float) -> Tree:
-    """The TIES merge of the components."""
-    return ties(summands(components))
-
-
 def summands(components: Components) -> Mapping[str, Tree]:
     """The tangent weights that are merged, by name, read on access."""
     mergeable_ones = mergeable(components)
@@ -264,8 +254,8 @@ def weigh(how: str, help: str) -> Merge:
 
 
 MERGES = {
-    "mean": Merge(by_mean, False, "mean"),
-    "ties": Merge(by_ties, False, "ties (TIES-Merging)"),
+    "mean": Merge(lambda components, penalty: sum_trees(summands(components)), False, "mean"),
+    "ties": Merge(lambda components, penalty: ties(summands(components)), False, "ties (TIES-Merging)"),
     "inputs": weigh("inputs", "inputs (RegMean)"),
     "fisher": weigh("fisher", "fisher (diagonal)"),
     "curvature": weigh("curvature", "curvature"),

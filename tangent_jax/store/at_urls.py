@@ -19,13 +19,16 @@ RESULTS = ("dw.safetensors", "factors.safetensors")
 
 
 class Trace(NamedTuple):
-    """A place where this library wrote data of a removed image: a line that names it, and a function that erases it."""
+    """A place with data of a removed image: a line that names it, and a function that erases it.
+
+    The function is None for a copy that a removal leaves alone, or cannot read.
+    """
 
     line: str
-    erase: Callable[[], object]
+    erase: Callable[[], object] | None = None
 
 
-def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> Iterator[Trace]:
+def run_at(url: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
     """The component with this fingerprint, its factors, steps and checkpoints, in a folder of results at a URL."""
     remote = Remote(f"{url}/state")
     gone = {name for name in remote.files if origin.run is not None and origin.run in name.split("/")[:2]}
@@ -38,7 +41,7 @@ def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> I
         yield Trace(
             f"{url}: the removed component, its factors, steps and checkpoints", partial(keep, remote, rest, results)
         )
-        left.append(still(url))
+        yield Trace(still(url))
 
 
 def is_component(url: str, fingerprint: str) -> bool:

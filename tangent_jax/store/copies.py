@@ -35,7 +35,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
     """
     remote = Remote(url)
     with store.using():
-        lines = journal_of(store.root)
+        lines = store.journal.hashes
         check_same(remote, store.identity)
         theirs = remote_lines(remote)
         if lines[: len(theirs)] != theirs:
@@ -98,7 +98,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
     check_same(remote, store.identity, objects)
     with store.using(change=True):
         theirs = remote_lines(remote, objects)
-        lines = journal_of(store.root)
+        lines = [*store.journal.hashes]
         if theirs[: len(lines)] != lines:
             raise InputError(
                 f"{store.root} must hold a beginning of the journal of {remote.url}; it has other lines. "
@@ -112,7 +112,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
         reader.load()
         for entry in reader.entries[len(lines) :]:
             store.journal.append(entry)
-        if journal_of(store.root) != theirs:
+        if store.journal.hashes != theirs:
             raise InputError(f"{store.root} must have the lines of {remote.url}; got others. Pull to another folder")
         store.load()
         store.sweep()
@@ -124,19 +124,11 @@ def place(source: Path, path: Path) -> None:
     shutil.copyfile(source, path)
 
 
-def journal_of(root: Path) -> list[str]:
-    """The hash of each line of a store's journal."""
-    return hashes((root / "journal.jsonl").read_bytes())
-
-
-def hashes(content: bytes) -> list[str]:
-    """The hash of each complete line."""
-    return [fingerprint(line) for line in content.split(b"\n")[:-1]]
-
-
 def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
     """The hash of each line of the journal at a URL; none if there is no store."""
-    return hashes(content_of(remote, "journal.jsonl", objects)) if remote.files else []
+    if not remote.files:
+        return []
+    return [fingerprint(line) for line in content_of(remote, "journal.jsonl", objects).split(b"\n")[:-1]]
 
 
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:

@@ -13,10 +13,9 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
@@ -28,7 +27,7 @@ from tangent_jax.io.files import expand_path, inside
 from tangent_jax.remote.urls import is_url, with_urls
 from tangent_jax.store.at_urls import Trace, run_at
 from tangent_jax.store.files import read_component
-from tangent_jax.store.lines import EXPORTED, removal_text
+from tangent_jax.store.lines import EXPORTED, Exported, partial_of, removal_text
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
 from tangent_jax.store.store import Store
@@ -40,65 +39,68 @@ TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
 
 
-def erase_found(traces: Sequence[Trace], not_reached: Sequence[str]) -> Traces:
+def erase_found(traces: Iterable[Trace]) -> Traces:
     """Erases traces that `find_traces` found; one that cannot be erased is listed as not reached."""
-    done = Traces([], [*not_reached])
+    deleted: list[str] = []
+    not_reached: list[str] = []
     for trace in traces:
+        if trace.erase is None:
+            not_reached.append(trace.line)
+            continue
         try:
             trace.erase()
-            done.deleted.append(trace.line)
+            deleted.append(trace.line)
         except (OSError, InputError) as error:
-            done.not_reached.append(f"{trace.line} ({getattr(error, 'strerror', None) or error})")
-    return Traces([*dict.fromkeys(done.deleted)], [*dict.fromkeys(done.not_reached)])
+            not_reached.append(f"{trace.line} ({reason_of(error)})")
+    return Traces([*dict.fromkeys(deleted)], [*dict.fromkeys(not_reached)])
 
 
 def find_traces(
     store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = (),
     unseen: Iterable[tuple[str, str]] = (),
-) -> tuple[list[Trace], list[str]]:  # fmt: skip
-    """(data of removed examples that this library wrote outside the store, a line for each copy left alone).
+) -> list[Trace]:  # fmt: skip
+    """Data of removed examples outside the store: what this library wrote, and copies that are left alone.
 
     The cached rows of all images that were removed before, by this machine, are found again.
     Args:   names: the removed components; identifiers: of the removed content; caches: searched besides the folders
             that the components' provenance names; unseen: (identifier, name) of removed images that no component saw.
     """
-    left = [f"{e.path}: an export of a removed component" for e in store.state.exports if {*e.names} & {*names}]
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    folders = {p: None for name in made_here for p in origins[name].folders}
+    folders = {folder: None for name in made_here for folder in origins[name].folders}
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
-    traces = rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]), left)
+    exports = [export for export in store.state.exports if {*export.names} & {*names}]
+    traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
+    traces += rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
-            search, where = (run_at, place) if is_url(place) else (run_in, Path(place))
-            traces.extend(look(search, where, left, origin, tree_fingerprint))
-        other = [place for place in origin.folders if place not in folders]
-        left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
+            search = run_at if is_url(place) else run_in
+            traces += readable(place, search(place, origin, tree_fingerprint))
+        for place in origin.folders:
+            if place not in folders:
+                traces.append(Trace(f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}"))
         if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - named:
-            left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
+            traces.append(Trace(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}"))
         if origin.recipe is not None and origin.recipe.dataset != "digits":
-            left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
-    traces.extend(partial_exports(store, names))
-    shown = [trace._replace(line=visible(trace.line)) for trace in traces]
-    return shown, [visible(line) for line in left]
+            traces.append(Trace(f"{origin.recipe.dataset}: the data set itself, if the images are still there"))
+    traces += partial_exports(store, exports)
+    return [trace._replace(line=visible(trace.line)) for trace in traces]
 
 
-def rows_everywhere(
-    store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str], left: list[str]
-) -> list[Trace]:
+def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str]) -> Iterator[Trace]:
     """The cached rows of images, (identifier, name), and of those removed before, and what indices keep of them."""
-    traces: list[Trace] = []
-    known, images, before = hidden(i for i, _ in pairs), {image for _, image in pairs}, removed_here(store)
+    hashes = hidden(identifier for identifier, _ in pairs)
+    images = {image for _, image in pairs}
+    before = removed_here(store)
     folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
     for folder, place in folders.items():
-        traces.extend(look(rows_in, folder, left, known, before, place))
+        yield from readable(folder, rows_in(folder, hashes, before, place))
     for index in index_paths(folders):
-        if kept_of(index, known | before, images):
+        if kept_of(index, hashes | before, images):
             line = f"in {expand_path(index).absolute()}: identifiers and names of removed images"
-            traces.append(Trace(line, partial(forget, index, known | before, images)))
-    return traces
+            yield Trace(line, partial(forget, index, hashes | before, images))
 
 
 def removed_here(store: Store) -> set[str]:
@@ -128,35 +130,44 @@ def has_its_weights(store: Store, name: str) -> bool:
     return False
 
 
-def look(search: Callable[..., Iterator[Trace]], folder: Any, left: list[str], *what: object) -> Iterator[Trace]:
-    """Yields the traces that a search finds in a folder; adds a line to `left` for a link or an unreadable file."""
+def readable(place: object, search: Iterator[Trace]) -> Iterator[Trace]:
+    """Yields the traces of a search in a place; one that is left alone for a link or an unreadable file."""
     try:
-        yield from search(folder, left, *what)
+        yield from search
     except (OSError, InputError) as error:
-        left.append(f"{folder}: {getattr(error, 'strerror', None) or error}")
+        yield Trace(f"{place}: {reason_of(error)}")
 
 
-def rows_in(folder: Path, left: list[str], hashes: set[str], before: set[str], place: str) -> Iterator[Trace]:
+def reason_of(error: Exception) -> str:
+    """The reason of a failure, without the path that a line names already."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+def rows_in(folder: Path, hashes: set[str], before: set[str], place: str) -> Iterator[Trace]:
     """The cached rows of removed images below a folder."""
     if not folder.is_dir():
-        left.append(f"{place}: not there now")
+        yield Trace(f"{place}: not there now")
         return
     for cached in sorted(folder.iterdir()):
-        try:
-            if rows_of(cached, hashes, before):
-                yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, hashes | before))
-        except (OSError, InputError) as error:
-            left.append(f"{cached}: {getattr(error, 'strerror', None) or error}")
+        yield from readable(cached, rows_of_folder(cached, hashes, before))
 
 
-def run_in(folder: Path, left: list[str], origin: Provenance, fingerprint: str) -> Iterator[Trace]:
+def rows_of_folder(cached: Path, hashes: set[str], before: set[str]) -> Iterator[Trace]:
+    """The rows of removed images in one folder of rows."""
+    if rows_of(cached, hashes, before):
+        yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, hashes | before))
+
+
+def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
     """A removed component, its factors, its checkpoints and its released steps in the folder where it was trained."""
+    folder = Path(place)
     path = inside(folder, "dw.safetensors")
     if path.is_file() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
         yield Trace(f"{path}: the removed component", path.unlink)
-        factors, steps = inside(folder, "factors.safetensors"), inside(folder, "steps")
+        factors = inside(folder, "factors.safetensors")
         if factors.is_file():  # second moments of the removed images
             yield Trace(f"{factors}: the removed component's factors", factors.unlink)
+        steps = inside(folder, "steps")
         if steps.is_dir() and all(STEP.fullmatch(file.name) and inside(steps, file.name) for file in steps.iterdir()):
             yield Trace(f"{steps}: the steps that its run released", partial(shutil.rmtree, steps))
     for checkpoints in (inside(folder, "checkpoints"), folder):
@@ -165,12 +176,12 @@ def run_in(folder: Path, left: list[str], origin: Provenance, fingerprint: str) 
             yield Trace(f"{run}: checkpoints", partial(shutil.rmtree, run))
 
 
-def partial_exports(store: Store, names: Sequence[str]) -> Iterator[Trace]:
-    """The folders of unfinished exports of these components, left by a kill: they hold weights."""
-    for export in store.state.exports:
-        folder = export.partial
-        ours = {*export.names} & {*names} and machine.is_own(export.text(store.identity), export.seal)
-        if ours and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
+def partial_exports(store: Store, exports: Iterable[Exported]) -> Iterator[Trace]:
+    """The folders of those of these exports that a kill left unfinished: they hold weights."""
+    for export in exports:
+        folder = partial_of(Path(export.path), export.result)
+        is_own = machine.is_own(export.text(store.identity), export.seal)
+        if is_own and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
             yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
 
 

@@ -85,11 +85,6 @@ class Exported(Checked):
         """The sealed text; `store`: the identity of the exporting store."""
         return json.dumps(["export", store, self.names, self.path, self.result])
 
-    @property
-    def partial(self) -> Path:
-        """The folder in which the export is written before it is renamed to `path`; a kill may leave it."""
-        return partial_of(Path(self.path), self.result)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released(Checked):
@@ -201,7 +196,7 @@ def part(kind: type[T], line: Line) -> T:
 
 
 def partial_of(folder: Path, fingerprint: str) -> Path:
-    """The folder in which an export of tangent weights of this fingerprint is written, before it becomes `folder`."""
+    """The folder in which an export of this fingerprint is written, before it becomes `folder`; a kill leaves it."""
     return folder.parent / f"{folder.name}.{fingerprint[:8]}.partial"
 
 

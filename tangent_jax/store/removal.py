@@ -110,9 +110,10 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
     elsewhere = erasure.others(store, identifiers)
     with store.using():
         check_fits(store, plan)
-        traces, left = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen)
+        traces = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen)
         files = erasure.files_of(store, names)
-    return Traces(files + [trace.line for trace in traces], left + elsewhere)
+    left = [trace.line for trace in traces if trace.erase is None]
+    return Traces(files + [trace.line for trace in traces if trace.erase is not None], left + elsewhere)
 
 
 def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
@@ -130,24 +131,21 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     elsewhere = erasure.others(store, {*plan.identifiers})
     with store.using(change=True):
         check_fits(store, plan)
-        found, left = intend(store, plan, cache, Erase)
-        traces = erasure.erase_found(found, left)
+        traces = erasure.erase_found(intend(store, plan, cache, Erase))
     return traces._replace(not_reached=traces.not_reached + elsewhere)
 
 
-def intend(
-    store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Intend]
-) -> tuple[Sequence[erasure.Trace], Sequence[str]]:
-    """(the traces of a plan, a line for each copy out of reach); the journal names the traces when this returns.
+def intend(store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Intend]) -> Sequence[erasure.Trace]:
+    """The traces of a plan; the journal names those that can be erased when this returns.
 
     For a caller that has held the plan against the store under the exclusive lock; before it writes any file, as the
     commit deletes those that no line names.
     """
-    found, left = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
-    if found:
-        erases = tuple(dict.fromkeys(trace.line for trace in found))
+    found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+    erases = tuple(dict.fromkeys(trace.line for trace in found if trace.erase is not None))
+    if erases:
         store.commit(kind(removed=tuple(sorted(plan.components)), erases=erases))
-    return found, left
+    return found
 
 
 def folders_of(cache: Cache | None) -> Sequence[Path]:
@@ -202,7 +200,7 @@ def commit(
     with store.using(change=True):
         check_fits(store, plan)
         files = erasure.files_of(store, [*plan.components])
-        found, left = intend(store, plan, cache, Intend)
+        found = intend(store, plan, cache, Intend)
         intended = store.state.intended
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
@@ -212,7 +210,7 @@ def commit(
             added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors, new.provenance))
         now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
         composed = None if summed is None else store.write("composed", summed)
-        traces = erasure.erase_found(found, left)
+        traces = erasure.erase_found(found)
         lines_found = {trace.line for trace in found}
         erased_before = [line for line in intended if line not in lines_found]  # by a call that was killed
         files = [*dict.fromkeys([*elsewhere.deleted, *files, *erased_before])]

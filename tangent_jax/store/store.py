@@ -220,11 +220,6 @@ class Store(Disk, Components):
         check_public(self.state.public, hidden(provenance.identifiers))
 
     @property
-    def summands(self) -> Mapping[str, Tree]:
-        """The trees that are summed: bodies alone where heads differ, statistics over all classes."""
-        return kind_of(self.origins.values()).summands(self.trees, self.origins)
-
-    @property
     def origins(self) -> Mapping[str, Provenance]:
         """The provenance of each component, by name, read on access."""
         return View([*self], self.provenance)

@@ -380,9 +380,9 @@ def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, accoun
 
 def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
     store = drawn[0]
-    whole = inspector.similarity(store.summands, [*store])
+    whole = inspector.similarity(store.trees, [*store])
     monkeypatch.setattr(inspector, "MOST_BYTES", 1)
-    assert_rel_close(inspector.similarity(store.summands, [*store]), whole, TOLERANCE["float32"])
+    assert_rel_close(inspector.similarity(store.trees, [*store]), whole, TOLERANCE["float32"])
     np.testing.assert_allclose(np.diag(whole), 1)
     picture = base64.b64decode(raster(np.array([[1, -0.2], [0, np.nan]])).partition(",")[2])
     pixels = np.asarray(Image.open(io.BytesIO(picture)))

@@ -282,7 +282,7 @@ def test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit
     store.add("a and b", {"kernel": np.ones(2, np.float32)}, component("ab"))
     store.add("c", {"kernel": np.full(2, 2, np.float32)}, component("c"))
     assert abs(store.spent([*store]).epsilon - 3) < 1e-6  # no owner is in both
-    with pytest.raises(InputError, match="accounts of the unit owner; got example"):
+    with pytest.raises(InputError, match="accounts must be of the unit owner; got example"):
         store.add("images", {"kernel": np.zeros(2, np.float32)}, component("d", "example"))
     with pytest.raises(InputError, match="the owner of every example of an owners' account; got none of"):
         store.add("unknown", {"kernel": np.zeros(2, np.float32)}, component("d", known=False))

@@ -90,6 +90,11 @@ def trained_in(folder, s=0, run=RUN, **changes):
     return made
 
 
+def erasable(traces):
+    """The lines of the traces that a removal erases."""
+    return [trace.line for trace in traces if trace.erase is not None]
+
+
 def outside(store, receipt):
     """The lines of a receipt on what it deleted outside its store."""
     return [line for line in receipt.deleted if not line.startswith(f"{store.root}/")]
@@ -107,9 +112,9 @@ def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_pa
     assert not theirs.is_own
     store.add("theirs", part(0), theirs)
     plan = plan_removal(store, names=["theirs"])
-    found, left = find_traces(store, ["theirs"], {*plan.identifiers})
-    assert found == []
-    assert any("was not made on this machine" in line for line in left)
+    found = find_traces(store, ["theirs"], {*plan.identifiers})
+    assert erasable(found) == []
+    assert any("was not made on this machine" in trace.line for trace in found)
     with pytest.raises(InputError, match="hf-hub:owner/name must be named by this machine's user"):
         predictor_of(store.provenance("theirs"), "theirs")
     named = Provenance.from_json(dataclasses.replace(theirs, recipe=Recipe(head=str(canary / "head"))).to_json())
@@ -194,7 +199,7 @@ def test_a_seal_counts_for_its_own_component_alone(tmp_path, elsewhere):
         if is_damaged:
             path = store.path("harmless")
             path.write_bytes(path.read_bytes()[:-1] + b"?")
-        assert find_traces(store, ["harmless"], set())[0] == []
+        assert erasable(find_traces(store, ["harmless"], set())) == []
     receipt = remove(store, plan_removal(store, names=["harmless"]))
     assert outside(store, receipt) == []
     assert snapshot(out) == before
@@ -261,7 +266,7 @@ def test_a_component_of_another_machine_empties_no_index_and_no_cache(tmp_path, 
                 store.add(f"shard {s}", part(s), origin(s))
             store.compose()
         plan, before = plan_removal(store, names=["shard 0"]), snapshot(store.root)
-        found = [trace.line for trace in find_traces(store, ["shard 0"], {*plan.identifiers}, [tmp_path / "cache"])[0]]
+        found = erasable(find_traces(store, ["shard 0"], {*plan.identifiers}, [tmp_path / "cache"]))
         files = files_of(store, ["shard 0"])
         listed = {line.rpartition(":")[0] for line in files}
         receipt = remove(store, plan, cache=Cache(tmp_path / "cache"))
@@ -595,10 +600,9 @@ def test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_expor
     left.mkdir()
     (left / "tangent.safetensors").write_bytes(b"weights")
     (tmp_path / "OUT.12345678.partial").mkdir()  # the user's own
-    found, _ = find_traces(store, ["shard 0"], set())
-    assert [trace.line for trace in found] == [f"{left}: an export that was killed"]
+    assert erasable(find_traces(store, ["shard 0"], set())) == [f"{left}: an export that was killed"]
     (left / "thesis.txt").write_text("not ours")
-    assert find_traces(store, ["shard 0"], set())[0] == []
+    assert erasable(find_traces(store, ["shard 0"], set())) == []
     (left / "thesis.txt").unlink()
     receipt = remove(store, plan_removal(store, names=["shard 0"]))
     assert outside(store, receipt) == [f"{left}: an export that was killed"]
@@ -615,7 +619,7 @@ def test_an_export_that_another_machine_journaled_leads_to_no_deletion(tmp_path,
     left = partial_of(tmp_path / "OUT", trees.fingerprint(dw))
     left.mkdir()
     store = Store(tmp_path / "store", trust=True)
-    assert find_traces(store, ["theirs"], set())[0] == []
+    assert erasable(find_traces(store, ["theirs"], set())) == []
 
 
 def test_the_seal_of_an_export_counts_in_its_own_store_for_its_own_components_alone(tmp_path):
@@ -623,15 +627,15 @@ def test_the_seal_of_an_export_counts_in_its_own_store_for_its_own_components_al
     own.add("one", dw, origin(0))
     own.release(tmp_path / "OUT", dw)
     partial_of(tmp_path / "OUT", trees.fingerprint(dw)).mkdir()
-    assert len(find_traces(own, ["one"], set())[0]) == 1
+    assert len(erasable(find_traces(own, ["one"], set()))) == 1
     lines = [json.loads(line) for line in (own.root / "journal.jsonl").read_bytes().splitlines()]
     other = Store(tmp_path / "other")
     for name in ("one", "two"):
         chained(other.root, [{**lines[0], "name": name}, {**lines[1], "names": [name]}])
         shutil.copytree(own.root / "components", other.root / "components", dirs_exist_ok=True)
-        assert find_traces(Store(other.root), [name], set())[0] == []
+        assert erasable(find_traces(Store(other.root), [name], set())) == []
     chained(own.root, [{**lines[0], "name": "two"}, {**lines[1], "names": ["two"]}])
-    assert find_traces(Store(own.root), ["two"], set())[0] == []
+    assert erasable(find_traces(Store(own.root), ["two"], set())) == []
 
 
 # Names, paths and secrets
