@@ -273,10 +273,10 @@ def test_an_onnx_names_its_opset(tmp_path):
 
 @pytest.mark.usefixtures("onnx")
 def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*RFFT.*as stablehlo"):
+    with pytest.raises(InputError, match=r"model must be one that jax2onnx converts; got .*RFFT.*as stablehlo"):
         export(tmp_path / "out", *features(), {}, "onnx")
     monkeypatch.setattr(serving, "ALIKE", 0)
-    with pytest.raises(InputError, match=r"an ONNX of the predictor's outputs; got one that is .* away"):
+    with pytest.raises(InputError, match=r"outputs of the ONNX must be the predictor.s; they are .* away"):
         export(tmp_path / "out", *predictor(), {}, "onnx")
     assert not [*tmp_path.iterdir()]
 
