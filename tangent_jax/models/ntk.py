@@ -198,7 +198,7 @@ class FeatureMap:
             outputs, by_stage = self.predict(self.predict.zeros(), x), {}
         h = outputs[:, : len(self.projection)]
         last, every = self.predict.model.stages - 1, []
-        zero = jnp.zeros((len(h), self.width), h.dtype)
+        zero = jnp.zeros((h.shape[0], self.width), h.dtype)
         for depth in depths:
             psi = sum((part for stage, part in by_stage.items() if stage >= last - depth), start=zero)
             parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: unused parts are dropped
@@ -230,7 +230,7 @@ class FeatureMap:
         kernel's own. Heads and directions that share an input are one S.
         """
         side = math.isqrt(self.width)
-        vectors = [leaf.s.reshape(len(leaf.s), -1) for leaf in leaves.values() if leaf.layout is None]
+        vectors = [leaf.s.reshape(leaf.s.shape[0], -1) for leaf in leaves.values() if leaf.layout is None]
         psi: Any = self.sketch_vector(jnp.concatenate(vectors, 1), f"{stage} vectors") if vectors else 0
         for path, leaf in leaves.items():
             if leaf.layout is None:
@@ -247,7 +247,7 @@ class FeatureMap:
         """Sums of every m-th number with random signs, "b n" -> "b m"."""
         signed = x * jnp.asarray(self.random(name).choice((-1.0, 1.0), x.shape[1]), x.dtype)
         padded = jnp.pad(signed, ((0, 0), (0, -x.shape[1] % self.width)))
-        return padded.reshape(len(x), -1, self.width).sum(1)
+        return padded.reshape(x.shape[0], -1, self.width).sum(1)
 
     def grouped(self, x: Array, m: int, name: str) -> Array:
         """x R, "b t h n" -> "b t h m": sums of random, evenly filled groups with random signs, others for each head."""
