@@ -35,6 +35,10 @@ class Relative(NamedTuple):
     p_kept                  small if it is nearer to the model before: the removal left something
     p_removed               small if it is nearer to the model that never saw the images
     identical               True if all outputs are those of the model that never saw the images, bit for bit
+
+    >>> never, before = np.random.default_rng(0).normal(size=(2, 30))
+    >>> tj.audit.relative_test(never, never, before).identical
+    True
     """
 
     to_never: float
