@@ -445,7 +445,7 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
             lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
             "noise_multiplier must be > 0",
         ),
-        (lambda: epsilon_lower_bound(np.zeros(3), np.zeros(9), 1e-5), "expected 4 finite scores of each kind"),
+        (lambda: epsilon_lower_bound(np.zeros(3), np.zeros(9), 1e-5), "scores must be at least 4 finite numbers"),
     ],
 )
 def test_wrong_uses_are_one_clear_line(call, match):
