@@ -7,8 +7,9 @@ whose shadows had the same removal (Hayes et al. 2024). "stay": images that were
 vulnerable ones.
 
 The last line of stdout: {"ways": {WAY: {REQUEST: {"auc", "tpr_0.1%", "tpr_1%"}}}} of U-LiRA online. result.json has
-every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], and `certified`: the
-success of an attacker who knows all other images, after an exact removal, by its certificate.
+every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], `certified`: the success
+of an attacker who knows all other images, after an exact removal, by its certificate, and `relative`: whether signals
+on removed members are nearer to those of a model that never saw them or of the one before (tj.audit.relative_test).
 """
 
 import dataclasses
@@ -80,12 +81,20 @@ def main() -> None:
         for name, by_certificate in known.items()
     }
     draw(attacks, curves, dataset.name)
+    tests = relative(signals, member, asked)
     ways = {w: {r: {p: v[0] for p, v in row[MAIN].items()} for r, row in rows.items()} for w, rows in attacks.items()}
     sizes = {name: len(rows) for name, rows in asked.items()}
     of_members = {name: int(member[: F.attacked, rows].sum()) for name, rows in asked.items()}
     pairs = {name: [count, F.attacked * sizes[name] - count] for name, count in of_members.items()}
     more = {"images": len(pool), "requested": sizes, "shadows": F.shadows, "attacked": F.attacked, "pairs": pairs}
-    command.finish({"ways": ways}, **more, attacks=attacks, certified=certified, seconds=time.perf_counter() - began)
+    command.finish(
+        {"ways": ways},
+        **more,
+        attacks=attacks,
+        certified=certified,
+        relative=tests,
+        seconds=time.perf_counter() - began,
+    )
 
 
 def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> tuple[dict, dict]:
@@ -111,6 +120,29 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
                     curves[name][way] = ranked[MAIN].curve()
                 bar.update()
     return attacks, curves
+
+
+REFERENCES = {
+    "subtracted": ("never", "nothing"),
+    "exact": ("never", "nothing"),
+    "dropped": ("retrained", "composed"),
+    "retrained": ("retrained", "composed"),
+}
+"""The ways of removal, each with its models that never saw the images, and those before; retraining is its own."""
+
+
+def relative(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> dict[str, dict]:
+    """{way: {request: the relative three-sample test}} on the removed members of the attacked models."""
+    tests: dict[str, dict] = {way: {} for way in REFERENCES}
+    for way, (never, before) in REFERENCES.items():
+        for request, rows in asked.items():
+            after, without = (signals[f"{name}/{request}"][:, rows] for name in (way, never))
+            pairs = np.isfinite(after) & np.isfinite(without) & member[: len(after), rows]
+            images = np.broadcast_to(rows, pairs.shape)[pairs]
+            if len(np.unique(images)) > 2:
+                samples = (after, without, signals[before][: len(after), rows])
+                tests[way][request] = tj.audit.relative_test(*(sample[pairs] for sample in samples), images)._asdict()
+    return tests
 
 
 def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,15 +1,18 @@
 """Runs the exported model beside this file: python run.py FILE ..., images, or .npy arrays of inputs "b ...".
 
-It prints one JSON object for each example: its outputs, and the class where classes have names. It needs numpy; Pillow
-for images; jax and flatbuffers for model.jax, or onnxruntime for model.onnx. Another program serves by
+It prints one JSON object for each example: its outputs, and the class where classes have names. It needs numpy;
+Pillow, of version 11.3 or later, for images, which images.py reads; jax and flatbuffers for model.jax, or onnxruntime
+for model.onnx. Another program serves by
 
     model = load("FOLDER")      # once
     outputs = model(inputs)     # numpy arrays: "b ..." to "b c", any b; compiled once for each b
 """
 
+import functools
 import hashlib
 import json
 import math
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,6 @@ from typing import Any
 import numpy as np
 
 Run = Callable[[np.ndarray], np.ndarray]
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")  # of images: no other decoder is started
 DTYPES = {"F32": np.float32, "F16": np.float16}
 
 
@@ -82,31 +84,16 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     }
 
 
-def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) -> np.ndarray:
-    """One image, preprocessed as in training, "y x 3" uint8: upright RGB, resized, centre cropped."""
-    from PIL import Image, ImageOps
+@functools.cache
+def decoder() -> dict[str, Any]:
+    """The functions of images.py beside this file."""
+    return runpy.run_path(str(Path(__file__).with_name("images.py")))
 
-    picture = ImageOps.exif_transpose(Image.open(path, formats=FORMATS))
-    if picture.mode[0] in "IF":
-        raise ValueError(f"{path} must have 8 bits a channel; got mode {picture.mode}.")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    picture, (height, width) = picture.convert("RGB"), size
-    high, wide = (int(side / preprocessing["crop"]) for side in size)
-    resize = preprocessing.get("resize", "short")
-    if resize == "none":
-        wide, high = picture.size
-    elif resize == "short":  # the other side in proportion
-        if wide * picture.height >= high * picture.width:
-            high = int(wide * picture.height / picture.width)
-        else:
-            wide = int(high * picture.width / picture.height)
-    picture = picture.resize((wide, high), Image.Resampling[preprocessing["interpolation"].upper()])
-    left, top = (wide - width) / 2, (high - height) / 2
-    rounded = math.floor if preprocessing.get("centre") == "floor" else round
-    left, top = rounded(left), rounded(top)
-    return np.asarray(picture.crop((left, top, left + width, top + height)))
+
+def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) -> np.ndarray:
+    """One image, preprocessed as in training, "y x 3" uint8."""
+    images = decoder()
+    return images["decode"](Path(path).read_bytes(), path, size, images["Preprocessing"](**preprocessing))
 
 
 def main(paths: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Audits of private training (canaries and lower bounds of epsilon) and membership inference attacks."""
+"""Audits of private training (canaries and lower bounds of epsilon), membership inference, and a test of removal."""
 
 from tangent_jax.audit.attacks import ATTACKS, Ranking
 from tangent_jax.audit.audit import canary_scores, epsilon_lower_bound, noise_scale
@@ -6,6 +6,7 @@ from tangent_jax.audit.bounds import OneRunBound, one_run_bound
 from tangent_jax.audit.canaries import FEWEST, Audit, Audited, make_canaries
 from tangent_jax.audit.membership import Membership, confidence, membership_attack
 from tangent_jax.audit.one_run import fit_audited
+from tangent_jax.audit.relative import Relative, relative_test
 
 __all__ = [
     "ATTACKS",
@@ -15,6 +16,7 @@ __all__ = [
     "Membership",
     "OneRunBound",
     "Ranking",
+    "Relative",
     "canary_scores",
     "confidence",
     "epsilon_lower_bound",
@@ -23,4 +25,5 @@ __all__ = [
     "membership_attack",
     "noise_scale",
     "one_run_bound",
+    "relative_test",
 ]

@@ -30,7 +30,7 @@ PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t
 FILTERS = {name: Image.Resampling[name.upper()] for name in INTERPOLATIONS}
 MOST_PIXELS = 89_000_000  # pixels of an image, before and after it is resized; Pillow warns of more
 ANIMATED = ("PNG", "GIF", "WebP", "AVIF")  # formats in which several frames are several pictures of equal rank
-GREY, RGB = 0, 2  # colour types of a PNG
+PNG_GREY, PNG_RGB = 0, 2  # colour types
 UPRIGHT = {
     2: Transpose.FLIP_LEFT_RIGHT,
     3: Transpose.ROTATE_180,
@@ -180,14 +180,14 @@ def with_key_on_white(picture: Image.Image, content: bytes) -> Image.Image:
     colours = content[25]
     key = picture.info["transparency"]
     most = 2**depth - 1
-    if colours == GREY and depth == 16:
+    if colours == PNG_GREY and depth == 16:
         values = np.asarray(picture)
         return from_sixteen_bits(np.where(values == key, 65535, values))
-    if colours == GREY:
+    if colours == PNG_GREY:
         picture.info["transparency"] = (key & most) * 255 // most if depth > 1 else key
-    if colours == RGB and depth == 8:
+    if colours == PNG_RGB and depth == 8:
         picture.info["transparency"] = tuple(part & most for part in key)
-    if colours == RGB and depth == 16:
+    if colours == PNG_RGB and depth == 16:
         lower = PngImageFile(io.BytesIO(content))
         lower.tile = [tile._replace(args="RGB;16L") for tile in lower.tile]  # their second bytes instead of the first
         lower.load()

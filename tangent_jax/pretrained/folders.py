@@ -1,6 +1,7 @@
 """Finds the weights in a folder: one file of safetensors, or several with an index; says why others are not read."""
 
 import fnmatch
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,15 @@ CONVERT = (
     "in w.items() if torch.is_tensor(v)}}, '{folder}/model.safetensors')\""
 )
 """Makes model.safetensors of a pickle: of a state dict, or of one within a checkpoint."""
+CONVERT_PARTS = (
+    'Convert all its parts: python -c "import pathlib, torch, safetensors.torch as s; parts = '
+    "sorted(pathlib.Path('{folder}').glob('{parts}')); w = {{k: v for part in parts for k, v in torch.load(part, "
+    "map_location='cpu', weights_only=True).items()}}; "
+    "s.save_file({{k: v.contiguous().clone() for k, v in w.items()}}, "
+    "'{folder}/model.safetensors')\""
+)
+"""Makes one model.safetensors of the parts of a pickle, such as pytorch_model-00001-of-00002.bin."""
+PART = re.compile(r"-\d+-of-(\d+\.)")
 PICKLED = "which is a pickle of PyTorch's; pickles are never loaded, for they can run any program"
 OTHERS: dict[str, tuple[str, str]] = {
     "*.msgpack": ("which is Flax's format", "Save it as safetensors: transformers 4, from_pretrained(from_flax=True)"),
@@ -85,7 +95,11 @@ def why_not(path: Path) -> tuple[str, str]:
     """(why a file of this name is not read, what to do); ("", "") for a file that is no weights."""
     for pattern, (cause, remedy) in OTHERS.items():
         if fnmatch.fnmatch(path.name.lower(), pattern):
-            return cause, remedy.format(path=path, folder=path.parent) if remedy is CONVERT else remedy
+            if remedy is not CONVERT:
+                return cause, remedy
+            parts = PART.sub(r"-*-of-\1", path.name)
+            convert_by = CONVERT if parts == path.name else CONVERT_PARTS
+            return cause, convert_by.format(path=path, folder=path.parent, parts=parts)
     return "", ""
 
 

@@ -158,9 +158,18 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
     if not (naming.of_timm or not is_of_timm(architecture)):
         raise InputError(f"{path} must hold tensors under timm's names for {architecture}; got names of {naming.title}")
     pretrained = with_session(naming.read(file), file)
-    for line in lines:
+    for line in (*lines, *names_apart(pretrained.model, file)):
         tell(line)
     return pretrained
+
+
+def names_apart(model: Model, file: Tensors) -> list[str]:
+    """A line if config.json names another number of classes than the head has; its names are not read here."""
+    labels = file.beside.get("config", {}).get("id2label") or {}
+    is_default = [*labels.values()] == ["LABEL_0", "LABEL_1"]  # of transformers, for models without a head too
+    if is_default or not labels or model.classes in (0, len(labels)):
+        return []
+    return [f"config.json beside {file.path} names {len(labels)} classes in id2label; the head has {model.classes}"]
 
 
 def read_safetensors(path: Path) -> Tensors:

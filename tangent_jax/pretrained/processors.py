@@ -33,6 +33,17 @@ from tangent_jax.pretrained.files import Tensors
 
 RESAMPLES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The filters by Pillow's numbers."""
+UNDERSTOOD = frozenset((
+    "crop_pct", "crop_size", "do_center_crop", "do_normalize", "do_pad", "do_rescale", "do_resize",
+    "feature_extractor_type", "image_mean", "image_processor_type", "image_std", "include_top", "max_num_patches",
+    "patch_size", "resample", "rescale_factor", "rescale_offset", "size",
+))  # fmt: skip
+"""Fields that are read, or that the class of the processor does not read."""
+HARMLESS = frozenset((
+    "auto_map", "data_format", "device", "disable_grouping", "do_convert_rgb", "do_reduce_labels", "input_data_format",
+    "processor_class", "reduce_labels", "return_tensors", "transformers_version",
+))  # fmt: skip
+"""Fields that change no image: all images are RGB here, and arrays in one order."""
 WARPED_FROM = 384  # pixels: ConvNext's processor crops smaller images, and warps these
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -109,6 +120,9 @@ def images_of(file: Tensors, published: Published | None = None) -> Images | Non
     if fields is None:
         return None
     title = class_of(fields, published, where)
+    unknown = [name for name in sorted(fields.keys() - UNDERSTOOD - HARMLESS) if fields[name] and name[0] != "_"]
+    if unknown:
+        tell(f"{where} has fields that are not read, so that images may be prepared otherwise: {', '.join(unknown)}")
     if title == "Siglip2ImageProcessor":
         return of_any_shape(fields, PROCESSORS[title], where)
     return of_processor(fields, title, where)
@@ -153,6 +167,12 @@ def processor_of(file: Tensors) -> tuple[dict[str, Any] | None, str]:
     inner = file.beside.get("processor_config", {}).get("image_processor")
     if inner is not None:
         return convert(dict[str, Any], inner, where), where
+    outside = UNDERSTOOD & file.beside.get("processor_config", {}).keys()
+    if outside:
+        tell(
+            f"processor_config.json beside {file.path} has {min(outside)} outside image_processor, whose fields alone "
+            "are read: they are ignored, as by transformers"
+        )
     return file.beside.get("preprocessor_config"), f"preprocessor_config.json beside {file.path}"
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from experiments.removal.unlearned import relative
 from experiments.shared.pool import Pool
 from experiments.shared.removals import Removals, without
 from tangent_jax.core import trees
@@ -75,6 +76,18 @@ def test_one_model_is_solved_less_what_its_way_takes_out(removals, signals):
         subtracted.append(trees.plus(optimum(removals, m), trees.scale(-share, gone)))
     assert_seen(removals, signals["subtracted/few"], subtracted)
     assert np.abs(signals["exact/few"] - signals["nothing"][:3])[:, rows][member[:3, rows]].min() > 0.02
+
+
+def test_each_way_is_nearer_to_the_model_that_its_name_says(removals, signals):
+    member = removals.member
+    tests = relative(signals, member, removals.requests)
+    assert {*tests} == {"subtracted", "exact", "dropped", "retrained"}
+    exact, retrained = tests["exact"]["few"], tests["retrained"]["few"]
+    assert retrained["identical"]
+    assert not exact["identical"]
+    for test in (exact, retrained):
+        assert test["to_never"] < test["to_before"]
+        assert test["p_kept"] > 0.5
 
 
 def test_shards_are_dropped_or_trained_again_where_they_held_a_removed_image(removals, signals):

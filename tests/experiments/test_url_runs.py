@@ -136,7 +136,7 @@ def test_finetune_and_export(s3, inputs, tmp_path):
     for name in ("model.safetensors", "tangent.safetensors"):
         assert urls.read(f"{to}/{name}") == (tmp_path / "export" / name).read_bytes(), name
     _, err = run("store", "export", f"--store={store}", f"--to={to}", code=1)
-    assert "a folder that does not exist yet in --to; got s3://bucket/export" in err
+    assert "--to must be a folder that does not exist yet; got s3://bucket/export" in err
     check_removed(s3, store, url)
 
 

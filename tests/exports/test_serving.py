@@ -1,5 +1,6 @@
 """A predictor that left as a program gives its outputs without this library: StableHLO by jax, ONNX by onnxruntime."""
 
+import ast
 import dataclasses
 import io
 import json
@@ -18,6 +19,7 @@ from helpers import assert_rel_close, in_long, predictor, tree_normal
 from jax.export import deserialize
 from jax.extend.core import jaxpr_as_fun
 from PIL import Image
+from PIL.ExifTags import Base
 
 import tangent_jax as tj
 from tangent_jax.core import trees
@@ -26,6 +28,7 @@ from tangent_jax.data.decode import decode
 from tangent_jax.exports import folder as exports
 from tangent_jax.exports import lowering, serving
 from tangent_jax.exports.folder import export
+from tangent_jax.exports.images import make_images_module
 from tangent_jax.models.trunk import run_trunk
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.rules import cudnn
@@ -65,8 +68,9 @@ def features(parts=("h", "relu", "ntk")):
     predict, _ = predictor()
     settings = tj.models.FeatureSettings(parts, 1, 2, 16, 3)
     built = settings.of(tj.Pretrained(predict.model, predict.w, "random"))
-    k = sum(built.sizes)
-    head = {"kernel": np.zeros((k, 4), np.float32), "bias": np.zeros(4, np.float32), "center": np.zeros(k, np.float32)}
+    width = sum(built.sizes)
+    shapes = {"center": (width,), "kernel": (width, 4), "bias": (4,)}
+    head = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     return built, tree_normal(40, head)
 
 
@@ -175,16 +179,45 @@ def encoded(picture):
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
-@pytest.mark.parametrize("shape", [(13, 17), (29, 11), (8, 8)])
-def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, mode, shape):
+def picture(mode, shape):
+    """An encoded picture; "turned" by its EXIF, "I;16" of grey in 16 bits."""
     draws = np.random.default_rng(0).integers(0, 256, (*shape, 4), np.uint8)
-    content = encoded(Image.fromarray(draws, "RGBA").convert(mode))
-    (tmp_path / "picture.png").write_bytes(content)
+    if mode == "I;16":
+        return encoded(Image.fromarray(draws[..., 0].astype(np.uint16) * 257 - draws[..., 1] // 2))
+    drawn = Image.fromarray(draws, "RGBA")
+    if mode != "turned":
+        return encoded(drawn.convert(mode))
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[Base.Orientation] = 6
+    drawn.convert("RGB").save(buffer, "JPEG", exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def exported_script(tmp_path_factory):
+    """The functions of an exported run.py."""
+    folder = tmp_path_factory.mktemp("exported")
+    serving.write_script(folder, "stablehlo", predictor()[0].model, ())
+    return runpy.run_path(str(folder / "run.py"))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16", "turned"])
+@pytest.mark.parametrize("shape", [(13, 17), (8, 8)])
+def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, exported_script, mode, shape):
+    content = picture(mode, shape)
+    (tmp_path / "picture").write_bytes(content)
     for fields in ({"crop": 0.8}, {"crop": 0.8, "centre": "floor"}, {"resize": "none", "crop": 1.0}, {"crop": 1.3}):
         own = tj.models.Preprocessing(interpolation="bilinear", **fields)
-        got = RUN["read_image"](str(tmp_path / "picture.png"), (8, 8), dataclasses.asdict(own))
+        got = exported_script["read_image"](str(tmp_path / "picture"), (8, 8), dataclasses.asdict(own))
         assert (got == decode(content, "picture", 8, own)).all()
+
+
+def test_the_copied_decoder_imports_neither_this_library_nor_jax_and_names_none_of_its_options():
+    source = make_images_module()
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    modules = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name) or "" for node in nodes}
+    assert not {module.partition(".")[0] for module in modules} & {"tangent_jax", "jax", "jaxtyping"}
+    assert "skip_unreadable" not in source
 
 
 def test_a_program_refuses_other_inputs_in_one_line():
@@ -242,6 +275,13 @@ FAMILIES = {
 ONNX = CASES | FAMILIES
 
 
+class Fourier(VisionTransformer):
+    """A model with a Fourier transform, which jax2onnx lacks."""
+
+    def apply(self, w, x, start=0, stop=None):
+        return super().apply(w, x, start, stop) * jnp.abs(jnp.fft.rfft(jnp.ones(4)))[0] / 4
+
+
 @pytest.mark.usefixtures("onnx")
 @pytest.mark.parametrize("name", ONNX)
 def test_onnxruntime_gives_the_predictors_outputs_for_any_batch_size_in_every_opset(tmp_path, name):
@@ -273,15 +313,12 @@ def test_an_onnx_names_its_opset(tmp_path):
 
 @pytest.mark.usefixtures("onnx")
 def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
-    stages = [lambda w, x: jnp.real(jnp.fft.rfft(x)) * w["gain"]]
-    w = {"gain": np.ones(3, np.float32), "out": np.ones((3, 2), np.float32)}
-    fourier = tj.model_of(stages, w, np.zeros((1, 4), np.float32), head=lambda w, x: x @ w["out"])
-    predict = tj.tangent(fourier, kind="everything")
-    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*DFT.*as stablehlo"):
-        export(tmp_path / "out", predict, predict.zeros(), {}, "onnx")
+    predict, dw = predictor()
+    with pytest.raises(InputError, match=r"model must be one that jax2onnx converts; got .*DFT.*as stablehlo"):
+        export(tmp_path / "out", dataclasses.replace(predict, model=Fourier(predict.model.config)), dw, {}, "onnx")
     monkeypatch.setattr(serving, "ALIKE", 0)
-    with pytest.raises(InputError, match=r"an ONNX of the predictor's outputs; got one that is .* away"):
-        export(tmp_path / "out", *predictor(), {}, "onnx")
+    with pytest.raises(InputError, match=r"outputs of the ONNX must be the predictor.s; they are .* away"):
+        export(tmp_path / "out", predict, dw, {}, "onnx")
     assert not [*tmp_path.iterdir()]
 
 

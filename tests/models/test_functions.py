@@ -195,7 +195,7 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     with pytest.raises(InputError, match="got FunctionModel"):
         tj.save(tmp_path / "model.safetensors", text())
     other = tj.tangent(text(gain=2.0))  # equal in code and leaves, of another constant
-    with pytest.raises(InputError, match=r"one of other programs"):
+    with pytest.raises(InputError, match=r"it differs in programs"):
         tj.exports.load_export(tmp_path / "export", other.model)
     with monkeypatch.context() as patch:
         patch.setattr(jax, "__version__", "another")  # whose programs are no guide

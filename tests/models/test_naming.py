@@ -1,7 +1,10 @@
 """A file is not refused for parts that change no output: prefixes, left out tensors, fields, shards, other names."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -385,6 +388,7 @@ def test_weights_in_several_files_come_from_a_url(tmp_path, monkeypatch):
             ["flax_model.msgpack", "optimizer.pt", "pytorch_model.bin", "tf_model.h5"],
             r"it has pytorch_model\.bin, .*Convert",
         ),
+        (["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"], r"all its parts: python -c .*glob"),
         (["optimizer.pt", "training_args.bin", "tf_model.h5"], r"it has tf_model\.h5"),
         (["flax_model.msgpack"], "it has flax_model.msgpack, which is Flax's format"),
         (["tf_model.h5"], "it has tf_model.h5, which is Keras's format"),
@@ -398,6 +402,32 @@ def test_a_folder_without_weights_is_refused_by_what_it_has(tmp_path, names, mat
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(InputError, match=match):
         load(tmp_path)
+
+
+def test_the_line_that_converts_parts_of_a_pickle_makes_one_file_of_all(tmp_path):
+    """The command is run with a torch that reads .npz: only the names of the two packages are replaced."""
+    folder, package = tmp_path / "model", tmp_path / "packages"
+    (package / "safetensors").mkdir(parents=True)
+    folder.mkdir()
+    (package / "torch.py").write_text(
+        "import numpy as np\n"
+        "class Tensor(np.ndarray):\n"
+        "    contiguous = clone = lambda self: self\n"
+        "def load(path, **_):\n"
+        "    return {name: value.view(Tensor) for name, value in np.load(open(path, 'rb')).items()}\n"
+    )
+    (package / "safetensors/torch.py").write_text("from numpy import savez\ndef save_file(w, path): savez(path, **w)\n")
+    (package / "safetensors/__init__.py").touch()
+    for part in (1, 2):
+        with open(folder / f"pytorch_model-0000{part}-of-00002.bin", "wb") as file:
+            np.savez(file, **{f"w{part}": np.full(3, part)})
+    with pytest.raises(InputError) as error:
+        load(folder)
+    command = str(error.value).partition("python -c ")[2]
+    program = command.removeprefix('"').removesuffix('"')
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(package)})
+    made = np.load(folder / "model.safetensors.npz")
+    assert {name: made[name].tolist() for name in made} == {"w1": [1, 1, 1], "w2": [2, 2, 2]}
 
 
 def test_the_only_file_of_safetensors_in_a_folder_is_its_weights(tmp_path):

@@ -182,6 +182,21 @@ def test_the_image_processor_within_processor_config_json_comes_first():
     assert images_of(Tensors({}, {}, beside | {"processor_config": {}}, "FILE"), NOTHING).size == 7
 
 
+def test_fields_of_a_processor_that_are_not_read_are_named_in_one_line(capsys):
+    fields = {"size": 9, "crop_size": 8, "do_flip_channel_order": True, "tile": 4, "_class": "a", "do_blur": False}
+    assert read({**fields, "processor_class": "CLIPProcessor"}, PUBLISHED["clip"]).size == 8
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "has fields that are not read, so that images may be prepared otherwise: do_flip_channel_order, tile"
+    )
+
+
+def test_image_fields_at_the_top_of_processor_config_json_are_ignored_in_one_line(capsys):
+    beside = {"processor_config": {"size": 9, "image_mean": [0.1] * 3}, "preprocessor_config": {"size": 7}}
+    assert images_of(Tensors({}, {}, beside, "FILE"), NOTHING).size == 7
+    assert "processor_config.json beside FILE has image_mean outside image_processor" in capsys.readouterr().err
+
+
 TIMM = [
     ({"mean": [0.1] * 3, "crop_pct": 0.9}, Preprocessing((0.1,) * 3, IMAGENET[1], 0.9), None),
     ({"input_size": [3, 16, 16], "crop_mode": "squash"}, Preprocessing(*IMAGENET, 0.875, resize="exact"), 16),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import assert_rel_close
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -23,6 +23,7 @@ from tangent_jax.pretrained.files import Tensors
 from tangent_jax.pretrained.load import load, save
 from tangent_jax.pretrained.vit.stated import by_shapes
 from tangent_jax.pretrained.vit.timm_names import with_timm_names
+from tangent_jax.pretrained.vit.weights import from_hugging_face
 
 
 @functools.cache
@@ -312,6 +313,29 @@ def test_a_file_of_hugging_face_s_takes_its_heads_from_a_callers_name_or_their_d
     assert load(tmp_path / "m.safetensors").model.config.heads == 2
 
 
+def test_a_named_architecture_without_config_json_has_the_eps_of_its_family(tmp_path):
+    """Hugging Face's names: 1e-6, which Ti/16 states; a config.json that says nothing has transformers' 1e-12."""
+    config = vit_config("Ti/16", depth=1)
+    w = initial_weights(VisionTransformer(config), jax.random.key(0))
+    save_file(hugging_face(config, w), tmp_path / "m.safetensors")
+    file = Tensors(load_file(tmp_path / "m.safetensors"), {}, {}, "m.safetensors", "Ti/16")
+    assert from_hugging_face(file).model.config.eps == 1e-6
+    beside = {"config": {"model_type": "vit", "num_attention_heads": 3}}
+    assert from_hugging_face(file._replace(beside=beside)).model.config.eps == 1e-12
+
+
+def test_class_names_of_another_number_than_the_head_has_are_told(tmp_path, capsys):
+    config, w = model(eps=1e-12)
+    save_file(hugging_face(config, w), tmp_path / "m.safetensors")
+    fields = {"model_type": "vit", "num_attention_heads": 2}
+    for count in (3, config.classes):
+        labels = {str(i): f"class {i}" for i in range(count)}
+        (tmp_path / "config.json").write_text(json.dumps({**fields, "id2label": labels}))
+        load(tmp_path / "m.safetensors")
+        line = f"names 3 classes in id2label; the head has {config.classes}"
+        assert (line in capsys.readouterr().err) == (count == 3)
+
+
 def tiny_shapes():
     """Names and shapes of timm's vit_tiny_patch16_224."""
     model = VisionTransformer(vit_config("Ti/16"))
@@ -338,7 +362,7 @@ def test_npz_layouts_give_our_tree(tmp_path, heads_fused, prefix):
     config, w = model(activation="gelu_tanh")
     np.savez(tmp_path / "m.npz", **{prefix + k: v for k, v in google(config, w, heads_fused).items()})
     if heads_fused:  # then nothing says how many
-        with pytest.raises(InputError, match=r"the number of heads of .*; got a file that does not say it"):
+        with pytest.raises(InputError, match=r"must say its number of heads; it does not"):
             load(tmp_path / "m.npz")
         return
     found = load(tmp_path / "m.npz")

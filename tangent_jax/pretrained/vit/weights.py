@@ -292,9 +292,13 @@ def read_fields(file: Tensors) -> dict[str, Any]:
     config: Beside = file.config(Beside)
     act = ACTIVATIONS.get(config.hidden_act or "", config.hidden_act)
     heads = config.num_attention_heads or DEFAULT_HEADS.get(config.model_type or "")
-    if heads is None and file.architecture is not None and file.architecture in FAMILY.architectures:
-        heads = vit_config(file.architecture).heads
-    fields = {"eps": config.layer_norm_eps, "activation": act, "heads": heads}
+    eps = config.layer_norm_eps
+    if file.architecture is not None and file.architecture in FAMILY.architectures:
+        named = vit_config(file.architecture)
+        heads = heads or named.heads
+        if not file.beside.get("config"):  # whose missing fields have transformers' defaults
+            eps = named.eps
+    fields = {"eps": eps, "activation": act, "heads": heads}
     return {name: value for name, value in fields.items() if value is not None}
 
 
