@@ -19,11 +19,12 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import caseless_name
 from tangent_jax.data.folders import by_content
-from tangent_jax.data.labels import composed, read_labels, spellings
+from tangent_jax.data.labels import read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.data.splits import SPELLINGS, one_name_each, same_name, split_of_name
+from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
 from tangent_jax.io.records import first_names, read_lines, short
 from tangent_jax.remote.url_paths import Place, name_below
 
@@ -215,6 +216,6 @@ def note_case(classes: Sequence[str]) -> None:
     """Notes classes whose names differ by letter case alone."""
     alike: dict[str, list[str]] = {}
     for name in classes:
-        alike.setdefault(same_name(composed(name)), []).append(name)
+        alike.setdefault(caseless_name(name), []).append(name)
     for names in [names for names in alike.values() if len(names) > 1]:
         note(f"the classes {' and '.join(names)} differ by letter case alone: are they one class?")

@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.names import composed_name
 from tangent_jax.data.formats import format_of
 from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
@@ -363,7 +364,8 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, where)
-    items = manifest.items
+    file_of = {composed_name(name): name for name in sorted(present)}
+    items = [(file_of.get(composed_name(name), name), split, label) for name, split, label in manifest.items]
     classes = manifest.classes
     for name, _, label in items:
         if name not in present:
@@ -373,7 +375,7 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
     for item in items:
         names.setdefault(item[1], []).append(item)
     if len(names) == 1:
-        names = {"train": [*items]}  # a single split, of any name
+        names = {"train": items}  # a single split, of any name
     split_by_name = one_name_each(names, where)
     unknown = sorted({*names} - {*split_by_name})
     if unknown:

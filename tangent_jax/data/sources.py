@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, hash_of, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
 from tangent_jax.io.records import first_names
@@ -125,6 +126,8 @@ class Examples:
 class Dataset:
     """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out.
 
+    Names of classes are composed (NFC), so that components of several machines have the same classes.
+
     `empty`: the classes that have a place and a name, and no image in this data set.
     """
 
@@ -182,6 +185,8 @@ class Dataset:
         raise InputError(f"{self.name} must have a test or validation split; got {sorted(self.splits)}")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(map(composed_name, self.classes)))
+        object.__setattr__(self, "empty", tuple(map(composed_name, self.empty)))
         filled = len(self.classes) - len(self.empty)
         if filled < 2:
             raise InputError(f"{self.name} must have at least two classes; got {filled}")

@@ -15,6 +15,7 @@ from tangent_jax.composition.factors import widen_factors
 from tangent_jax.composition.origin import check_equal, check_one_body
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
@@ -72,6 +73,7 @@ def join(
     for origin in others:
         check_one_body(first, origin)
     check_meanings(origins, same_classes)
+    same_classes = {composed_name(name) for name in same_classes}
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
     if unknown:
         raise InputError(f"expected same_classes that are classes of the components; got {unknown[:3]}.")
