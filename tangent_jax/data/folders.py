@@ -199,11 +199,7 @@ def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], It
         )
     for class_name in found.empty:
         note(f"the folder of class {class_name} is empty: the class keeps its place, without images")
-    if {*splits} == {"train"}:
-        note("one split has labels: every fifth image by content is test")
-    if {*splits} in ({""}, {"train"}):
-        splits = by_content(*splits.values())
-    return Dataset(name, found.classes, splits, empty=found.empty)
+    return Dataset(name, found.classes, divided(splits), empty=found.empty)
 
 
 def question_of(where: str) -> tuple[str, Asked]:
@@ -225,6 +221,14 @@ def question_of(where: str) -> tuple[str, Asked]:
             f"train; got {where}"
         )
     return path, Asked(dict(pairs))
+
+
+def divided(splits: dict[str, Examples]) -> dict[str, Examples]:
+    """The splits; a single one, of training images or without a name, is divided by content."""
+    if {*splits} not in ({""}, {"train"}):
+        return splits
+    note("one split: every fifth image by content is test")
+    return by_content(*splits.values())
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
@@ -339,7 +343,7 @@ def member_names(archive: Archive) -> dict[str, str]:
 
 def read_member(archive: Archive, name: str) -> bytes:
     """Reads one member of a zip, up to the size limit of images; thread-safe, as ZipFile locks its file."""
-    expected = f"{name} in {archive.place} must be readable"
+    subject = f"{name} in {archive.place} must be readable"
     try:
         check_method(archive.place, archive.getinfo(name))
         size = archive.getinfo(name).file_size
@@ -349,9 +353,9 @@ def read_member(archive: Archive, name: str) -> bytes:
     except InputError:
         raise
     except Exception as error:  # damaged, encrypted, or compressed in an unknown way
-        raise InputError(f"{expected}; {type(error).__name__}: {error}") from error
+        raise InputError(f"{subject}; {type(error).__name__}: {error}") from error
     if len(content) != size:
-        raise InputError(f"{expected}; got {len(content)} bytes, not {size}")
+        raise InputError(f"{subject}; got {len(content)} bytes, not {size}")
     return content
 
 

@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.names import composed_name
+from tangent_jax.core.names import caseless_name, composed_name
+from tangent_jax.data.left_out import note
 from tangent_jax.io.records import first_names, short
 
 NO_LABEL = frozenset(
@@ -183,6 +184,30 @@ def by_frequency(
 def class_name(text: str) -> str:
     """The name of a class: a text in Unicode's composed form, without surrounding spaces."""
     return composed_name(text.strip())
+
+
+def alike_names(classes: Sequence[str]) -> list[tuple[int, int]]:
+    """The pairs of classes whose names differ in letter case, spaces or hyphens alone, by their indices."""
+    first: dict[str, int] = {}
+    pairs = []
+    for place, name in enumerate(classes):
+        other = first.setdefault(re.sub(r"[\s_-]+", "", caseless_name(name)), place)
+        if other != place:
+            pairs.append((other, place))
+    return pairs
+
+
+def differ(classes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
+    """The beginning of a sentence about alike names."""
+    lines = [f"{classes[one]} and {classes[other]}" for one, other in pairs]
+    return f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
+
+
+def note_alike(classes: Sequence[str]) -> None:
+    """Notes classes with alike names."""
+    pairs = alike_names(classes)
+    if pairs:
+        note(f"{differ(classes, pairs)}: they are two classes")
 
 
 def spellings(values: Sequence[Any]) -> str:

@@ -8,13 +8,13 @@ answers.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
-from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.data.labels import alike_names, differ, note_alike
+from tangent_jax.data.left_out import LeftOut, leave_out
 from tangent_jax.data.sources import SUFFIXES
 from tangent_jax.data.splits import one_name_each, split_of_name
 
@@ -285,20 +285,11 @@ def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], whe
 def say_case(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
     """Notes classes whose names differ in letter case or spaces alone; refuses them if one has no training image."""
     train = {label for _, label in images.get("train", images.get("", ()))}
-    first: dict[str, int] = {}
-    alike: list[tuple[int, int]] = []
-    for place, name in enumerate(classes):
-        other = first.setdefault(re.sub(r"[\s_-]+", "", caseless_name(name)), place)
-        if other != place:
-            alike.append((other, place))
     # a pair with a class that is not trained on is a spelling; else the pair may be two classes
-    wrong = [pair for pair in alike if not {*pair} <= train]
-    lines = [f"{classes[one]} and {classes[other]}" for one, other in wrong or alike]
-    differ = f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
+    wrong = [pair for pair in alike_names(classes) if not {*pair} <= train]
     if wrong:
-        raise InputError(f"{differ} in {where}, and one has no training image: write them alike")
-    if alike:
-        note(f"{differ}: they are two classes")
+        raise InputError(f"{differ(classes, wrong)} in {where}, and one has no training image: write them alike")
+    note_alike(classes)
 
 
 def say_left_out(
