@@ -19,6 +19,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, hash_of, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
+from tangent_jax.io.packages import import_extra
 from tangent_jax.io.records import first_names
 from tangent_jax.remote.url_paths import Place, as_place
 
@@ -231,14 +232,7 @@ def existing_path(where: str) -> Place:
 
 def digits() -> Dataset:
     """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "the digits need scikit-learn, which is not installed. pip install scikit-learn, or tangent-jax[data]"
-        ) from error
-
-    bunch: Any = load_digits()
+    bunch = import_extra("digits", "sklearn.datasets", "data").load_digits()
     images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
     labels, half = bunch.target.astype(np.int32), len(images) // 2
 
