@@ -27,7 +27,7 @@ from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.names import composed_name
-from tangent_jax.data.formats import format_of
+from tangent_jax.data.formats import format_of, packing_of
 from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
@@ -37,15 +37,6 @@ from tangent_jax.io.records import convert, parse_json
 from tangent_jax.remote.url_paths import Place, UrlPath, read_range
 
 HEAD = 512  # the first bytes of a file, which tell its kind
-PACKED = {
-    b"\x1f\x8b": "compressed by gzip (.tar.gz)",
-    b"BZh": "compressed by bzip2 (.tar.bz2)",
-    b"\xfd7zXZ": "compressed by xz (.tar.xz)",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd (.tar.zst)",
-    b"Rar!": "a RAR archive",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
-}
-"""First bytes of packed files that are no zips."""
 METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 93: "zstd", 95: "xz", 96: "JPEG", 98: "PPMd"}
 """Names of the compression methods of zips."""
 READABLE = {
@@ -290,19 +281,19 @@ def open_zip(path: Place) -> Archive:
 def other_file(path: Place) -> str:
     """The kind of a file that is no readable zip, by its first bytes, and the remedy, as an error says them."""
     start = read_range(path, 0, HEAD)
-    unpack = "Unpack it, and name the folder"
-    kind = next((words for mark, words in PACKED.items() if start.startswith(mark)), None)
-    if kind is None and start[257:262] == b"ustar":
-        kind = "a tar"
-    if kind is None and start.startswith((b"PK\x03\x04", b"PK\x07\x08")):
+    kind = packing_of(start)
+    if kind == "a zip":
         return "a zip without its end, as a copy that broke off or one part of several leaves it. Fetch it whole again"
-    if kind is None:
-        kind = format_of(start)
-        form = f", {kind if ' ' in kind else f'{kind} by its content'}" if kind else ""
-        return f"another file{form}. Name the folder that holds the images"
-    if "tar" in kind or "compressed" in kind:
-        return f"{kind}. {unpack} (wds:{path} reads a tar of webdataset's format)"
-    return f"{kind}. {unpack}"
+    if start[257:262] == b"ustar":
+        kind = "a tar"
+    if kind:
+        is_tar = "tar" in kind or "compressed" in kind
+        return f"{kind}. Unpack it, and name the folder" + (
+            f" (wds:{path} reads a tar of webdataset's format)" if is_tar else ""
+        )
+    kind = format_of(start)
+    form = f", {kind if ' ' in kind else f'{kind} by its content'}" if kind else ""
+    return f"another file{form}. Name the folder that holds the images"
 
 
 def check_method(place: Place, info: zipfile.ZipInfo) -> None:
