@@ -136,7 +136,7 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
     """
     if not owners:
         return [None] * len(names)
-    table = by_normal_name(owners)
+    table = _by_normal_name(owners)
     normal = [normal_name(name) for name in names]
     files = Counter(normal) + Counter({*map(normal_name, among)} - {*normal})
     times: Counter[str] = Counter()
@@ -152,7 +152,7 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
     return whose
 
 
-def by_normal_name(owners: Mapping[str, str]) -> dict[str, set[Owner]]:
+def _by_normal_name(owners: Mapping[str, str]) -> dict[str, set[Owner]]:
     """The owners of each file by the normal form of its name, and by other spellings that no line has itself."""
     spelled = {owner: Owner(owner) for owner in {*owners.values()}}  # few owners of many images
     table: dict[str, set[Owner]] = {}
