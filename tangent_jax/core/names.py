@@ -1,9 +1,12 @@
-"""The one form in which names of files and classes are compared, whatever system wrote them.
+"""The one form in which names of files, folders and classes are compared, whatever system wrote them.
 
     macOS and some archives write é as e and an accent (NFD); Windows, Linux and keyboards write one letter (NFC)
 
-A name is shown and opened as it is; two names are equal if their normal forms are. Owners, who are people, have a wider
-form (`core/owners.py`): letter case makes no difference to them.
+    composed_name     the composed form (NFC): of classes
+    normal_name       that form, without invisible characters: of files
+    caseless_name     that form, without letter case: of splits, and to find what is spelled otherwise
+
+A file is shown and opened by its name as it is. Owners, who are people, have a wider form (`core/owners.py`).
 """
 
 import posixpath
@@ -17,6 +20,21 @@ from jaxtyping import Int
 from tangent_jax.core.checks import InputError, visible
 
 
+def composed_name(name: str) -> str:
+    r"""The composed form (NFC) of a name.
+
+    >>> from tangent_jax.core.names import composed_name
+    >>> composed_name("cafe\u0301") == "caf\u00e9"
+    True
+    """
+    return unicodedata.normalize("NFC", name)
+
+
+def caseless_name(name: str) -> str:
+    """The composed form of a name without letter case."""
+    return composed_name(composed_name(name).casefold())
+
+
 def normal_name(name: str) -> str:
     r"""The composed form (NFC) of a name, with invisible characters as a provenance shows them.
 
@@ -26,7 +44,7 @@ def normal_name(name: str) -> str:
     """
     if name.isascii() and name.isprintable():
         return name
-    return visible(unicodedata.normalize("NFC", name))
+    return visible(composed_name(name))
 
 
 def other_spellings(name: str) -> tuple[str, ...]:
@@ -46,8 +64,8 @@ def other_spellings(name: str) -> tuple[str, ...]:
 
 def columns(classes: Sequence[str], chosen: Sequence[str]) -> Int[np.ndarray, "chosen"]:
     """The place of each of the chosen classes among all classes; InputError for an unknown class."""
-    index = {name: i for i, name in enumerate(classes)}
-    missing = [name for name in chosen if name not in index]
+    index = {composed_name(name): i for i, name in enumerate(classes)}
+    missing = [name for name in chosen if composed_name(name) not in index]
     if missing:
         raise InputError(f"classes must be among the {len(classes)} given; got {len(missing)} others, {missing[:3]}")
-    return np.array([index[name] for name in chosen], np.int64)
+    return np.array([index[composed_name(name)] for name in chosen], np.int64)

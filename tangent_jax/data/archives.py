@@ -13,8 +13,10 @@
 PATH is the folder that holds these, or one above it. A missing list is named.
 """
 
+import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,25 +75,6 @@ def caltech256(path: Place) -> Dataset:
     return from_lists("caltech256", root, lists)
 
 
-def mit67(path: Place) -> Dataset:
-    """MIT-67, indoor scenes."""
-    root = locate(path, "Images", "TrainImages.txt", "TestImages.txt")
-    listed = {name: lines(root / f"{file}Images.txt") for name, file in (("train", "Train"), ("test", "Test"))}
-    lists = {name: [(item, item.split("/")[0]) for item in items] for name, items in listed.items()}
-    return from_lists("mit67", root / "Images", lists)
-
-
-def aircraft(path: Place) -> Dataset:
-    """FGVC-Aircraft, by variant."""
-    names = {"train": "train", "validation": "val", "test": "test"}
-    root = locate(path, "images", *(f"images_variant_{file}.txt" for file in names.values()))
-    listed = {
-        split: [line.split(" ", 1) for line in lines(root / f"images_variant_{f}.txt")] for split, f in names.items()
-    }
-    lists = {split: [(f"{image}.jpg", variant) for image, variant in pairs] for split, pairs in listed.items()}
-    return from_lists("aircraft", root / "images", lists)
-
-
 def cub200(path: Place) -> Dataset:
     """CUB-200-2011, birds."""
     names = ("images", "image_class_labels", "train_test_split", "classes")
@@ -122,44 +105,65 @@ def cars(path: Place) -> Dataset:
     return Dataset("cars", classes, splits)
 
 
-def dogs(path: Place) -> Dataset:
-    """Stanford Dogs."""
-    root = locate(path, "Images", "train_list.mat", "test_list.mat")
-    lists = {}
-    for name in ("train", "test"):
-        listed = np.atleast_1d(read_mat(root / f"{name}_list.mat")["file_list"])
-        lists[name] = [(str(item), str(item).split("/")[0]) for item in listed]
-    return from_lists("dogs", root / "Images", lists)
+@dataclasses.dataclass(frozen=True)
+class Lists:
+    """An archive with a list of the images of each split.
+
+    `images`: the folder of images; `lists`: the list of each split; `pair(line)`: (file below `images`, class name).
+    """
+
+    images: str
+    lists: Mapping[str, str]
+    pair: Callable[[str], tuple[str, str]]
+
+    def read(self, name: str, path: Place, split: int = 1) -> Dataset:
+        """The data set of the unpacked archive, by one of its official splits."""
+        lists = {title: file.format(split=split) for title, file in self.lists.items()}
+        root = locate(path, self.images, *lists.values())
+        pairs = {title: [*map(self.pair, read_list(root / file))] for title, file in lists.items()}
+        return from_lists(f"{name}{split}" if name in SPLITS else name, root / self.images, pairs)
 
 
-def pets(path: Place) -> Dataset:
-    """Oxford Pets, by breed."""
-    root = locate(path, "images", "annotations/trainval.txt", "annotations/test.txt")
-    lists = {}
-    for name, file in (("train", "trainval"), ("test", "test")):
-        stems = [line.split()[0] for line in lines(root / f"annotations/{file}.txt")]
-        lists[name] = [(f"{stem}.jpg", stem.rpartition("_")[0]) for stem in stems]
-    return from_lists("pets", root / "images", lists)
+def read_list(path: Place) -> list[str]:
+    """The lines of a list, or the texts of a .mat list."""
+    return [*map(str, np.atleast_1d(read_mat(path)["file_list"]))] if path.suffix == ".mat" else lines(path)
 
 
-def dtd(path: Place, split: int = 1) -> Dataset:
-    """Describable Textures (DTD), by one of the ten official splits."""
-    names = {"train": "train", "validation": "val", "test": "test"}
-    root = locate(path, "images", *(f"labels/{file}{split}.txt" for file in names.values()))
-    listed = {name: lines(root / f"labels/{file}{split}.txt") for name, file in names.items()}
-    lists = {name: [(item, item.split("/")[0]) for item in items] for name, items in listed.items()}
-    return from_lists(f"dtd{split}", root / "images", lists)
+def in_class_folder(file: str) -> tuple[str, str]:
+    """(file, class) of CLASS/IMAGE."""
+    return file, file.split("/")[0]
 
+
+def of_aircraft(line: str) -> tuple[str, str]:
+    """(file, variant) of a line "IMAGE VARIANT"."""
+    image, variant = line.split(" ", 1)
+    return f"{image}.jpg", variant
+
+
+def of_pets(line: str) -> tuple[str, str]:
+    """(file, breed) of a line "BREED_NUMBER ..."."""
+    stem = line.split()[0]
+    return f"{stem}.jpg", stem.rpartition("_")[0]
+
+
+def three_lists(form: str) -> dict[str, str]:
+    """The list of each split, whose names have train, val and test at %s."""
+    return {"train": form % "train", "validation": form % "val", "test": form % "test"}
+
+
+LISTED = {
+    "mit67": Lists("Images", {"train": "TrainImages.txt", "test": "TestImages.txt"}, in_class_folder),
+    "aircraft": Lists("images", three_lists("images_variant_%s.txt"), of_aircraft),
+    "dogs": Lists("Images", {"train": "train_list.mat", "test": "test_list.mat"}, in_class_folder),
+    "pets": Lists("images", {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}, of_pets),
+    "dtd": Lists("images", three_lists("labels/%s{split}.txt"), in_class_folder),
+}
 
 ARCHIVES: dict[str, Callable[..., Dataset]] = {
     "caltech256": caltech256,
-    "mit67": mit67,
-    "aircraft": aircraft,
     "cub200": cub200,
     "cars": cars,
-    "dogs": dogs,
-    "pets": pets,
-    "dtd": dtd,
+    **{name: partial(archive.read, name) for name, archive in LISTED.items()},
 }
 
 SPLITS = {"dtd": 10}

@@ -19,11 +19,11 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.folders import by_content
-from tangent_jax.data.labels import composed, read_labels, spellings
+from tangent_jax.data.folders import divided
+from tangent_jax.data.labels import note_alike, read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
-from tangent_jax.data.splits import SPELLINGS, one_name_each, same_name, split_of_name
+from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
 from tangent_jax.io.records import first_names, read_lines, short
 from tangent_jax.remote.url_paths import Place, name_below
 
@@ -141,6 +141,12 @@ def by_split(
     return groups
 
 
+def content_of(below: Sequence[Any]) -> str:
+    """The suffixes of the files below a folder, for an error."""
+    suffixes = sorted({path.suffix for path in below if path.suffix and path.is_file()})
+    return f"only files of {first_names(suffixes)}" if suffixes else "no file"
+
+
 def classes_beside(folder: Place) -> tuple[str, ...] | None:
     """The names of classes.txt in a folder, or None."""
     path = folder / "classes.txt"
@@ -182,16 +188,13 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             splits[split_by_name[title]] = examples.take(present) if len(missing) else examples
     if not splits:
         raise InputError(f"a row of {path} must have a label; none of its {len(values)} rows has one")
-    note_case(labels.classes)
+    note_alike(labels.classes)
     count = sum(map(len, splits.values()))
     if classes is None and count == len(labels.classes) > 1 and {"", "train"} & {*splits}:
         raise InputError(
             f"a class of {path} must have several images; each of its {count} rows has a label of its own, such as"
             f" {short(labels.classes[0])}, as captions and identifiers have. ?label=COLUMN chooses another column"
         )
-    if {*splits} in ({""}, {"train"}):
-        splits = by_content(*splits.values())
-        note("one split: every fifth image by content is test")
     used = {*labels.numbers.tolist()}
     empty = tuple(title for i, title in enumerate(labels.classes) if i not in used)
     if empty:
@@ -199,7 +202,7 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: "
             f"{first_names(empty)}"
         )
-    return Dataset(name or path.stem, labels.classes, splits, empty=empty)
+    return Dataset(name or path.stem, labels.classes, divided(splits), empty=empty)
 
 
 def named_row(parts: Sequence[Part], row: int) -> str:
@@ -209,12 +212,3 @@ def named_row(parts: Sequence[Part], row: int) -> str:
             return part.named(row)
         row -= len(part.names)
     raise IndexError(row)
-
-
-def note_case(classes: Sequence[str]) -> None:
-    """Notes classes whose names differ by letter case alone."""
-    alike: dict[str, list[str]] = {}
-    for name in classes:
-        alike.setdefault(same_name(composed(name)), []).append(name)
-    for names in [names for names in alike.values() if len(names) > 1]:
-        note(f"the classes {' and '.join(names)} differ by letter case alone: are they one class?")

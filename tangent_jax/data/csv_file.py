@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import caseless_name, composed_name
 from tangent_jax.data.columns import Part, assemble, classes_beside, options
-from tangent_jax.data.labels import composed
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, existing_path, path_of, read_file
-from tangent_jax.data.splits import NO, SPELLINGS, YES, same_name, split_of_flag
+from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.records import MARKS, first_names, short
 from tangent_jax.remote.url_paths import Place, UrlPath
@@ -87,7 +87,7 @@ def csv_file(where: str) -> Dataset:
         members = tuple(files[row] for row in rows)
         read = partial(read_file, path.parent, members)
         place = partial(path_of, path.parent, members)
-        names = tuple(composed(member) for member in members)
+        names = tuple(composed_name(member) for member in members)
         lines = [table.lines[row] for row in rows]
         parts[split] = Part(names, [labels[row] for row in rows], read, place, partial(line_of, lines))
     return assemble(path, parts, classes_beside(path.parent))
@@ -246,14 +246,14 @@ def split_values(table: Table, name: str) -> list[str]:
             " validation and test in it"
         )
     # one word in two letter cases is one name
-    return [answers[text] or same_name(text) or "no split" for text in texts]
+    return [answers[text] or caseless_name(text) or "no split" for text in texts]
 
 
 def unread_splits(table: Table, wanted: set[str]) -> None:
     """Notes columns that say a split and are not read, as none was chosen."""
     for name in [name for name in table.header if name and name not in wanted and table.header.count(name) == 1]:
         texts = {*table.column(name)}
-        if all(same_name(text) in SPELLINGS or split_of_flag(name, text) for text in texts):
+        if all(caseless_name(text) in SPELLINGS or split_of_flag(name, text) for text in texts):
             note(f"the column {name} seems to say the split, and is not read; ?split={name} reads it")
 
 
@@ -313,7 +313,7 @@ class Folders:
         for part in PurePosixPath(path).parts:
             if part in ("/", ".."):
                 return None
-            fitting = self.names_in(found).get(composed(part).casefold(), [])
+            fitting = self.names_in(found).get(caseless_name(part), [])
             if len(fitting) != 1:
                 return None
             found = f"{found}/{fitting[0]}" if found else fitting[0]
@@ -325,7 +325,7 @@ class Folders:
             place = self.root / folder if folder else self.root
             by_spelling: dict[str, list[str]] = {}
             for path in place.iterdir() if place.is_dir() else ():
-                by_spelling.setdefault(composed(path.name).casefold(), []).append(path.name)
+                by_spelling.setdefault(caseless_name(path.name), []).append(path.name)
             self.names[folder] = by_spelling
         return self.names[folder]
 

@@ -26,7 +26,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.data.formats import format_of
+from tangent_jax.core.names import composed_name
+from tangent_jax.data.formats import format_of, packing_of
 from tangent_jax.data.layouts import Asked, Layout, layout
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
@@ -36,15 +37,6 @@ from tangent_jax.io.records import convert, parse_json
 from tangent_jax.remote.url_paths import Place, UrlPath, read_range
 
 HEAD = 512  # the first bytes of a file, which tell its kind
-PACKED = {
-    b"\x1f\x8b": "compressed by gzip (.tar.gz)",
-    b"BZh": "compressed by bzip2 (.tar.bz2)",
-    b"\xfd7zXZ": "compressed by xz (.tar.xz)",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd (.tar.zst)",
-    b"Rar!": "a RAR archive",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
-}
-"""First bytes of packed files that are no zips."""
 METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 93: "zstd", 95: "xz", 96: "JPEG", 98: "PPMd"}
 """Names of the compression methods of zips."""
 READABLE = {
@@ -198,11 +190,7 @@ def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], It
         )
     for class_name in found.empty:
         note(f"the folder of class {class_name} is empty: the class keeps its place, without images")
-    if {*splits} == {"train"}:
-        note("one split has labels: every fifth image by content is test")
-    if {*splits} in ({""}, {"train"}):
-        splits = by_content(*splits.values())
-    return Dataset(name, found.classes, splits, empty=found.empty)
+    return Dataset(name, found.classes, divided(splits), empty=found.empty)
 
 
 def question_of(where: str) -> tuple[str, Asked]:
@@ -224,6 +212,14 @@ def question_of(where: str) -> tuple[str, Asked]:
             f"train; got {where}"
         )
     return path, Asked(dict(pairs))
+
+
+def divided(splits: dict[str, Examples]) -> dict[str, Examples]:
+    """The splits; a single one, of training images or without a name, is divided by content."""
+    if {*splits} not in ({""}, {"train"}):
+        return splits
+    note("one split: every fifth image by content is test")
+    return by_content(*splits.values())
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:
@@ -285,19 +281,19 @@ def open_zip(path: Place) -> Archive:
 def other_file(path: Place) -> str:
     """The kind of a file that is no readable zip, by its first bytes, and the remedy, as an error says them."""
     start = read_range(path, 0, HEAD)
-    unpack = "Unpack it, and name the folder"
-    kind = next((words for mark, words in PACKED.items() if start.startswith(mark)), None)
-    if kind is None and start[257:262] == b"ustar":
-        kind = "a tar"
-    if kind is None and start.startswith((b"PK\x03\x04", b"PK\x07\x08")):
+    kind = packing_of(start)
+    if kind == "a zip":
         return "a zip without its end, as a copy that broke off or one part of several leaves it. Fetch it whole again"
-    if kind is None:
-        kind = format_of(start)
-        form = f", {kind if ' ' in kind else f'{kind} by its content'}" if kind else ""
-        return f"another file{form}. Name the folder that holds the images"
-    if "tar" in kind or "compressed" in kind:
-        return f"{kind}. {unpack} (wds:{path} reads a tar of webdataset's format)"
-    return f"{kind}. {unpack}"
+    if start[257:262] == b"ustar":
+        kind = "a tar"
+    if kind:
+        is_tar = "tar" in kind or "compressed" in kind
+        return f"{kind}. Unpack it, and name the folder" + (
+            f" (wds:{path} reads a tar of webdataset's format)" if is_tar else ""
+        )
+    kind = format_of(start)
+    form = f", {kind if ' ' in kind else f'{kind} by its content'}" if kind else ""
+    return f"another file{form}. Name the folder that holds the images"
 
 
 def check_method(place: Place, info: zipfile.ZipInfo) -> None:
@@ -338,7 +334,7 @@ def member_names(archive: Archive) -> dict[str, str]:
 
 def read_member(archive: Archive, name: str) -> bytes:
     """Reads one member of a zip, up to the size limit of images; thread-safe, as ZipFile locks its file."""
-    expected = f"{name} in {archive.place} must be readable"
+    subject = f"{name} in {archive.place} must be readable"
     try:
         check_method(archive.place, archive.getinfo(name))
         size = archive.getinfo(name).file_size
@@ -348,9 +344,9 @@ def read_member(archive: Archive, name: str) -> bytes:
     except InputError:
         raise
     except Exception as error:  # damaged, encrypted, or compressed in an unknown way
-        raise InputError(f"{expected}; {type(error).__name__}: {error}") from error
+        raise InputError(f"{subject}; {type(error).__name__}: {error}") from error
     if len(content) != size:
-        raise InputError(f"{expected}; got {len(content)} bytes, not {size}")
+        raise InputError(f"{subject}; got {len(content)} bytes, not {size}")
     return content
 
 
@@ -363,7 +359,8 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, where)
-    items = manifest.items
+    file_of = {composed_name(name): name for name in sorted(present)}
+    items = [(file_of.get(composed_name(name), name), split, label) for name, split, label in manifest.items]
     classes = manifest.classes
     for name, _, label in items:
         if name not in present:
@@ -373,7 +370,7 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
     for item in items:
         names.setdefault(item[1], []).append(item)
     if len(names) == 1:
-        names = {"train": [*items]}  # a single split, of any name
+        names = {"train": items}  # a single split, of any name
     split_by_name = one_name_each(names, where)
     unknown = sorted({*names} - {*split_by_name})
     if unknown:

@@ -41,6 +41,18 @@ DECODERS: dict[str, Callable[[io.BytesIO], Image]] = {
     "AVIF": AvifImageFile,
 }
 
+PACKED = {
+    b"\x1f\x8b": "compressed by gzip",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"Rar!": "a RAR archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"PK\x03\x04": "a zip",
+    b"PK\x07\x08": "a zip",
+}
+"""First bytes of packed files."""
+
 STARTS = (
     (0, b"\xff\xd8\xff", "JPEG"),
     (12, b"CgBI", "a PNG in Apple's form for iOS programs (CgBI)"),
@@ -80,10 +92,7 @@ STARTS = (
     (0, b"\x89HDF\r\n\x1a\n", "HDF5"),
     (128, b"DICM", "DICOM"),
     (0, b"\x93NUMPY", "an array of NumPy (.npy)"),
-    (0, b"PK\x03\x04", "a zip"),
-    (0, b"\x1f\x8b", "compressed by gzip"),
-    (0, b"Rar!", "a RAR archive"),
-    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    *((0, start, kind) for start, kind in PACKED.items()),
     (0, b"\x1aE\xdf\xa3", "a film (Matroska, WebM)"),
     (8, b"AVI ", "a film (AVI)"),
     (0, b"\0\x05\x16\x07", "notes of macOS about another file (AppleDouble)"),
@@ -128,6 +137,11 @@ def damaged(name: str, kind: str, error: Exception) -> InputError:
     """The InputError for a picture that its decoder does not read."""
     cause = [*str(error).strip().splitlines(), type(error).__name__][0].rstrip(".")
     return InputError(f"{name} must be a whole {kind} picture; its decoder says: {cause}. {DO}")
+
+
+def packing_of(start: bytes) -> str:
+    """How a file is packed, by its first bytes; "" if it is not."""
+    return next((kind for mark, kind in PACKED.items() if start.startswith(mark)), "")
 
 
 def format_of(content: bytes) -> str:

@@ -24,11 +24,12 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
+from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, content_of, options
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_path
 from tangent_jax.data.splits import one_name_each
 from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.packages import import_extra
 from tangent_jax.io.records import convert, first_names, parse_json
 from tangent_jax.remote.url_paths import Place, UrlPath, name_below, stamp_of
 
@@ -103,9 +104,7 @@ def data_files(path: Any) -> list[Any]:
     if not files and images:
         raise image_folder(path, below, images[0])
     if not files:
-        others = sorted({file.suffix for file in below if file.suffix})
-        content = f"only files of {first_names(others)}" if others else "no file"
-        raise InputError(f"{path} must hold parquet or arrow files; it holds {content}")
+        raise InputError(f"{path} must hold parquet or arrow files; it holds {content_of(below)}")
     kinds = {file.suffix for file in files}
     if len(kinds) > 1:
         raise InputError(f"{path} must hold one kind of files; it holds {' and '.join(sorted(kinds))}. Name one folder")
@@ -199,13 +198,9 @@ def check_splits(path: Place, files: Sequence[Any]) -> None:
 
 def arrow() -> Any:
     """The package pyarrow."""
-    try:
-        import pyarrow.compute
-        import pyarrow.parquet
-
-        return pyarrow
-    except ModuleNotFoundError as error:
-        raise InputError("hf: needs pyarrow, which is not installed. pip install 'tangent-jax[data]'") from error
+    for part in ("compute", "parquet"):
+        import_extra("hf:", f"pyarrow.{part}", "data")
+    return import_extra("hf:", "pyarrow", "data")
 
 
 def read_whole(file: Place, read: Any) -> Any:

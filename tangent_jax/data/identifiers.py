@@ -3,7 +3,7 @@
     CACHE/index.sqlite     (key, text): the key is the SHA-256 of a file's path, its state and a place in it; the text
                            an image's identifier, or the samples of a tar (tars.py)
 
-CACHE is ~/.cache/tangent_jax, or the folder of `index_in`: commands use --cache_dir.
+CACHE is ~/.cache/tangent_jax, or the folder of `index_in`: commands take that of their cached features.
 
 The place is where the bytes lie: a member of a zip, a column and row of a file, offset and size in a tar. The name of
 an example does not identify it: two columns of images have the same names, and removing a row renumbers later rows.

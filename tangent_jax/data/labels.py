@@ -13,7 +13,6 @@ A list of classes (classes.txt, ClassLabel) decides first: if it names every tex
 import dataclasses
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,8 @@ import numpy as np
 from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import caseless_name, composed_name
+from tangent_jax.data.left_out import note
 from tangent_jax.io.records import first_names, short
 
 NO_LABEL = frozenset(
@@ -72,7 +73,7 @@ def read_labels(
     first: dict[tuple[type, Any], int] = {}
     for i, key in enumerate(keys):
         first.setdefault(key, i)
-    names = None if classes is None else tuple(composed(name) for name in classes)
+    names = None if classes is None else tuple(class_name(name) for name in classes)
     meanings = dict(zip(first, together([values[i] for i in first.values()], names), strict=True))
 
     def refuse(key: tuple[type, Any], cause: str) -> InputError:
@@ -98,7 +99,7 @@ def read_labels(
         shown = tuple(str(value) for value in ordered)
         index = {value: i for i, value in enumerate(ordered)}
     else:
-        shown = tuple(classes or ())
+        shown = names
         index = (
             {name: i for i, name in enumerate(names)} if "class name" in kinds else {i: i for i in range(len(names))}
         )
@@ -112,14 +113,14 @@ def read_labels(
 
 def together(values: Sequence[Any], names: tuple[str, ...] | None) -> list[Meaning]:
     """The meaning of each of the distinct values of a column; `names`: the classes, if they are known."""
-    texts = {composed(value) for value in values if isinstance(value, str)}
+    texts = {class_name(value) for value in values if isinstance(value, str)}
     are_listed = names is not None and texts - NO_LABEL <= {*names} and bool(texts & {*names})
     digits = {text for text in texts - NO_LABEL if DIGITS.fullmatch(text)}
     is_padded = any(len(text) > 1 and text[0] == "0" for text in digits) and len({*map(len, digits)}) == 1
     are_names = names or () if are_listed else digits if is_padded else ()
     return [
-        Meaning("class name", composed(value))
-        if isinstance(value, str) and composed(value) in are_names
+        Meaning("class name", class_name(value))
+        if isinstance(value, str) and class_name(value) in are_names
         else alone(value)
         for value in values
     ]
@@ -139,7 +140,7 @@ def alone(value: Any) -> Meaning:
         is_whole = math.isfinite(value) and value == int(value)
         return of_number(int(value)) if is_whole else Meaning("misfit", FRACTION)
     if isinstance(value, str):
-        return of_text(composed(value))
+        return of_text(class_name(value))
     if isinstance(value, (list, tuple)):
         return Meaning("misfit", "a list of labels (multi-label), where each image must have one class")
     return Meaning("misfit", f"a {type(value).__name__}, where a class index or a class name must be")
@@ -180,9 +181,33 @@ def by_frequency(
     return [(kind, kinds[kind]) for kind in (ordered[0], ordered[-1])]
 
 
-def composed(text: str) -> str:
-    """A name in Unicode's composed form, without surrounding spaces."""
-    return unicodedata.normalize("NFC", text.strip())
+def class_name(text: str) -> str:
+    """The name of a class: a text in Unicode's composed form, without surrounding spaces."""
+    return composed_name(text.strip())
+
+
+def alike_names(classes: Sequence[str]) -> list[tuple[int, int]]:
+    """The pairs of classes whose names differ in letter case, spaces or hyphens alone, by their indices."""
+    first: dict[str, int] = {}
+    pairs = []
+    for place, name in enumerate(classes):
+        other = first.setdefault(re.sub(r"[\s_-]+", "", caseless_name(name)), place)
+        if other != place:
+            pairs.append((other, place))
+    return pairs
+
+
+def differ(classes: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
+    """The beginning of a sentence about alike names."""
+    lines = [f"{classes[one]} and {classes[other]}" for one, other in pairs]
+    return f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
+
+
+def note_alike(classes: Sequence[str]) -> None:
+    """Notes classes with alike names."""
+    pairs = alike_names(classes)
+    if pairs:
+        note(f"{differ(classes, pairs)}: they are two classes")
 
 
 def spellings(values: Sequence[Any]) -> str:

@@ -8,15 +8,15 @@ answers.
 """
 
 import dataclasses
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.left_out import LeftOut, leave_out, note
+from tangent_jax.core.names import caseless_name, composed_name
+from tangent_jax.data.labels import alike_names, differ, note_alike
+from tangent_jax.data.left_out import LeftOut, leave_out
 from tangent_jax.data.sources import SUFFIXES
-from tangent_jax.data.splits import one_name_each, same_name, split_of_name
+from tangent_jax.data.splits import one_name_each, split_of_name
 
 SYSTEM_NAMES = {
     **dict.fromkeys(("__macosx", ".appledouble", ".ds_store", ".trashes", ".spotlight-v100", ".fseventsd"), "macOS"),
@@ -177,7 +177,7 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
     direct = [folder for folder in tops if folder not in nested]
     splits = one_name_each([last(folder) for folder in nested], where)
     found = {splits[last(folder)]: folder for folder in nested if last(folder) in splits}
-    classes = {same_name(last(folder)) for folder in direct}
+    classes = {caseless_name(last(folder)) for folder in direct}
 
     flat = [folder for folder in direct if split_of_name(last(folder)) == "train"]
     if "train" not in found and flat and (found or (named and len(tops) > 1)):
@@ -197,7 +197,7 @@ def find_splits(tree: Tree, root: str, where: object) -> dict[str, str]:
         bare = [folder for folder in sorted(tree.inner[root] - tree.holding) if split_of_name(last(folder))]
         return {**{str(split_of_name(last(folder))): folder for folder in bare}, **found}
 
-    inner = [{same_name(last(folder)) for folder in tree.folders(inside_wrappers(tree, path))} for path in nested]
+    inner = [{caseless_name(last(folder)) for folder in tree.folders(inside_wrappers(tree, path))} for path in nested]
     alike = any(one & other for place, one in enumerate(inner) for other in inner[:place])
     if alike and not direct and not splits_in_classes(tree, root, where):
         raise InputError(question(nested, where))
@@ -246,10 +246,10 @@ def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, st
 
     Raises: InputError for a split of several folders without any class of train.
     """
-    train = {same_name(name) for name in class_folders.get("train", {}).values()}
+    train = {caseless_name(name) for name in class_folders.get("train", {}).values()}
     kept: dict[str, dict[str, str]] = {}
     for split, folders in class_folders.items():
-        if not train or not folders or train & {same_name(name) for name in folders.values()}:
+        if not train or not folders or train & {caseless_name(name) for name in folders.values()}:
             kept[split] = folders
         elif len(folders) > 1:
             names = ", ".join([*folders.values()][:3])
@@ -262,7 +262,7 @@ def labelled(class_folders: dict[str, dict[str, str]]) -> dict[str, dict[str, st
 
 def class_name(folder: str) -> str:
     """Returns the name of the class of a folder: composed (NFC), so that both spellings of a name are one class."""
-    return unicodedata.normalize("NFC", last(folder))
+    return composed_name(last(folder))
 
 
 def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], where: object) -> Layout:
@@ -285,20 +285,11 @@ def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], whe
 def say_case(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
     """Notes classes whose names differ in letter case or spaces alone; refuses them if one has no training image."""
     train = {label for _, label in images.get("train", images.get("", ()))}
-    first: dict[str, int] = {}
-    alike: list[tuple[int, int]] = []
-    for place, name in enumerate(classes):
-        other = first.setdefault(re.sub(r"[\s_-]+", "", same_name(name)), place)
-        if other != place:
-            alike.append((other, place))
     # a pair with a class that is not trained on is a spelling; else the pair may be two classes
-    wrong = [pair for pair in alike if not {*pair} <= train]
-    lines = [f"{classes[one]} and {classes[other]}" for one, other in wrong or alike]
-    differ = f"the class names {'; '.join(lines[:5])} differ in letter case, spaces or hyphens alone"
+    wrong = [pair for pair in alike_names(classes) if not {*pair} <= train]
     if wrong:
-        raise InputError(f"{differ} in {where}, and one has no training image: write them alike")
-    if alike:
-        note(f"{differ}: they are two classes")
+        raise InputError(f"{differ(classes, wrong)} in {where}, and one has no training image: write them alike")
+    note_alike(classes)
 
 
 def say_left_out(

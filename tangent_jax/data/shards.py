@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError, finite_number, whole_number
-from tangent_jax.core.names import normal_name
+from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.owners import Owner
-from tangent_jax.data.owners import by_normal_name
 from tangent_jax.io.records import read_text
 from tangent_jax.remote.urls import passing_copy
 
@@ -137,7 +136,7 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
     """
     if not owners:
         return [None] * len(names)
-    table = by_normal_name(owners)
+    table = _by_normal_name(owners)
     normal = [normal_name(name) for name in names]
     files = Counter(normal) + Counter({*map(normal_name, among)} - {*normal})
     times: Counter[str] = Counter()
@@ -151,6 +150,20 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
             raise InputError(f"{name} must have one owner; the owners give it {' and '.join(sorted(said))}")
         whose.append(next(iter(said), None))
     return whose
+
+
+def _by_normal_name(owners: Mapping[str, str]) -> dict[str, set[Owner]]:
+    """The owners of each file by the normal form of its name, and by other spellings that no line has itself."""
+    spelled = {owner: Owner(owner) for owner in {*owners.values()}}  # few owners of many images
+    table: dict[str, set[Owner]] = {}
+    for name, owner in owners.items():
+        table.setdefault(normal_name(name), set()).add(spelled[owner])
+    written = {*table}
+    for name, owner in owners.items():
+        for form in other_spellings(name):
+            if form not in written:
+                table.setdefault(form, set()).add(spelled[owner])
+    return table
 
 
 def dirichlet(labels: Int[np.ndarray, "n"], shards: int, concentration: float, seed: int) -> list[Int[np.ndarray, "_"]]:

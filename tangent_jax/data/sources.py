@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, hash_of, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
+from tangent_jax.io.packages import import_extra
 from tangent_jax.io.records import first_names
 from tangent_jax.remote.url_paths import Place, as_place
 
@@ -125,6 +127,8 @@ class Examples:
 class Dataset:
     """Named splits over one list of classes; `remarks`: a line about each kind of file that was left out.
 
+    Names of classes are composed (NFC), so that components of several machines have the same classes.
+
     `empty`: the classes that have a place and a name, and no image in this data set.
     """
 
@@ -182,6 +186,8 @@ class Dataset:
         raise InputError(f"{self.name} must have a test or validation split; got {sorted(self.splits)}")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(map(composed_name, self.classes)))
+        object.__setattr__(self, "empty", tuple(map(composed_name, self.empty)))
         filled = len(self.classes) - len(self.empty)
         if filled < 2:
             raise InputError(f"{self.name} must have at least two classes; got {filled}")
@@ -226,14 +232,7 @@ def existing_path(where: str) -> Place:
 
 def digits() -> Dataset:
     """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "the digits need scikit-learn, which is not installed. pip install scikit-learn, or tangent-jax[data]"
-        ) from error
-
-    bunch: Any = load_digits()
+    bunch = import_extra("digits", "sklearn.datasets", "data").load_digits()
     images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
     labels, half = bunch.target.astype(np.int32), len(images) // 2
 

@@ -7,10 +7,10 @@
 """
 
 import re
-import unicodedata
 from collections.abc import Iterable
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import caseless_name, composed_name
 
 SPELLINGS: dict[str, str] = {
     **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),
@@ -23,18 +23,13 @@ YES = ("true", "1", "1.0", "yes", "y", "t")
 NO = ("false", "0", "0.0", "no", "n", "f")
 
 
-def same_name(name: str) -> str:
-    """Returns the form in which two names are compared: composed (NFC), and without letter case."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-
-
 def split_of_name(name: str) -> str | None:
     """Returns train, validation or test for the name of a folder, a file or a column's value, or None.
 
     Raises: InputError for a name with words of two splits.
     """
-    apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", unicodedata.normalize("NFC", name))
-    splits = {SPELLINGS[word] for word in map(spelling, re.split(r"[\W\d_]+", same_name(apart))) if word}
+    apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", composed_name(name))
+    splits = {SPELLINGS[word] for word in map(spelling, re.split(r"[\W\d_]+", caseless_name(apart))) if word}
     if len(splits) > 1:
         raise InputError(f"A name must say one split, and {name} says {' and '.join(sorted(splits))}: rename it")
     return splits.pop() if splits else None
@@ -73,9 +68,9 @@ def split_of_flag(column: str, value: object) -> str | None:
     True in `is_valid` is validation, True in `is_test` is test, and False in either is train. True in `is_train` or
     `is_training_image` is train, and False is test.
     """
-    words = re.split(r"[\W\d_]+", same_name(column))
+    words = re.split(r"[\W\d_]+", caseless_name(column))
     split = split_of_name(column) if "is" in words else None
-    answer = same_name(str(value).strip())
+    answer = caseless_name(str(value).strip())
     if split is None or answer not in (*YES, *NO):
         return None
     if answer in YES:

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.data.formats import packing_of
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.remote.url_paths import Place, UrlPath, read_range, stamp_of
 
@@ -23,30 +24,22 @@ STEP = 1 << 22  # unpacked bytes between two kept states of a decompression, of 
 PIECE = 1 << 16  # packed bytes that are read at once
 TAIL = 1024  # bytes to which a stream can return
 MOST_OPEN = 16  # gzipped tars whose states are kept
-GZIP = b"\x1f\x8b"
-OTHERS = {b"BZh": ("bzip2", "bunzip2"), b"\xfd7zXZ": ("xz", "unxz"), b"\x28\xb5\x2f\xfd": ("zstd", "unzstd")}
-PACKED = {b"Rar!": "a RAR archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
-ZIP = b"PK\x03\x04"
-"""First bytes of files that are no tars."""
+UNPACK = {"compressed by bzip2": "bunzip2", "compressed by xz": "unxz", "compressed by zstd": "unzstd"}
+"""The program that unpacks a tar of each packing."""
 
 
 def is_gzip(file: Place) -> bool:
     """True for a gzipped file, False for a tar; InputError with the remedy for a tar packed in another way."""
     check_no_pointer(file)
-    first = read_range(file, 0, 6)
-    for mark, (name, program) in OTHERS.items():
-        if first.startswith(mark):
-            raise InputError(f"a tar must be plain or gzipped; {file} is packed with {name}. Run {program} {file}")
-    if first.startswith(ZIP):
-        raise InputError(
-            f"a tar must be plain or gzipped; {file} is a zip. Open it as folder:{file}, or write it as a tar"
-        )
-    for mark, name in PACKED.items():
-        if first.startswith(mark):
-            raise InputError(
-                f"a tar must be plain or gzipped; {file} is {name}. Unpack it, and open its folder as folder:"
-            )
-    return first.startswith(GZIP)
+    kind = packing_of(read_range(file, 0, 6))
+    if kind in ("", "compressed by gzip"):
+        return bool(kind)
+    remedy = "Unpack it, and open its folder as folder:"
+    if kind in UNPACK:
+        remedy = f"Run {UNPACK[kind]} {file}"
+    elif kind == "a zip":
+        remedy = f"Open it as folder:{file}, or write it as a tar"
+    raise InputError(f"a tar must be plain or gzipped; {file} is {kind}. {remedy}")
 
 
 def read_bytes(file: Place, offset: int, size: int, packed: bool) -> bytes:

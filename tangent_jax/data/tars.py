@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
+from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, content_of, options
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import LeftOut, leave_out, note
@@ -220,9 +220,7 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
         below = [path for path in sorted(folder.rglob("*")) if not is_hidden(name_below(path, folder))]
         files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
         if not files:
-            others = sorted({path.suffix for path in below if path.suffix and path.is_file()})
-            content = f"only files of {first_names(others)}" if others else "no file"
-            raise InputError(f"{text} must hold tars; it holds {content}")
+            raise InputError(f"{text} must hold tars; it holds {content_of(below)}")
         return folder, files, False
     names = [*islice(braces(text), MOST_TARS + 1)]
     if len(names) > MOST_TARS:

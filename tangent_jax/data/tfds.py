@@ -24,6 +24,7 @@ from tangent_jax.data.columns import Column, Part, assemble, choose, options
 from tangent_jax.data.left_out import note
 from tangent_jax.data.sources import Dataset
 from tangent_jax.io.files import expand_path
+from tangent_jax.io.packages import import_extra
 from tangent_jax.io.records import first_names, parse_json
 
 TFDS_CLASSES = "tensorflow_datasets."
@@ -34,7 +35,7 @@ READABLE = ("array_record",)
 
 def tfds(where: str) -> Dataset:
     """Opens a TFDS data set in array_record format, by its random-access data sources."""
-    package = import_tfds()
+    package = import_extra("tfds:", "tensorflow_datasets", "data")
     text, chosen = options(where, "tfds:NAME@DATA_DIR", ("image", "label"))
     name, _, data_dir = text.partition("@")
     folder = version_folder(name, data_dir)
@@ -58,18 +59,6 @@ def tfds(where: str) -> Dataset:
         ) from error
     classes = tuple(features[label].names) if isinstance(features[label], package.features.ClassLabel) else None
     return assemble(folder, parts, classes, name)
-
-
-def import_tfds() -> Any:
-    """The package tensorflow_datasets."""
-    try:
-        import tensorflow_datasets
-
-        return tensorflow_datasets
-    except ImportError as error:
-        raise InputError(
-            "tfds: needs the package tensorflow-datasets, which is not installed; pip install 'tangent-jax[data]'"
-        ) from error
 
 
 # Folders

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Shaped
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
@@ -40,8 +41,10 @@ from tangent_jax.train.features import Features
 
 AHEAD = 2  # spans of rows that wait to be written while the next one is computed
 TURN = 32  # spans between two looks at what another program finished
-Values = Generator[tuple[np.ndarray, list[int]], None, None]
-"""The rows "k ..." of each span, and the places of unreadable images among them."""
+Values = Generator[tuple[Shaped[np.ndarray, "k ..."], list[int]], None, None]
+"""The rows of each span, and the places of unreadable images among them."""
+Run = Callable[[Shaped[np.ndarray, "n ..."], int], Shaped[np.ndarray, "n ..."]]
+"""The function (rows, their stage) -> rows of the trunk's last stage."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +153,8 @@ def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, span
         yield (run(x, 0) if trunk.stage else x.copy()), sorted(errors)  # x is overwritten by the next images
 
 
-def on_devices(trunk: Trunk, traced: str) -> Callable[[np.ndarray, int], np.ndarray]:
-    """The function (rows "n ...", their stage) -> rows "n ..." that runs a trunk on this process's devices.
+def on_devices(trunk: Trunk, traced: str) -> Run:
+    """The function that runs a trunk on this process's devices.
 
     `traced`: the key of its program.
     """
@@ -159,7 +162,7 @@ def on_devices(trunk: Trunk, traced: str) -> Callable[[np.ndarray, int], np.ndar
     size = rows_at_once() * placement.mesh(local=True).size
     settings = {"model": trunk.model, "stop": trunk.stage, "dtype": trunk.dtype, "traced": traced}
 
-    def run(x: np.ndarray, start: int) -> np.ndarray:
+    def run(x: Shaped[np.ndarray, "n ..."], start: int) -> Shaped[np.ndarray, "n ..."]:
         return in_batches(
             lambda part: run_trunk(w, placement.divide(part, 0, local=True), start=start, **settings), x, size
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import sides
@@ -33,7 +34,7 @@ def read_inputs(
     return ((np.stack([check_row(model, read(i), examples.names[i]) for i in rows]), {}) for rows in spans)
 
 
-def check_row(model: Model, row: Any, name: str) -> np.ndarray:
+def check_row(model: Model, row: Any, name: str) -> Shaped[np.ndarray, "..."]:
     """The row in the dtype of a model of arrays; InputError for another shape or kind of numbers."""
     dtype, shape = input_dtype(model), tuple(model.input_shape(0))
     if isinstance(row, np.ndarray) and row.shape == shape and np.can_cast(row.dtype, dtype, "same_kind"):

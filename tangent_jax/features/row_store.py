@@ -264,7 +264,7 @@ def state_of(path: Path) -> tuple[int, int]:
     return state.st_ino, state.st_mtime_ns
 
 
-def as_bytes(values: np.ndarray, dtype: np.dtype) -> memoryview:
+def as_bytes(values: Shaped[np.ndarray, "..."], dtype: np.dtype) -> memoryview:
     """The bytes of an array in a dtype."""
     return np.ascontiguousarray(values, dtype).view(np.uint8).data
 

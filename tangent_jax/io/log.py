@@ -10,7 +10,6 @@ without it. A resumed run deletes the rows after its last save and continues in 
 
 import csv
 import dataclasses
-import importlib
 import io
 import os
 import sys
@@ -26,6 +25,7 @@ import jax
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.io import hosts
 from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.packages import import_extra
 from tangent_jax.train.run import Row
 
 
@@ -92,7 +92,7 @@ class TensorBoard:
     """Event files by tensorboardX, without TensorFlow; TensorBoard hides the steps that a resumed run repeats."""
 
     def __init__(self, folder: Path, done: int) -> None:
-        module: Any = optional(*MODULES["tensorboard"])
+        module: Any = import_extra("a writer", *MODULES["tensorboard"])
         # the suffix orders files of one second: they are read in the order of their names
         self.writer = module.SummaryWriter(str(folder), purge_step=done + 1, filename_suffix=f".{done:012}")
 
@@ -113,7 +113,7 @@ class WeightsAndBiases:
     """A run of Weights & Biases of the same name; its environment variables set place and project."""
 
     def __init__(self, folder: Path, done: int) -> None:
-        module: Any = optional(*MODULES["wandb"])
+        module: Any = import_extra("a writer", *MODULES["wandb"])
         self.run, self.done = module.init(dir=str(folder), id=folder.name, resume="allow"), done
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -129,14 +129,6 @@ class WeightsAndBiases:
 WRITERS: dict[str, type[Writer]] = {"csv": Csv, "tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 MODULES = {"tensorboard": ("tensorboardX", "data"), "wandb": ("wandb", "wandb")}
 """The module that a writer needs, and the extra that installs it."""
-
-
-def optional(module: str, extra: str) -> Any:
-    """The module of a package that an extra installs; InputError if it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise InputError(f"writers need {module}, which is not installed. Install tangent-jax[{extra}]") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +189,7 @@ def log_steps(
     for name in writers:
         one_of("writers", name, WRITERS)
         if name in MODULES:
-            optional(*MODULES[name])
+            import_extra("a writer", *MODULES[name])
     if profile is not None and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
         raise InputError(f"profile must be steps (first, last) with 1 <= first <= last; got {profile}")
     settings = LogFolder(root, tuple(writers), profile)

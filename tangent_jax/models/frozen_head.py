@@ -22,6 +22,7 @@ from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number
+from tangent_jax.core.names import composed_name
 from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
@@ -49,6 +50,7 @@ class FrozenHead:
     source: str = "the head"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(map(composed_name, self.classes)))
         shape, names = np.shape(self.embeddings), len(self.classes)
         if not (len(shape) == 2 and shape[0] == names > 0):
             raise InputError(
@@ -72,6 +74,7 @@ class FrozenHead:
         Raises: InputError naming the classes that only the head or only the data set has.
         """
         do = "Make the head of the data set's own class names"
+        classes = tuple(map(composed_name, classes))
         missing, others = first_and_more(classes, self.classes), first_and_more(self.classes, classes)
         wanted = f"embeddings must be of the data set's {len(classes)} classes"
         if missing:

@@ -15,6 +15,7 @@ from tangent_jax.composition.factors import widen_factors
 from tangent_jax.composition.origin import check_equal, check_one_body
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
@@ -77,6 +78,7 @@ def join(
             )
         check_one_body(first, origin)
     check_meanings(origins, same_classes)
+    same_classes = {composed_name(name) for name in same_classes}
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
     if unknown:
         raise InputError(f"same_classes must be classes of the components; got {', '.join(unknown[:3])}")

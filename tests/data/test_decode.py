@@ -36,15 +36,6 @@ def test_a_photograph_is_turned_upright(orientation, kind):
     assert np.abs(got.astype(int) - upright).mean() < 8  # JPEG's own error
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_are_scaled_to_eight(kind):
-    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
-    got = decode(encoded(Image.fromarray(ramp), kind), "ramp", 64, WHOLE)
-    assert len(np.unique(got)) == 256
-    assert np.abs(got[..., 0] - ramp / 257).max() <= 0.5 + 1e-3
-    assert (got[..., 0] == got[..., 2]).all()
-
-
 def test_a_picture_is_resized_to_cover_what_is_cropped_or_exactly():
     """A red left half, a blue right one, 40 pixels wide and 20 high."""
     picture = np.zeros((20, 40, 3), np.uint8)

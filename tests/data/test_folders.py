@@ -179,7 +179,7 @@ def test_a_specification_that_is_no_path_is_one_line(spec):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"\x1f\x8b\x08", r"compressed by gzip \(.tar.gz\). Unpack it, and name the folder \(wds:"),
+        (b"\x1f\x8b\x08", r"compressed by gzip. Unpack it, and name the folder \(wds:"),
         (bytes(257) + b"ustar", "is a tar. Unpack it"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"),
         (b"Rar!\x1a\x07", "a RAR archive. Unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive. Unpack it"),
         (b"PK\x03\x04 and no end", "a zip without its end"), (b"%PDF-1.4", "a PDF document. Name the folder"),

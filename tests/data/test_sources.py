@@ -1,6 +1,7 @@
 """Sources, official archives, decoding and shards, on small files of the tests' own."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from photos import as_zip, picture, summary, write
 from scipy.io import savemat
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import columns
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.data.archives import ARCHIVES
 from tangent_jax.data.decode import decode
@@ -235,3 +237,27 @@ def test_a_path_without_its_reader_is_answered_with_the_reader(tmp_path):
         open_dataset(str(tmp_path))
     with pytest.raises(InputError, match=r"Write csv:.*set.csv, or"):
         open_dataset(str(tmp_path / "set.csv"))
+
+
+@pytest.mark.parametrize("reader", ["csv", "manifest"])
+def test_names_of_both_unicode_forms_are_one_image_and_one_class(tmp_path, reader):
+    """Lists that macOS wrote (NFD) name the files and classes of other systems (NFC)."""
+    apart = unicodedata.normalize("NFD", "é")
+    names = [f"{split}-é-{c}.png" for split in ("train", "test") for c in "ab"]
+    classes = {"a": f"caf{apart}", "b": "bar"}
+    listed = [name.replace("é", apart) for name in names]
+    if reader == "csv":
+        write(tmp_path, *names)
+        lines = [f"{name},{classes[name[-5]]},{name.split('-')[0]}" for name in listed]
+        (tmp_path / "set.csv").write_text("\n".join(["path,label,split", *lines]))
+        (tmp_path / "classes.txt").write_text("\n".join(classes.values()))
+        dataset = open_dataset(f"csv:{tmp_path}/set.csv")
+    else:
+        items = [[name, name.split("-")[0], "ab".index(name[-5])] for name in listed]
+        manifest = json.dumps({"classes": [*classes.values()], "items": items})
+        files = {name: picture() for name in names} | {"manifest.json": manifest}
+        dataset = open_dataset(f"folder:{as_zip(tmp_path / 'set.zip', files)}")
+    assert dataset.classes == ("café", "bar")
+    assert sorted(name for part in dataset.splits.values() for name in part.names) == sorted(names)
+    assert all(dataset.train.read(i) for i in range(2))
+    assert columns(dataset.classes, [classes["a"]]).tolist() == [0]

@@ -206,7 +206,8 @@ def test_a_gzipped_tar_is_read_without_a_copy_by_its_first_bytes(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("pack", "match"), [(bz2.compress, "packed with bzip2. Run bunzip2"), (lzma.compress, "with xz. Run unxz")]
+    ("pack", "match"),
+    [(bz2.compress, "compressed by bzip2. Run bunzip2"), (lzma.compress, "compressed by xz. Run unxz")],
 )
 def test_a_tar_packed_in_another_way_is_refused_with_the_program(tmp_path, pack, match):
     tar = two(tmp_path)

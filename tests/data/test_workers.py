@@ -15,7 +15,7 @@ from PIL import Image
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
-from tangent_jax.data.folders import folder
+from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.workers import Decoder, decode_chunks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def archive(tmp_path_factory):
 
 @pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_chunks_come_in_order_with_the_same_bytes_and_the_unreadable_by_place(archive, processes):
-    examples = folder(str(archive)).train
+    examples = open_dataset(f"folder:{archive}").train
     examples = examples.take(np.arange(len(examples))[::-1])
     serial = Decoder(examples.read, examples.names, 8, Preprocessing())
     chunks = decode_chunks(serial, CHUNKS, processes)

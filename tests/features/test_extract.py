@@ -22,7 +22,7 @@ from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.features import extract as module
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.features.inputs import tell_of_small_model
-from tangent_jax.features.row_store import RowStore, erase
+from tangent_jax.features.row_store import RowStore
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
@@ -118,42 +118,6 @@ def test_a_second_call_computes_nothing(tmp_path, monkeypatch):
     again = compute(3, tmp_path)
     assert calls == []
     assert (np.asarray(first.inputs) == np.asarray(again.inputs)).all()
-
-
-def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
-    def interrupted(self, rows, values, skipped, write=RowStore.write):
-        if rows.start == 64:
-            raise KeyboardInterrupt
-        write(self, rows, values, skipped)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RowStore, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            compute(3, tmp_path)
-    calls = count_trunk(monkeypatch)
-    got = compute(3, tmp_path)
-    assert calls == [64]  # the one before and the one after it were written
-    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
-
-
-@pytest.mark.parametrize("harm", ["flip", "truncate", "remove", "journal"])
-def test_a_damaged_cache_is_noticed_and_rebuilt(tmp_path, monkeypatch, harm):
-    compute(3, tmp_path)
-    data, journal = next(tmp_path.glob("*/inputs.bin")), next(tmp_path.glob("*/journal.jsonl"))
-    content = bytearray(data.read_bytes())
-    if harm == "flip":
-        content[70 * 5 * 12 * 4] ^= 1
-        data.write_bytes(content)
-    elif harm == "truncate":
-        data.write_bytes(content[:-100])
-    elif harm == "remove":
-        data.unlink()
-    else:
-        journal.write_text(journal.read_text()[:-20])
-    calls = count_trunk(monkeypatch)
-    got = compute(3, tmp_path)
-    assert calls == {"flip": [64], "truncate": [22], "remove": [64, 64, 22], "journal": [22]}[harm]
-    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3)))
 
 
 def test_the_key_follows_what_decides_the_rows():
@@ -333,35 +297,6 @@ def test_rows_of_other_sets_are_read_not_computed(tmp_path, monkeypatch):
     got = compute(3, tmp_path, examples().take(rows))
     assert calls == []
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[rows])
-
-
-def test_what_is_erased_is_zeros_and_its_chunk_is_computed_again_when_asked_for(tmp_path, monkeypatch):
-    whole = np.array(compute(3, tmp_path).inputs)
-    gone = examples().identifiers()[70]
-    (data,) = tmp_path.glob("*/inputs.bin")
-    assert not erase(data.parent, {"of no image"})
-    assert not erase(tmp_path, {gone})  # no folder of rows
-    assert erase(data.parent, {gone, "of no image"})
-    left = np.frombuffer(data.read_bytes(), np.float32).reshape(whole.shape)
-    assert not left[70].any()
-    assert (np.delete(left, 70, 0) == np.delete(whole, 70, 0)).all()
-    calls = count_trunk(monkeypatch)
-    assert (np.asarray(compute(3, tmp_path).inputs) == whole).all()
-    assert calls == [64]
-
-
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("line", [b"\xff\xfe", b"[]\n{}\n", b'{"chunk": 1, "crc": 1, "skipped": []}\n'])
-def test_a_damaged_cache_journal_is_computed_again(tmp_path, monkeypatch, first, line):
-    """From the line that was altered on, once."""
-    compute(3, tmp_path)
-    (journal,) = tmp_path.glob("*/journal.jsonl")
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([*lines[:first], line, *lines[first + 1 :]]))
-    calls = count_trunk(monkeypatch)
-    for _ in range(2):
-        assert_rel_close(np.asarray(compute(3, tmp_path).inputs), np.asarray(expected(3)))
-    assert calls == [64, 64, 22][first:]
 
 
 def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check_it(tmp_path, monkeypatch):

@@ -146,17 +146,39 @@ def test_a_chunk_is_on_the_disk_before_its_line(tmp_path, monkeypatch):
     assert done[:2] == ["synchronised", "line"]
 
 
-@pytest.mark.parametrize("harm", ["flip", "line"])
-def test_a_torn_chunk_is_missing(tmp_path, harm):
+def flip(content):
+    return content[: 70 * 60] + bytes([content[70 * 60] ^ 1]) + content[70 * 60 + 1 :]
+
+
+def alter_line(line):
+    def alter(content):
+        lines = content.splitlines(keepends=True)
+        return b"".join([*lines[:3], line, *lines[4:]])
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "missing"),
+    [
+        ("inputs.bin", flip, [1]),
+        ("inputs.bin", lambda content: content[:-100], [*range(8)]),
+        ("inputs.bin", None, [*range(8)]),
+        ("journal.jsonl", lambda content: content[:-10], [7]),
+        ("journal.jsonl", alter_line(b"\xff\xfe"), [3, 4, 5, 6, 7]),
+        ("journal.jsonl", alter_line(b'{"chunk": 1, "crc": 1, "skipped": []}\n'), [3, 4, 5, 6, 7]),
+    ],
+)
+def test_chunks_with_altered_bytes_or_lines_are_missing_and_are_filled_once(tmp_path, name, harm, missing):
     filled(tmp_path)
-    path = tmp_path / {"flip": "inputs.bin", "line": "journal.jsonl"}[harm]
-    content = bytearray(path.read_bytes())
-    if harm == "flip":
-        content[70 * 60] ^= 1
-    else:
-        del content[-10:]
-    path.write_bytes(content)
-    assert store_in(tmp_path).missing() == {"flip": [1], "line": [7]}[harm]
+    path = tmp_path / name
+    content = path.read_bytes()
+    path.unlink()
+    if harm is not None:
+        path.write_bytes(harm(content))
+    assert store_in(tmp_path).missing() == missing
+    assert np.array_equal(filled(tmp_path).inputs, ROWS)
+    assert store_in(tmp_path).missing() == []
 
 
 KILLED = """

@@ -231,45 +231,15 @@ def test_a_local_copy_is_fetched_where_it_changed(url, monkeypatch):
 
 
 ANSWERS = [
-    (
-        "QuotaExceeded",
-        507,
-        "the bucket is full",
-        "s3://bucket/.* needs more room; .*the bucket is full. Free some there",
-    ),
-    (
-        "XMinioStorageFull",
-        507,
-        "Storage backend has reached its minimum free drive threshold.",
-        "s3://bucket/.* needs more room",
-    ),
-    (
-        "RequestTimeTooSkewed",
-        403,
-        SKEWED,
-        "the clock must be within 15 minutes of that of s3://bucket/.*Set this machine's clock",
-    ),
+    ("QuotaExceeded", 507, "the bucket is full", "s3://bucket/.* needs more room; .*the bucket is full. Free some"),
+    ("XMinioStorageFull", 507, "The backend has reached its minimum free drive threshold.", "s3://bucket/.* more room"),
+    ("RequestTimeTooSkewed", 403, SKEWED, "the clock must be within 15 minutes of that of s3://.*Set this machine"),
     ("AccessDenied", 403, "no", "the right to read or write s3://bucket/.* is missing; .*no. Ask the owner"),
-    (
-        "ExpiredToken",
-        400,
-        "The provided token has expired.",
-        "the credentials for s3://bucket/.* must be valid; .*Get new ones",
-    ),
-    (
-        "InvalidAccessKeyId",
-        403,
-        "The AWS Access Key Id does not exist.",
-        "the credentials for s3://bucket/.* must be valid",
-    ),
-    (
-        "SignatureDoesNotMatch",
-        403,
-        "Check your key.",
-        "the credentials for s3://bucket/.* must be valid; .*Check your key",
-    ),
+    ("ExpiredToken", 400, "The token has expired.", "the credentials for s3://bucket/.* must be valid; .*Get new ones"),
+    ("InvalidAccessKeyId", 403, "The Key Id does not exist.", "the credentials for s3://bucket/.* must be valid"),
+    ("SignatureDoesNotMatch", 403, "Check your key.", "the credentials for s3://.* must be valid; .*Check your key"),
     ("InternalError", 400, "we are down", "s3://bucket/.* must answer; OSError: .*we are down"),
-]
+]  # fmt: skip
 """(S3's code, HTTP status, text; the line)."""
 
 
@@ -358,25 +328,21 @@ def test_a_public_object_is_read_without_credentials(objects, set_fsspec, monkey
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     set_fsspec()
-    refused("needs credentials; there are none. .* for a public bucket of S3 set FSSPEC_S3_ANON=true", read, public)
+    refused("needs credentials; .* for a public bucket of S3 set FSSPEC_S3_ANON=true", urls.read, public)
     set_fsspec(FSSPEC_S3_ANON="true")
-    assert read(public) == b"1"
-    refused(
-        f"the right to read or write {private} is missing; .* unset FSSPEC_S3_ANON and set credentials", read, private
-    )
-
-
-def read(url):
-    return urls.read(url)
+    assert urls.read(public) == b"1"
+    refused(f"write {private} is missing; .* unset FSSPEC_S3_ANON and set credentials", urls.read, private)
 
 
 def test_a_bucket_whose_readers_pay_is_read_by_the_variable_that_the_refusal_names(objects, s3, set_fsspec):
     _, url = objects
     try:
         s3.fail("GET", "private/", "AccessDenied", 403, "Access Denied", lacking="x-amz-request-payer")
-        refused("the right to read .* is missing; .*, and if its readers pay FSSPEC_S3_REQUESTER_PAYS=true", read, url)
+        refused(
+            "the right to read .* is missing; .*, and if its readers pay FSSPEC_S3_REQUESTER_PAYS=true", urls.read, url
+        )
         set_fsspec(FSSPEC_S3_REQUESTER_PAYS="true")
-        assert read(url) == b"1"
+        assert urls.read(url) == b"1"
     finally:
         s3.mend()
 
@@ -385,7 +351,7 @@ def test_a_server_of_ones_own_is_named_by_either_variable(objects, s3, set_fsspe
     _, url = objects
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     set_fsspec(FSSPEC_S3_ENDPOINT_URL=s3.url)
-    assert read(url) == b"1"
+    assert urls.read(url) == b"1"
 
 
 def test_a_large_file_is_not_there_if_a_part_of_it_failed(s3, tmp_path):

@@ -13,7 +13,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import Checkpoints, Saver
 from tangent_jax.io.ledger import Ledger
-from tangent_jax.io.log import Csv, log_steps, optional
+from tangent_jax.io.log import Csv, log_steps
+from tangent_jax.io.packages import import_extra
 from tangent_jax.io.progress import is_stopping, request_stop, shown
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import fit_private
@@ -233,5 +234,7 @@ def test_what_cannot_be_logged_is_refused_before_anything_is_done(tmp_path):
         log_steps(tmp_path, profile=(2, 7)) as log,
     ):
         privately(log=log)
-    with pytest.raises(InputError, match=r"no_such_module, which is not installed. Install tangent-jax\[data\]"):
-        optional("no_such_module", "data")
+    with pytest.raises(
+        InputError, match=r"it needs no_such_module, which is not installed\. pip install .tangent-jax\[data\]"
+    ):
+        import_extra("it", "no_such_module", "data")
