@@ -31,9 +31,13 @@ class MappedOnce(Features):
     5
     """
 
-    rows: "SharedRows | None" = None
+    rows: Any = None
     at: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
     mapped: Any = None
+
+    def are_rows_of(self, map_: FeatureMap) -> bool:
+        """True if the shared rows are by this map, of these inputs."""
+        return self.mapped is self.inputs and self.rows is not None and self.rows.source == map_.identity
 
     def take(self, rows: np.ndarray) -> "MappedOnce":
         taken = super().take(rows)
@@ -88,9 +92,8 @@ def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progres
             f"data must be features of this map's model, of shape {of_map}; got {shape}."
             " Make them by tj.extract(map, examples)."
         )
-    known = data.rows if isinstance(data, MappedOnce) and data.mapped is data.inputs else None
-    if isinstance(data, MappedOnce) and known is not None and known.source == map_.identity:
-        return known.read(data.at, batch, progress)
+    if isinstance(data, MappedOnce) and data.are_rows_of(map_):
+        return data.rows.read(data.at, batch, progress)
     return compute_rows(map_, data, batch, progress)
 
 

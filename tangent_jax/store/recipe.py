@@ -102,16 +102,13 @@ class Recipe:
         self.optimizer()
         for field in ("weights", "dataset", "method", "kind", "head"):
             text = getattr(self, field)
-            shows = not isinstance(text, str) or text.isprintable()
-            if not shows:
+            if isinstance(text, str) and not text.isprintable():
                 raise InputError(f"{field} must have only characters that show; got {text!r}.")
         finite_number("head_scale", self.head_scale, 0.0)
         one_of("solver", self.solver, SOLVERS)
-        free = self.solver == "adam" or self.radius is None
-        if not free:
+        if self.solver == "optimum" and self.radius is not None:
             raise InputError(f"radius must be None for solver optimum; got {self.radius}.")
-        is_convex = self.solver == "adam" or self.method != "nlft"
-        if not is_convex:
+        if self.solver == "optimum" and self.method == "nlft":
             raise InputError(f"method must be taft or fc for solver optimum; got {self.method}. Use solver adam.")
 
     @property
@@ -141,8 +138,8 @@ class Recipe:
 
     def optimizer(self) -> Optimizer:
         """Adam, projected to a ball if a radius is given."""
-        own = adam(self.learning_rate)
-        return own if self.radius is None else project(own, self.radius)
+        optimizer = adam(self.learning_rate)
+        return optimizer if self.radius is None else project(optimizer, self.radius)
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
         """The predictor at its anchor, with its new head, new class token and reset; or the feature map.
@@ -150,8 +147,7 @@ class Recipe:
         Args:   classes: their names, or their number for a drawn head; pretrained: the weights, if they are loaded
                 already.
         """
-        fits = self.head == "drawn" or not isinstance(classes, int)
-        if not fits:
+        if self.head != "drawn" and isinstance(classes, int):
             raise InputError(f"classes must be names for the head {self.head}; got {classes}. Pass the names.")
         pretrained = load(self.weights, self.architecture, self.ignore_config) if pretrained is None else pretrained
         if self.image_size is not None:
@@ -162,15 +158,16 @@ class Recipe:
         if self.head in HEADS:
             drawn = classes if isinstance(classes, int) or self.head == "named" else len(classes)
             pretrained = pretrained.with_head(drawn, head)
-        kind, fc = ("head" if self.method == "fc" else self.kind), self.method == "fc"
-        if self.new_class_token and not fc:
+        is_head = self.method == "fc"
+        kind = "head" if is_head else self.kind
+        if self.new_class_token and not is_head:
             pretrained = pretrained.with_class_token(self.blocks, token)
         if kind == "adapter":
             pretrained = pretrained.with_adapters(self.rank, self.blocks, fresh)
         if self.head not in HEADS:
             assert not isinstance(classes, int)
             pretrained = pretrained.with_frozen_head(read_frozen_head(self.head).of_classes(classes))
-        if self.reset and not fc:
+        if self.reset and not is_head:
             if kind in MADE:
                 raise InputError(f"reset must be False with adapters or LoRA, whose leaves are new; got {kind}.")
             pretrained = pretrained.reset(make_subset(pretrained.model, kind, self.blocks), fresh)
