@@ -10,7 +10,7 @@ import pytest
 from helpers import assert_rel_close, images, small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from models.test_weights import google, hugging_face, model, said, timm
+from models.layouts import google, hugging_face, model, said, timm
 from safetensors.numpy import save_file
 from saved import modern
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import tree_normal
+from models.layouts import google, hugging_face, model, said, timm
 from models.test_families import pretrained
-from models.test_weights import google, hugging_face, model, said, timm
 from safetensors.numpy import load_file, save_file
 from saved import modern
 

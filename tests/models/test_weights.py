@@ -1,6 +1,5 @@
 """One tree from every layout, and one line for every broken file."""
 
-import functools
 import json
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import assert_rel_close
+from models.layouts import google, hugging_face, model, said, timm
 from safetensors.numpy import save_file
 
 from tangent_jax.core import trees
@@ -15,124 +15,10 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig, vit_config
+from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.architectures import architectures
 from tangent_jax.pretrained.load import load, save
-
-
-@functools.cache
-def model(**changes):
-    """A small ViT that the name tables can carry: width 128 in two heads."""
-    config = ViTConfig(128, 2, 2, 24, patch_size=4, image_size=8, classes=7, **changes)
-    w = initial_weights(VisionTransformer(config), jax.random.key(0))
-    return config, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), w)
-
-
-def timm(config, w):
-    """The state dict that timm would hold for our parameters, built by hand, not by the loader's tables."""
-    d = config.width
-    out = {
-        "cls_token": w["class_token"].reshape(1, 1, d),
-        "pos_embed": w["position_embedding"][None],
-        "patch_embed.proj.weight": w["patch_embedding"]["kernel"].transpose(3, 2, 0, 1),
-        "patch_embed.proj.bias": w["patch_embedding"]["bias"],
-        "norm.weight": w["norm"]["scale"],
-        "norm.bias": w["norm"]["bias"],
-        "head.weight": w["head"]["kernel"].T,
-        "head.bias": w["head"]["bias"],
-    }
-    for i in range(config.depth):
-        b, a = w[f"block_{i}"], w[f"block_{i}"]["attention"]
-        out |= {
-            f"blocks.{i}.attn.qkv.weight": jnp.concatenate(
-                [a[k]["kernel"].reshape(d, d).T for k in ("query", "key", "value")]
-            ),
-            f"blocks.{i}.attn.qkv.bias": jnp.concatenate([a[k]["bias"].reshape(d) for k in ("query", "key", "value")]),
-            f"blocks.{i}.attn.proj.weight": a["out"]["kernel"].reshape(d, d).T,
-            f"blocks.{i}.attn.proj.bias": a["out"]["bias"],
-            f"blocks.{i}.mlp.fc1.weight": b["mlp_in"]["kernel"].T,
-            f"blocks.{i}.mlp.fc1.bias": b["mlp_in"]["bias"],
-            f"blocks.{i}.mlp.fc2.weight": b["mlp_out"]["kernel"].T,
-            f"blocks.{i}.mlp.fc2.bias": b["mlp_out"]["bias"],
-        }
-        for j in (1, 2):
-            out |= {
-                f"blocks.{i}.norm{j}.weight": b[f"norm{j}"]["scale"],
-                f"blocks.{i}.norm{j}.bias": b[f"norm{j}"]["bias"],
-            }
-            if config.layer_scale:
-                out[f"blocks.{i}.ls{j}.gamma"] = b[f"layer_scale{j}"]["scale"]
-    if config.pre_norm:
-        out |= {"norm_pre.weight": w["pre_norm"]["scale"], "norm_pre.bias": w["pre_norm"]["bias"]}
-    return {name: np.ascontiguousarray(value) for name, value in out.items()}
-
-
-ARGS = {"embed_dim": 128, "depth": 2, "num_heads": 2, "img_size": 8, "patch_size": 4}
-
-
-def said(folder, architecture="vit_tiny_patch16_224", config=None, **args):
-    """config.json as timm's hub code writes it; returns the folder."""
-    whole = {"architecture": architecture, "num_classes": 7, "model_args": {**ARGS, **args}, **(config or {})}
-    (folder / "config.json").write_text(json.dumps(whole))
-    return folder
-
-
-def hugging_face(config, w):
-    d, flat = config.width, timm(config, w)
-    names = {
-        "cls_token": "vit.embeddings.cls_token",
-        "pos_embed": "vit.embeddings.position_embeddings",
-        "patch_embed.proj": "vit.embeddings.patch_embeddings.projection",
-        "norm": "vit.layernorm",
-        "head": "classifier",
-        "norm1": "layernorm_before",
-        "norm2": "layernorm_after",
-        "attn.proj": "attention.output.dense",
-        "mlp.fc1": "intermediate.dense",
-        "mlp.fc2": "output.dense",
-    }
-    out = {}
-    for name, value in flat.items():
-        stem, _, kind = name.rpartition(".")
-        if name.startswith("blocks."):
-            _, i, inner = stem.split(".", 2)
-            layer = f"vit.encoder.layer.{i}"
-            if inner == "attn.qkv":
-                for part, piece in zip(("query", "key", "value"), np.split(value, 3), strict=True):
-                    out[f"{layer}.attention.attention.{part}.{kind}"] = np.ascontiguousarray(piece)
-            else:
-                out[f"{layer}.{names[inner]}.{kind}"] = value
-        else:
-            out[names.get(name) or f"{names[stem]}.{kind}"] = value
-    assert out["vit.encoder.layer.0.attention.attention.query.weight"].shape == (d, d)
-    return out
-
-
-def google(config, w, heads_fused=False, positions="Transformer/posembed_input/pos_embedding"):
-    out = {"cls": w["class_token"].reshape(1, 1, -1), positions: w["position_embedding"][None]}
-    for name in ("kernel", "bias"):
-        out |= {f"embedding/{name}": w["patch_embedding"][name], f"head/{name}": w["head"][name]}
-    for name in ("scale", "bias"):
-        out[f"Transformer/encoder_norm/{name}"] = w["norm"][name]
-    for i in range(config.depth):
-        b, root = w[f"block_{i}"], f"Transformer/encoderblock_{i}"
-        out |= {
-            f"{root}/LayerNorm_{n}/{name}": b[f"norm{j}"][name]
-            for n, j in ((0, 1), (2, 2))
-            for name in ("scale", "bias")
-        }
-        out |= {
-            f"{root}/MlpBlock_3/Dense_{n}/{name}": b[layer][name]
-            for n, layer in ((0, "mlp_in"), (1, "mlp_out"))
-            for name in ("kernel", "bias")
-        }
-        for part in ("query", "key", "value", "out"):
-            for name, value in b["attention"][part].items():
-                fused = value.reshape(-1) if name == "bias" else value.reshape(config.width, config.width)
-                out[f"{root}/MultiHeadDotProductAttention_1/{part}/{name}"] = fused if heads_fused else value
-    return {name: np.asarray(value) for name, value in out.items()}
 
 
 @pytest.mark.parametrize("changes", [{}, {"layer_scale": True}, {"pre_norm": True, "eps": 1e-5}])
