@@ -607,7 +607,7 @@ def test_open_clip_s_visual_tower_is_read_with_its_json(tmp_path, prefix):
         ({}, {"layers": 3}, "must be those of 3 layers of 128 features, .*; got 2 layers"),
     ],
 )
-def test_what_open_clip_s_json_says_is_built_or_refused(tmp_path, model_cfg, vision, match):
+def test_load_refuses_an_open_clip_config_that_it_cannot_build(tmp_path, model_cfg, vision, match):
     open_clip(tmp_path, model_cfg, **vision)
     with pytest.raises(InputError, match=match):
         load(tmp_path)

@@ -181,7 +181,7 @@ def test_wrong_fields_are_refused(changes, message):
         dataclasses.replace(session(), **{n: v() if callable(v) else v for n, v in changes.items()})
 
 
-def test_names_of_others_move_no_cursor():
+def test_a_session_escapes_control_characters():
     evil = session(settings={"lr": "\x1b[2J"})
     evil = dataclasses.replace(evil, images=(("1" * 64, "\x1b]0;x"),), dataset="\x1b[1m", classes=("\x1b",))
     texts = [str(evil), *evil.settings.values(), *evil.classes, *(name for _, name in evil.images)]
