@@ -8,10 +8,12 @@ others are closed over, as a zero tangent would cost the full product.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 from flax.errors import TraceContextError
 from jax import Array
+from jaxtyping import Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -33,7 +35,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     [7.0, 30.0]
     """
 
-    def f_lin(dw: Tree, *x: Array) -> Dual:
+    def f_lin(dw: Tree, *x: Any) -> Dual:
         trees.check_part(w, dw)
         if not trees.leaves(dw):
             raise InputError(
@@ -44,12 +46,12 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     return f_lin
 
 
-def of_part(f: Callable[..., Array], w: Tree, x: tuple[Array, ...], part: Tree) -> Array:
+def of_part(f: Callable[..., Array], w: Tree, x: tuple[Any, ...], part: Tree) -> Shaped[Array, "..."]:
     """f(w, *x) with the leaves of `part`; InputError for a module that changes its state."""
     try:
         return f(trees.replace(w, part), *x)
     except TraceContextError as error:
         raise InputError(
-            f"expected a function (w, *x) that changes no state; got {str(error).partition(' (http')[0]}. Before "
+            f"f must change no state; got {str(error).partition(' (http')[0]}. Before "
             "nnx.split put the module into evaluation: module.eval()"
         ) from error

@@ -35,9 +35,10 @@ if not os.environ.get("TANGENT_JAX_OPTIMISED"):
 if os.environ.get("TANGENT_JAX_TYPECHECK"):
     from jaxtyping import install_import_hook
 
-    install_import_hook("tangent_jax", "beartype.beartype")
+    install_import_hook("tangent_jax", "typed.check")
 
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
 from tangent_jax.models.anchor import Pretrained  # noqa: E402
@@ -55,6 +56,14 @@ def _few_programs():
     yield
     if MAPS.exists() and MAPS.read_text().count("\n") > 30_000:
         jax.clear_caches()
+
+
+@pytest.fixture
+def untyped():
+    """Turns the checks of types off: for a wrong value that its annotation, a Literal, rules out too."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def content(stores):
         assert store.verify() == []
         entries = {name: store.state.components[name] for name in store}
         table[folder.name] = {"sum": trees.fingerprint(compose(store))} | {
-            name: (e["weights"], e.get("factors", {}).get("weights"), seconds_apart(store.provenance(name)))
+            name: (e.weights, e.factors and e.factors.weights, seconds_apart(store.provenance(name)))
             for name, e in entries.items()
         }
     return table

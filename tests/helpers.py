@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 
 import chex
 import jax
@@ -232,3 +233,31 @@ def stopping(call, is_time):
         return call(*arguments)
 
     return limited
+
+
+WRITES = ("fsync", "replace", "truncate", "rmdir", "unlink")
+"""The calls of the system by which a store writes, and a trace goes."""
+
+
+class Killed(BaseException):
+    """The end of a process: nothing catches it."""
+
+
+@contextlib.contextmanager
+def ending(moment, fault):
+    """Raises the fault at the write of this number, counted from 0, and at each later one if it is Killed."""
+    left = [moment]
+
+    def limited(call):
+        def step(*arguments, **more):
+            left[0] -= 1
+            if left[0] == -1 or (left[0] < 0 and fault is Killed):
+                raise fault
+            return call(*arguments, **more)
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in WRITES:
+            patch.setattr(os, name, limited(getattr(os, name)))
+        yield left

@@ -310,9 +310,9 @@ MUTATIONS = [
     ),
     Mutation(
         "tangent_jax/store/provenance.py",
-        "Provenance.from_json",
-        'fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text',
-        "",
+        "Provenance.from_metadata",
+        'parse_json(text, where), "is_own": is_own}',
+        "parse_json(text, where)}",
         "tests/store/test_foreign.py::test_a_seal_is_of_the_whole_text_and_of_one_key",
     ),
     Mutation(
@@ -362,15 +362,15 @@ MUTATIONS = [
     Mutation(
         "tangent_jax/store/disk.py",
         "Disk.read_checked",
-        "and is_whole(path, entry)",
+        "or not is_whole(path, entry)",
         "",
         "tests/store/test_removal.py::test_every_read_checks_its_hash",
     ),
     Mutation(
         "tangent_jax/store/files.py",
         "read_component",
-        'metadata.get("binding") == binding(trees.fingerprint(dw), metadata)',
-        "True",
+        'metadata.get("binding") != binding(trees.fingerprint(dw), metadata)',
+        "False",
         "tests/store/test_removal.py::test_a_step_and_what_is_said_of_it_belong_together",
     ),
     Mutation(

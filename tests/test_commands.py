@@ -58,14 +58,18 @@ def test_help_has_a_line_for_each_command_and_imports_no_jax():
 def test_a_wrong_command_is_one_line(words, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tangent-jax", *words])
     got = words[0] if words else "none"
-    with pytest.raises(SystemExit, match=f"^tangent-jax: expected a command of finetune, .*; got {got}. Try tangent"):
+    with pytest.raises(
+        SystemExit, match=f"^tangent-jax: the first argument must be one of finetune, .*; got {got}. Try tangent"
+    ):
         main()
 
 
 def test_a_package_that_is_not_installed_is_one_line():
     done = call("finetune", code="sys.modules['matplotlib'] = None")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "finetune: expected the package matplotlib; got none. Install tangent-jax[data].\n"
+    assert (
+        done.stderr == "finetune: the package matplotlib must be installed; it is missing. Install tangent-jax[data].\n"
+    )
 
 
 def test_a_signal_while_a_command_is_imported_is_one_line():

@@ -211,7 +211,7 @@ def test_the_classes_of_tangent_weights_are_those_asked_for(tmp_path):
     for classes in (("!", *CLASSES[1:]), CLASSES[::-1], CLASSES[:-1]):
         origin = dataclasses.replace(make_provenance(own, HEAD), classes=classes, recipe=None)
         dw = jax.tree.map(lambda leaf: leaf + 1, own.zeros())
-        sent = Contribution(file_bytes(dw, {"provenance": origin.to_json(trees.fingerprint(dw))}))
+        sent = Contribution(file_bytes(dw, origin.metadata(trees.fingerprint(dw))))
         assert not collection.take("a", sent)
         assert "the classes asked for, in their order; got" in collection.left_out["a"]
 
@@ -247,14 +247,14 @@ def test_a_file_of_other_shapes_or_an_altered_one_is_left_out(people, collection
     assert "gram must have shape" in collection.left_out[NAMES[0]]
     altered = sent.component[:-1] + bytes([sent.component[-1] ^ 1])
     assert not collection.take(NAMES[0], Contribution(altered))
-    assert "one of them altered" in collection.left_out[NAMES[0]]
+    assert "one was altered" in collection.left_out[NAMES[0]]
     assert not collection.take(NAMES[0], Contribution(sent.component[:100]))
     assert not collection.take(NAMES[0], Contribution(b""))
     assert len(collection.store) == 0
     assert collection.take(NAMES[0], sent)
     assert not collection.left_out
     assert not collection.take(NAMES[0], sent)  # a name is taken once
-    assert "new name" in collection.left_out[NAMES[0]]
+    assert "name must be new" in collection.left_out[NAMES[0]]
 
 
 def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had_it(people, collection, tmp_path):
@@ -269,7 +269,7 @@ def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had
     assert [*removed.receipt.removed] == [NAMES[1]]
     assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(never.store.sum())
     assert not collection.take(NAMES[1], sent[1])
-    assert "examples that were not removed" in collection.left_out[NAMES[1]]
+    assert "examples must not be removed ones" in collection.left_out[NAMES[1]]
     with pytest.raises(InputError, match="a contributor or an image of this store"):
         remove_from(tmp_path / "store", NAMES[1])
 
@@ -308,7 +308,7 @@ def made_by_hand(predict, recipe, number):
     dw = jax.tree.map(lambda leaf: leaf + (number + 1) / 100, predict.zeros())
     origin = dataclasses.replace(make_provenance(predict, recipe, CLASSES), recipe=None)
     origin = dataclasses.replace(origin, examples=((identifier, identifier),))
-    return Contribution(file_bytes(dw, {"provenance": origin.to_json(trees.fingerprint(dw))}))
+    return Contribution(file_bytes(dw, origin.metadata(trees.fingerprint(dw))))
 
 
 @pytest.mark.parametrize("kind", ["head", "blocks"])

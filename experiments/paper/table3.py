@@ -28,14 +28,17 @@ from experiments.shared import titles
 from experiments.shared.private_runs import accuracies
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, plots, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, listed, numbers
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 
+SUBSETS = ("blocks", "bitfit", "layernorm", "head")
+"""The table's columns: full, bitfit, layernorm, fc."""
+
 define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
-define("delta", "public", dataset=["digits"], epsilon=["1", "3", "8"], subset=[*PRIVATE_KINDS], method=["nlft", "taft"])
+define("delta", "public", dataset=["digits"], epsilon=["1", "3", "8"], subset=[*SUBSETS], method=["nlft", "taft"])
 define(steps=["50"], lr=["0.006", "0.02", "0.06", "0.2"], clip_norm=["1", "30"], seed=["0", "1", "2"], out="out/table3")
 
 METHODS = ("nlft", "taft", "norm", "public")
@@ -128,7 +131,7 @@ class Cell:
 
 def main() -> None:
     epsilons, clips, rates = (numbers(name, float) for name in ("epsilon", "clip_norm", "lr"))
-    listed("subset", PRIVATE_KINDS)
+    listed("subset", SUBSETS)
     methods = listed("method", METHODS)
     steps = numbers("steps", int)
     if "taft" not in methods and (len(methods) > 1 or methods == ["nlft"]):

@@ -25,7 +25,7 @@ from experiments.shared import titles
 from experiments.shared.private_runs import accuracies
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, plots, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F, numbers
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
@@ -33,7 +33,10 @@ from tangent_jax.data import Dataset
 
 define(*MODEL, *CACHED, *COMPUTE, "dataset", "delta", **PRIVATE, blocks=0, concentration=1.0, out="out/owners")
 define(
-    subset=("head", *PRIVATE_KINDS[:-1]), shards=["30", "300"], epsilon=["1", "3", "8"], clip_norm=["1", "30", "300"]
+    subset=("head", "blocks", "bitfit", "layernorm"),
+    shards=["30", "300"],
+    epsilon=["1", "3", "8"],
+    clip_norm=["1", "30", "300"],
 )
 define(steps=["5", "20", "50"], lr=["0.006", "0.02", "0.06", "0.2"], seed=["0", "1", "2"])
 

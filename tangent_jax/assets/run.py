@@ -31,13 +31,13 @@ def load(folder: str | Path) -> Run:
     serving = read_serving(folder)
     for name, fingerprint in serving["files"].items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != fingerprint:
-            raise ValueError(f"expected an unaltered {name}; got another than serving.json names. Export it again.")
+            raise ValueError(f"{name} must be the file that serving.json names; it was altered. Export it again.")
     shape, dtype = tuple(serving["inputs"]["shape"]), np.dtype(serving["inputs"]["dtype"])
     run = RUNTIMES[serving["format"]](folder)
 
     def model(inputs: np.ndarray) -> np.ndarray:
         if inputs.shape[1:] != shape or inputs.dtype != dtype:
-            raise ValueError(f"expected {dtype} inputs of shape {('b', *shape)}; got {inputs.dtype}{inputs.shape}.")
+            raise ValueError(f"inputs must be {dtype} of shape {('b', *shape)}; got {inputs.dtype}{inputs.shape}.")
         return np.asarray(run(inputs))
 
     return model
@@ -88,7 +88,7 @@ def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) 
 
     picture = ImageOps.exif_transpose(Image.open(path, formats=FORMATS))
     if picture.mode[0] in "IF":
-        raise ValueError(f"expected 8 bits a channel; got {path} in mode {picture.mode}.")
+        raise ValueError(f"{path} must have 8 bits a channel; got mode {picture.mode}.")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
@@ -125,7 +125,7 @@ def main(paths: list[str]) -> None:
 
 if __name__ == "__main__":
     if not sys.argv[1:]:
-        sys.exit("run.py: expected images, or arrays in .npy files, to be run; got none")
+        sys.exit("run.py: give images, or arrays in .npy files, to be run; got none")
     try:
         main(sys.argv[1:])
     except (OSError, ValueError) as error:

@@ -160,7 +160,7 @@ def check(description):
     others += [name for name in wrappers if name not in ("lora", "frozen_head")]
     if "patch_size" not in c or others:
         got = f"one with {', '.join(others)}" if "patch_size" in c else f"the family {description.get('family')}"
-        raise ValueError(f"TangentViT: expected a Vision Transformer of the settings that it knows; got {got}.")
+        raise ValueError(f"TangentViT reads Vision Transformers of the settings that it knows; got {got}.")
     return {"class_token_at": None, "registers": 0, "gated": False, **c}, wrappers
 
 

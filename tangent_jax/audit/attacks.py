@@ -53,7 +53,9 @@ class Side(NamedTuple):
 def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
     """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
     if not (shadows.shape == held.shape and len(held)):
-        raise InputError(f"expected held of the shadows' shape, k >= 1; got {held.shape}.")
+        raise InputError(
+            f"held must have the shape of shadows, {shadows.shape}, and at least one row; got {held.shape}."
+        )
     inside, outside = (one_side(shadows, member) for member in (held, ~held))
     return inside.fill_from(outside), outside.fill_from(inside)
 
@@ -129,7 +131,10 @@ def log_predictive(signals: np.ndarray, side: Side) -> np.ndarray:
     """log p(s) given the shadows of a side, "n"; the prior's m, kappa, a, b are fitted by moments over examples."""
     several, k = side.size > 1, side.size
     if not several.any():
-        raise InputError("expected two shadows at least on each side of an example; got fewer.")
+        raise InputError(
+            "shadows must hold two models trained with, or two trained without, some example; got fewer. Train more "
+            "shadows."
+        )
     v, free = side.variance[several], k[several] - 1
     level = v.mean() + 1e-30
     fourth = np.mean(v**2 * free / (free + 2))  # for a Gaussian, E s^4 = sigma^4 (1 + 2 / free)
@@ -173,11 +178,12 @@ class Ranking:
     def __init__(self, scores: np.ndarray, member: np.ndarray, examples: np.ndarray | None = None) -> None:
         scores, self.member = np.asarray(scores, np.float64), np.asarray(member, bool)
         if not np.isfinite(scores).all():
-            raise InputError("expected finite scores; got NaN or infinity.")
+            raise InputError("scores must be finite; got NaN or infinity.")
         both = 0 < self.member.sum() < len(self.member) == len(scores)
         if not both:
             raise InputError(
-                f"expected a member and another at least, and a score for each; got {self.member.sum()} members."
+                f"member must mark at least one member and one other among {len(scores)} scores; got "
+                f"{self.member.sum()} members of {len(self.member)}."
             )
         self.place = np.unique(scores, return_inverse=True)[1]
         self.examples = np.unique(np.arange(len(scores)) if examples is None else examples, return_inverse=True)[1]

@@ -92,7 +92,7 @@ def finite_scores(scores: Any, least: int) -> np.ndarray:
     good = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
     got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
     if not good:
-        raise InputError(f"expected {least} finite scores of each kind, or more; got {got}.")
+        raise InputError(f"scores must be at least {least} finite numbers of each kind; got {got}.")
     return array
 
 

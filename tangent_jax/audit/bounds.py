@@ -52,10 +52,11 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
     if not good:
         raise InputError(
-            f"expected finite scores, and a coin, True or False, for each; got {coins.dtype}{coins.shape}."
+            f"scores must be finite, with one coin (True or False) for each; got scores {scores.shape} and coins "
+            f"{coins.dtype}{coins.shape}."
         )
     if not 0 < confidence < 1:
-        raise InputError(f"expected confidence in (0, 1); got {confidence}.")
+        raise InputError(f"confidence must be in (0, 1); got {confidence}.")
     error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
     bounds = []
     for part in PARTS:

@@ -51,8 +51,8 @@ def make_canaries(data: Any, classes: int, count: int) -> Batches:
     whole_number("count", count, FEWEST)
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
         raise InputError(
-            f"expected inputs that are floats; got {inputs.dtype}. Draw canaries of your own as Batches(inputs, "
-            "targets)."
+            f"inputs must be floats to draw canaries for them; got {inputs.dtype}. Draw canaries of your own as "
+            "Batches(inputs, targets)."
         )
     x = rng.standard_normal((count, *inputs.shape[1:]), np.float32).astype(inputs.dtype)
     return Batches(x, rng.permutation(np.arange(count) % classes), batch_size=64)
@@ -64,10 +64,12 @@ def check_canaries(images: Batches, canaries: Any) -> None:
     instance("canaries", canaries, Batches, do)
     n, m = len(images), len(canaries)
     if not FEWEST <= m <= n:
-        raise InputError(f"expected {FEWEST} to {n} canaries, at most one for each example; got {m}.")
+        raise InputError(f"canaries must be {FEWEST} to {n}, at most one for each example; got {m}.")
     kinds = [(b.inputs.shape[1:], b.inputs.dtype, b.targets.shape[1:]) for b in (images, canaries)]
     if kinds[0] != kinds[1]:
-        raise InputError(f"expected canaries of {kinds[0][1]}{kinds[0][0]}, as the data; got {kinds[1]}.")
+        raise InputError(
+            f"canaries must have inputs of the data's kind, {kinds[0][1]}{kinds[0][0]}; got {kinds[1][1]}{kinds[1][0]}."
+        )
 
 
 class Audit(NamedTuple):
@@ -129,7 +131,7 @@ def secret_coins(path: Path, count: int) -> np.ndarray:
         do = "Choose another folder"
         content: Coins = read_sealed(Coins, path, do)
         if len(content.coins) != count:
-            raise InputError(f"expected {count} coins in {path}; got {len(content.coins)}. {do}.")
+            raise InputError(f"{path} must hold {count} coins; got {len(content.coins)}. {do}.")
         return np.array([coin == "1" for coin in content.coins])
 
     return hosts.from_writer(read)
@@ -163,7 +165,9 @@ class Released:
         def read(path: Path) -> np.ndarray:
             whole = path.exists() and path.stat().st_size == flat.nbytes
             if not whole:
-                raise InputError(f"expected the released step {path}; got none, or a damaged one. Audit another run.")
+                raise InputError(
+                    f"the released step {path} must be there, and undamaged; it is not. Audit another run."
+                )
             return np.frombuffer(path.read_bytes(), flat.dtype)
 
         for row in rows:

@@ -92,7 +92,9 @@ def membership_attack(
     whole_number("shadows", shadows, 2)
     size, rng = min(len(members), len(others)), np.random.default_rng(seed)
     if not size:
-        raise InputError(f"expected at least one member and one other; got {size} of both.")
+        raise InputError(
+            f"members and others must hold at least one example each; got {len(members)} and {len(others)}."
+        )
     sides = [side.take(np.sort(rng.permutation(len(side))[:size])) for side in (members, others)]
     inputs = np.concatenate([np.asarray(side.inputs) for side in sides])
     labels = np.concatenate([side.targets for side in sides])
@@ -101,7 +103,7 @@ def membership_attack(
     held = np.stack([np.isin(np.arange(2 * size), rows) for rows in halves])
     trained = train(pool, halves)
     if len(trained) != shadows:
-        raise InputError(f"expected {shadows} models of train; got {len(trained)}.")
+        raise InputError(f"train must return {shadows} models; got {len(trained)}.")
 
     def score(dw: Tree) -> np.ndarray:
         return confidence(outputs(predict, dw, inputs), labels)

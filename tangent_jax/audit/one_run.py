@@ -37,7 +37,7 @@ from tangent_jax.privacy.train import add_up, clip, default_objective, fit_priva
 from tangent_jax.train.batches import Batches, Chunk, as_batches
 from tangent_jax.train.objective import Objective, as_objective
 from tangent_jax.train.optimizers import Optimizer, as_data, momentum
-from tangent_jax.train.run import Fitted, Log, OnStep, check_on_step
+from tangent_jax.train.run import Fitted, Log, OnStep
 from tangent_jax.train.targets import Predict, start_of
 
 
@@ -76,15 +76,14 @@ def fit_audited(
     """
     if mechanism.unit != "example":
         raise InputError(
-            f"expected a mechanism that protects examples; got {mechanism.unit}. Its canaries are examples, each "
-            "of no owner."
+            f"mechanism must protect examples (unit=example), as canaries are examples without an owner; got unit="
+            f"{mechanism.unit}."
         )
     images = as_batches(data, 64)
     check_canaries(images, canaries)
     dw, root = start_of(predict, start), expand_path(folder)
     objective = as_objective(objective, default_objective)
     optimizer = as_data(momentum() if optimizer is None else optimizer)
-    check_on_step(on_step)
     check_affine(optimizer, dw)
     mechanism, claimed = (dataclasses.replace(m, count=len(images)) for m in (mechanism, claimed or mechanism))
     trained_by = optimizer
@@ -162,7 +161,9 @@ def check_affine(optimizer: Optimizer, dw: Tree) -> None:
     back, _ = released_gradient(zero, after, state, default_objective(), mechanism, optimizer)
     worst = max(float(jnp.max(jnp.abs(a - b))) for a, b in zip(*map(jax.tree.leaves, (back, gradient)), strict=True))
     if not worst < 0.001:
-        raise InputError("expected an optimiser of updates affine in the gradient; got another. Train by momentum().")
+        raise InputError(
+            "optimizer must make updates that are affine in the gradient; this one does not. Train by momentum()."
+        )
 
 
 @jax.jit

@@ -1,6 +1,8 @@
 """Fine-tunes a pre-trained ViT on a folder of photographs: tangent (TAFT), non-linear (NLFT) or head alone (FC).
 
 --out receives result.json, curves.png, checkpoints, and dw.safetensors (the tangent weights with their provenance).
+With --solver=optimum a --certificate that is not reached in --passes ends with exit code 1, after all is written;
+--passes without --certificate asks for the passes alone.
 """
 
 import dataclasses
@@ -67,6 +69,13 @@ def main() -> None:
         "run": fitted.run,
     }
     command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
+    is_asked = F["certificate"].present or not F["passes"].present
+    if is_asked and result.get("certificate") is not None and not result["converged"]:
+        raise InputError(
+            f"--certificate must be reached in --passes; {recipe.certificate:g} was not: after {fitted.steps} passes "
+            f"it is {result['certificate']:.3g}. The result is written. Raise --passes or --penalty, or pass --passes "
+            "without --certificate"
+        )
 
 
 def write(
@@ -84,8 +93,7 @@ def write(
     folders = (str(out.absolute()),)
     origin = tj.store.make_provenance(predict, recipe, classes)
     origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
-    text = origin.to_json(trees.fingerprint(fitted.dw))
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, origin.metadata(trees.fingerprint(fitted.dw)))
 
 
 def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:

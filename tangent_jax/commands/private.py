@@ -186,7 +186,7 @@ def train_weights(
     more = {"privacy": fitted.info.spent, "run": fitted.run, "public": public_images}
     more |= {"whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, folders, **more)
-    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json(trees.fingerprint(dw))})
+    tj.store.write_component(out / "dw.safetensors", dw, origin.metadata(trees.fingerprint(dw)))
     anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 

@@ -105,7 +105,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
         row["classes"] = origin.config.get("classes")
         row |= {"epsilon": epsilon_of(origin.privacy), "unit": origin.privacy and origin.privacy.mechanism.unit}
         row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
-        table.append(row | {"fingerprint": store.state.components[name]["weights"][:12]})
+        table.append(row | {"fingerprint": store.state.components[name].weights[:12]})
     tabulate(table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 
@@ -251,6 +251,8 @@ def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
     origin = store.provenance(name)
     if origin.features is not None:
         total = store.statistics()
+        if not F["settings"].present:
+            print(f"solved with the default --settings={F.settings}, which no image chose", file=sys.stderr)
         head = total.solve(settings_of(F.settings))
         return tj.store.predictor_of(origin, name, F.weights), total.classes, head
     if F["settings"].present:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Shaped
 
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode's categories of invisible characters."""
@@ -76,7 +77,7 @@ def visible(text: str) -> str:
     return "".join(shows)
 
 
-def as_array(name: str, value: Any) -> np.ndarray:
+def as_array(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
     """Returns the value as an array; InputError for rows of several lengths, and other values that are no array."""
     try:
         return np.asarray(value)

@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -55,7 +56,7 @@ def width(count: int) -> int:
     return count + -count % mesh().size
 
 
-def divide(array: Any, axis: int, local: bool = False) -> Array:
+def divide(array: Any, axis: int, local: bool = False) -> Shaped[Array, "..."]:
     """The array with `axis` divided over the mesh, or whole on every device if it is not divisible.
 
     Each process reads only its devices' part of an array on disk, or of `Rows`.
@@ -118,7 +119,7 @@ def _put(array: Any, sharding: NamedSharding) -> Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: read(index).astype(kind, copy=False))
 
 
-def on_host(array: Any) -> np.ndarray:
+def on_host(array: Any) -> Shaped[np.ndarray, "..."]:
     """The whole array on the host, even if other processes hold parts of it."""
     if isinstance(array, Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
@@ -160,8 +161,8 @@ def agree(value: Tree) -> Tree:
     return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(value))
 
 
-def gather(value: Any) -> np.ndarray:
-    """The arrays of all processes, of one shape, as "p ..."."""
+def gather(value: Any) -> Shaped[np.ndarray, "p ..."]:
+    """The arrays of all processes, of one shape."""
     return np.asarray(multihost_utils.process_allgather(np.asarray(value))).reshape(-1, *np.shape(value))
 
 

@@ -101,8 +101,8 @@ class Preprocessing:
         return round(cropped[0] / 2), round(cropped[1] / 2)
 
     def normalize(
-        self, images: Num[Array | np.ndarray, "*b y x 3"], dtype: jax.typing.DTypeLike = jnp.float32
-    ) -> Float[Array, "*b y x 3"]:
+        self, images: Num[Array | np.ndarray, "*b 3"], dtype: jax.typing.DTypeLike = jnp.float32
+    ) -> Float[Array, "*b 3"]:
         """Images of 0 to 255 as (image / 255 - mean) / std, of `dtype`."""
         x = jnp.asarray(images).astype(jnp.float32) / 255
         return ((x - jnp.asarray(self.mean, jnp.float32)) / jnp.asarray(self.std, jnp.float32)).astype(dtype)

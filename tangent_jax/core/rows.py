@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Integer, Shaped
 
 from tangent_jax.core import placement
 
@@ -11,7 +12,7 @@ from tangent_jax.core import placement
 class Rows:
     """The rows `rows`, "k" or "k b", of `base`, an array of numbers "n ..."; nothing is read before indexing."""
 
-    def __init__(self, base: Any, rows: np.ndarray) -> None:
+    def __init__(self, base: Any, rows: Integer[np.ndarray, "*k"]) -> None:
         within = isinstance(base, Rows)
         self.base, self.rows = (base.base, base.rows[rows]) if within else (base, np.asarray(rows))
         self.shape, self.dtype = (*self.rows.shape, *base.shape[1:]), base.dtype
@@ -71,7 +72,7 @@ class Parts:
         return np.concatenate(self.parts).astype(dtype or self.dtype, copy=False)
 
 
-def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> np.ndarray:
+def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> Shaped[np.ndarray, "n ..."]:
     """run(x) for every row of x, "n ...", n > 0, in batches of `size` rows (the last is padded with zeros)."""
     parts = []
     for start in range(0, len(x), size):

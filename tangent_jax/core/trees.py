@@ -110,7 +110,7 @@ def select(w: Tree, keep: Callable[[str], bool]) -> Tree:
     return nest({path: leaf for path, leaf in leaves(w).items() if keep(path)})
 
 
-def stack(trees: Sequence[Tree]) -> tuple[list[Array], tuple[int | None, ...], Any]:
+def stack(trees: Sequence[Tree]) -> tuple[list[Any], tuple[int | None, ...], Any]:
     """Trees of one structure as one: (leaves, axes, structure).
 
     A leaf that is the same object in all trees is shared, with axis None; others are stacked along a new axis 0, for

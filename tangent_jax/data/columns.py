@@ -20,11 +20,11 @@ import numpy as np
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.folders import by_content
-from tangent_jax.data.labels import composed, listed, read_labels, spellings
+from tangent_jax.data.labels import composed, read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.data.splits import SPELLINGS, one_name_each, same_name, split_of_name
-from tangent_jax.io.records import read_lines, short
+from tangent_jax.io.records import first_names, read_lines, short
 from tangent_jax.remote.url_paths import Place, name_below
 
 IMAGES = "the encoded bytes of one image"
@@ -78,7 +78,7 @@ def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], wher
     """The column of images or labels, `kind`: the chosen one, the stated one, or the only one that fits."""
     must = {"image": IMAGES, "label": LABELS}[kind]
     name = chosen.get(kind)
-    held = listed([f"{column.name} ({column.holds})" for column in columns]) or "none"
+    held = first_names([f"{column.name} ({column.holds})" for column in columns]) or "none"
     if name is not None:
         named = [column for column in columns if column.name == name]
         if not named:
@@ -158,7 +158,7 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
     )
     if not split_by_name:
         raise InputError(
-            f"{path} has the splits {listed(sorted(parts))}, and no name of them says train, validation or test"
+            f"{path} has the splits {first_names(sorted(parts))}, and no name of them says train, validation or test"
             f" ({', '.join(SPELLINGS)}). Rename them"
         )
     for title in [title for title in parts if title not in split_by_name]:
@@ -196,7 +196,8 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
     empty = tuple(title for i, title in enumerate(labels.classes) if i not in used)
     if empty:
         note(
-            f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: {listed(empty)}"
+            f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: "
+            f"{first_names(empty)}"
         )
     return Dataset(name or path.stem, labels.classes, splits, empty=empty)
 

@@ -25,12 +25,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Part, assemble, classes_beside, options
-from tangent_jax.data.labels import composed, listed
+from tangent_jax.data.labels import composed
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, existing_path, path_of, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, same_name, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
-from tangent_jax.io.records import MARKS, short
+from tangent_jax.io.records import MARKS, first_names, short
 from tangent_jax.remote.url_paths import Place, UrlPath
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -195,8 +195,8 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
         is_run = places == [*range(places[0], places[-1] + 1)]
         those = f".iloc[:, {places[0]}:{places[-1] + 1}]" if is_run else f"[{one_hot}]"
         raise InputError(
-            f"the labels of {table.path} must stand in one column; its {len(one_hot)} columns {listed(one_hot)} hold"
-            f" a 1 for the class of a row (one-hot). In pandas: table['label'] = table{those}.idxmax(axis=1)"
+            f"the labels of {table.path} must stand in one column; its {len(one_hot)} columns {first_names(one_hot)}"
+            f" hold a 1 for the class of a row (one-hot). In pandas: table['label'] = table{those}.idxmax(axis=1)"
         )
     choices = "&".join(f"{kind}=COLUMN" for kind in absent)
     names = " and ".join(absent.values())
@@ -241,7 +241,7 @@ def split_values(table: Table, name: str) -> list[str]:
     answers = {text: split_of_flag(name, text) for text in {*texts}}
     if {text.lower() for text in texts} <= {*YES, *NO, ""} and not any(answers.values()):
         raise InputError(
-            f"the column {name} of {table.path} must say the split of each row; it has {listed(sorted({*texts}))},"
+            f"the column {name} of {table.path} must say the split of each row; it has {first_names(sorted({*texts}))},"
             " and its name does not say which split that is. Name it is_valid, is_test or is_train, or write train,"
             " validation and test in it"
         )

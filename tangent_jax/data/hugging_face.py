@@ -25,12 +25,11 @@ from typing import Any, TypeVar
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
-from tangent_jax.data.labels import listed
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_path
 from tangent_jax.data.splits import one_name_each
 from tangent_jax.io.git_lfs import check_no_pointer
-from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.records import convert, first_names, parse_json
 from tangent_jax.remote.url_paths import Place, UrlPath, name_below, stamp_of
 
 T = TypeVar("T")
@@ -81,8 +80,8 @@ def check_schemas(path: Place, schemas: Mapping[Place, Any], image: str, label: 
         classes_here = class_names(schema, label, file)
         if classes_here != classes:
             raise InputError(
-                f"the files of {path} must have the same classes; {first} has {listed(classes or ['none'])},"
-                f" and {file} has {listed(classes_here or ['none'])}"
+                f"the files of {path} must have the same classes; {first} has {first_names(classes or ['none'])},"
+                f" and {file} has {first_names(classes_here or ['none'])}"
             )
 
 
@@ -105,7 +104,7 @@ def data_files(path: Any) -> list[Any]:
         raise image_folder(path, below, images[0])
     if not files:
         others = sorted({file.suffix for file in below if file.suffix})
-        content = f"only files of {listed(others)}" if others else "no file"
+        content = f"only files of {first_names(others)}" if others else "no file"
         raise InputError(f"{path} must hold parquet or arrow files; it holds {content}")
     kinds = {file.suffix for file in files}
     if len(kinds) > 1:
@@ -194,7 +193,7 @@ def check_splits(path: Place, files: Sequence[Any]) -> None:
     if len(stated) > 1 and not one_name_each(stated, path):
         raise InputError(
             f"the splits of {path} must have names that say train, validation or test; they are"
-            f" {listed(sorted(stated))}. Rename the files or folders"
+            f" {first_names(sorted(stated))}. Rename the files or folders"
         )
 
 
@@ -305,7 +304,7 @@ def is_bytes(kind: Any) -> bool:
 
 def held(schema: Any) -> str:
     """The columns of a schema with their types, for an error."""
-    return listed([f"{field.name} ({in_words(field.type)})" for field in schema])
+    return first_names([f"{field.name} ({in_words(field.type)})" for field in schema])
 
 
 def in_words(kind: Any) -> str:

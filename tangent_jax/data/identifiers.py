@@ -1,7 +1,9 @@
 """Content identifiers, and an index that stores them, so that unchanged images are not read again to be identified.
 
-    ~/.cache/tangent_jax/index.sqlite     (key, text): the key is the SHA-256 of a file's path, its state and a place in
-                                          it; the text an image's identifier, or the samples of a tar (tars.py)
+    CACHE/index.sqlite     (key, text): the key is the SHA-256 of a file's path, its state and a place in it; the text
+                           an image's identifier, or the samples of a tar (tars.py)
+
+CACHE is ~/.cache/tangent_jax, or the folder of `index_in`: commands use their folder of caches.
 
 The place is where the bytes lie: a member of a zip, a column and row of a file, offset and size in a tar. The name of
 an example does not identify it: two columns of images have the same names, and removing a row renumbers later rows.
@@ -18,8 +20,9 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -29,9 +32,32 @@ from tangent_jax.io.files import expand_path, make_private
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.remote.url_paths import Place, UrlPath
 
-INDEX = "~/.cache/tangent_jax/index.sqlite"
+INDEX = "~/.cache/tangent_jax/index.sqlite"  # the default
+FOLDER: ContextVar[str | os.PathLike | None] = ContextVar("FOLDER", default=None)  # of another index
 TICK = 2  # seconds: the coarsest clock of a file system
 TOGETHER = 500  # texts per query or write
+FAULTS = (sqlite3.Error, OSError, InputError)  # of an index that cannot be read or written
+
+
+@contextlib.contextmanager
+def index_in(folder: str | os.PathLike) -> Iterator[None]:
+    """Keeps the index in this folder within the `with` block."""
+    token = FOLDER.set(folder)
+    try:
+        yield
+    finally:
+        FOLDER.reset(token)
+
+
+def index_path(folder: str | os.PathLike | None = None) -> str:
+    """The path of the index in a folder, by default in that of `index_in`; `~` is not resolved."""
+    folder = FOLDER.get() if folder is None else folder
+    return INDEX if folder is None else os.path.join(folder, "index.sqlite")
+
+
+def index_paths(folders: Iterable[str | os.PathLike]) -> list[str]:
+    """The paths of every index that may know an image: the default one, and those in these folders of caches."""
+    return [*dict.fromkeys([INDEX, index_path(), *map(index_path, folders)])]
 
 
 def content_identifier(content: bytes | np.ndarray) -> str:
@@ -104,7 +130,7 @@ def look_up(keys: Sequence[bytes | None]) -> list[str | None]:
     """The stored text of each key, else None."""
     texts: dict[bytes, str] = {}
     wanted = [key for key in keys if key]
-    with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index:
+    with contextlib.suppress(*FAULTS), contextlib.closing(open_index(index_path())) as index:
         for start in range(0, len(wanted), TOGETHER):
             some = wanted[start : start + TOGETHER]
             marks = ",".join("?" * len(some))
@@ -114,23 +140,24 @@ def look_up(keys: Sequence[bytes | None]) -> list[str | None]:
 
 def keep(texts: dict[bytes, str]) -> None:
     """Stores a text for each key, if the index can be written."""
-    with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
+    with contextlib.suppress(*FAULTS), contextlib.closing(open_index(index_path())) as index, index:
         index.executemany("insert or replace into texts values (?, ?)", texts.items())
 
 
-def forget(hashes: Set[str], names: Set[str]) -> None:
-    """Deletes removed images from the index: identifiers with these hashes, and lists of tars that name them."""
-    gone = kept_of(hashes, names)
-    with contextlib.suppress(sqlite3.Error, OSError, InputError), contextlib.closing(open_index()) as index, index:
-        index.executemany("delete from texts where key = ?", [(key,) for key in gone])
+def forget(path: str, hashes: Set[str], names: Set[str]) -> None:
+    """Deletes removed images from an index: identifiers with these hashes, and lists of tars that name them."""
+    gone = kept_of(path, hashes, names)
+    if gone:
+        with contextlib.suppress(*FAULTS), contextlib.closing(open_index(path)) as index, index:
+            index.executemany("delete from texts where key = ?", [(key,) for key in gone])
 
 
-def kept_of(hashes: Set[str], names: Set[str]) -> list[bytes]:
+def kept_of(path: str, hashes: Set[str], names: Set[str]) -> list[bytes]:
     """The keys that `forget` deletes; does not create an index."""
     samples = {end for name in names for end in ends(name)}
-    with contextlib.suppress(sqlite3.Error, OSError, InputError):
-        if expand_path(INDEX).exists():
-            with contextlib.closing(open_index()) as index:
+    with contextlib.suppress(*FAULTS):
+        if expand_path(path).is_file():
+            with contextlib.closing(open_index(path)) as index:
                 rows = index.execute("select key, text from texts").fetchall()
             return [key for key, text in rows if hash_of(text) in hashes or not samples.isdisjoint(samples_of(text))]
     return []
@@ -149,10 +176,12 @@ def samples_of(text: str) -> set[str]:
     return set()
 
 
-def open_index() -> sqlite3.Connection:
-    """Opens or creates the index. A crash may lose its last texts. Deleted texts are overwritten."""
-    path = expand_path(INDEX)
-    make_private(path.parent)
+def open_index(place: str) -> sqlite3.Connection:
+    """Opens or creates an index that its user alone reads. A crash may lose its last texts; deleted ones are zeros."""
+    path = expand_path(place)
+    if not path.parent.exists():
+        make_private(path.parent)
+    path.touch(mode=0o600)
     index = sqlite3.connect(path, timeout=10)
     index.execute("pragma synchronous = off")
     index.execute("pragma secure_delete = on")

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.records import short
+from tangent_jax.io.records import first_names, short
 
 NO_LABEL = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}
@@ -104,7 +104,7 @@ def read_labels(
         )
         for key, meaning in meanings.items():
             if meaning.value in present and meaning.value not in index:
-                raise refuse(key, f"none of the {len(names)} classes, {listed(names)}")
+                raise refuse(key, f"none of the {len(names)} classes, {first_names(names)}")
     number = {key: index.get(meaning.value, -1) if meaning != NEGATIVE else -1 for key, meaning in meanings.items()}
     numbers = np.array([number[key] for key in keys], np.int32)
     return Labels(shown, numbers)
@@ -198,8 +198,3 @@ def spelled(value: Any) -> str:
     if isinstance(value, str):
         return repr(value.strip()) if value.strip() else "empty"
     return "null" if value is None else str(value)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names of a list."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -35,7 +35,7 @@ def open_dataset(spec: str) -> Dataset:
         raise InputError(f"a data set must be one of {KNOWN}; got {spec!r}")
     with opening() as record:
         dataset = read_dataset(os.fspath(spec))
-    return dataclasses.replace(dataset, remarks=record.remarks())
+    return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested()))
 
 
 def read_dataset(spec: str) -> Dataset:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.identifiers import INDEX, content_identifier, forget, hash_of, identify
+from tangent_jax.data.identifiers import content_identifier, forget, hash_of, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
+from tangent_jax.io.records import first_names
 from tangent_jax.remote.url_paths import Place, as_place
 
 SUFFIXES = (
@@ -92,7 +93,7 @@ class Examples:
         removed = {i for i, identifier in enumerate(identifiers) if hash_of(identifier) in hashes}
         if not removed:
             return self
-        forget(hashes, {self.names[i] for i in removed})
+        forget(index_path(), hashes, {self.names[i] for i in removed})
         kept = self.take(np.array([i for i in range(len(self)) if i not in removed], int))
         return kept.of_classes(self.classes, self.every_class)
 
@@ -102,7 +103,7 @@ class Examples:
 
     def read_identified(self) -> Callable[[int], bytes | np.ndarray]:
         """A `read` that raises InputError for an example that no longer has its identifier."""
-        return partial(read_checked, self.read, self.held, self.names, self.identifiers())
+        return partial(read_checked, self.read, self.held, self.names, self.identifiers(), index_path())
 
     @functools.cached_property
     def _identifiers(self) -> tuple[str, ...]:
@@ -154,6 +155,17 @@ class Dataset:
         most = max(Counter(train).values(), default=0)
         more = len(train) - len({*train})
         lines += [f"{more} training images are copies of others, one of them {most} times there"] if more else []
+        return lines
+
+    def untested(self) -> list[str]:
+        """A line for each split other than train without any image of some classes, which it cannot measure."""
+        lines = []
+        for split, part in sorted(self.splits.items()):
+            seen = {*part.labels.tolist()}
+            lacking = [name for i, name in enumerate(self.classes) if i not in seen and name not in self.empty]
+            if lacking and split != "train":
+                count = f"{len(lacking)} of {len(self.classes)} classes"
+                lines.append(f"{split} has no image of {count}: {first_names(lacking)}")
         return lines
 
     @property
@@ -260,7 +272,12 @@ def read_at(read: Callable[[int], Any], rows: np.ndarray, i: int) -> Any:
 
 
 def read_checked(
-    read: Callable[[int], bytes | np.ndarray], held: Held, names: tuple[str, ...], identifiers: tuple[str, ...], i: int
+    read: Callable[[int], bytes | np.ndarray],
+    held: Held,
+    names: tuple[str, ...],
+    identifiers: tuple[str, ...],
+    index: str,
+    i: int,
 ) -> bytes | np.ndarray:
     """The content of row `i`, checked against its identifier: held in memory (then released) or read again."""
     content = held.pop(identifiers[i], None)
@@ -271,7 +288,7 @@ def read_checked(
     if content_identifier(content) != identifiers[i]:
         raise InputError(
             f"the image {names[i]} must be as it was identified; it was altered since. Run again; if it stays, delete "
-            f"{INDEX}"
+            f"{index}"
         )
     return content
 

@@ -35,14 +35,13 @@ import numpy as np
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, options
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
-from tangent_jax.data.labels import listed
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 from tangent_jax.data.tar_members import Stream, is_gzip, read_bytes
 from tangent_jax.io.files import expand_path
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.io.records import as_text, parse_json
+from tangent_jax.io.records import as_text, first_names, parse_json
 from tangent_jax.remote.url_paths import Place, UrlPath, as_place, name_below
 from tangent_jax.remote.urls import is_url
 
@@ -145,8 +144,8 @@ def without_labels(keys: Sequence[str], root: Place, files: Sequence[Place]) -> 
     classes = sorted({os.path.basename(os.path.dirname(key)) for key in keys} - {""})
     if classes:
         return InputError(
-            f"{need}; it holds images without labels, in the folders {listed(classes)}. If these are classes, unpack it"
-            " (tar -xf) and open the folder as folder:"
+            f"{need}; it holds images without labels, in the folders {first_names(classes)}. If these are classes,"
+            " unpack it (tar -xf) and open the folder as folder:"
         )
     return InputError(
         f"{need}; it holds images without labels, such as {keys[0]}. Unpack it (tar -xf) into a folder named"
@@ -189,8 +188,8 @@ def choose_image(samples: Sequence[Sample], chosen: Mapping[str, str], root: Pla
             else ""
         )
         raise InputError(
-            f"a sample of {root} must have one image; {several.key} has {listed(sorted(several.images))}{why}. Write"
-            " ?image=EXTENSION to choose, or write dots in keys as _"
+            f"a sample of {root} must have one image; {several.key} has {first_names(sorted(several.images))}{why}."
+            " Write ?image=EXTENSION to choose, or write dots in keys as _"
         )
     if "image" in chosen or not extensions:
         return choose("image", {"image": chosen["image"].lower()} if "image" in chosen else {}, columns, root)
@@ -222,7 +221,7 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
         files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
         if not files:
             others = sorted({path.suffix for path in below if path.suffix and path.is_file()})
-            content = f"only files of {listed(others)}" if others else "no file"
+            content = f"only files of {first_names(others)}" if others else "no file"
             raise InputError(f"{text} must hold tars; it holds {content}")
         return folder, files, False
     names = [*islice(braces(text), MOST_TARS + 1)]

@@ -21,11 +21,10 @@ import numpy as np
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.columns import Column, Part, assemble, choose, options
-from tangent_jax.data.labels import listed
 from tangent_jax.data.left_out import note
 from tangent_jax.data.sources import Dataset
 from tangent_jax.io.files import expand_path
-from tangent_jax.io.records import parse_json
+from tangent_jax.io.records import first_names, parse_json
 
 TFDS_CLASSES = "tensorflow_datasets."
 NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w+.-]+))?(:(?P<version>(\d+|\*)(\.(\d+|\*)){2}))?")
@@ -97,7 +96,7 @@ def version_folder(text: str, data_dir: str) -> Path:
         home = root  # DATA_DIR is the folder of the data set
     if not home.is_dir():
         prepared = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-        found = f"holds {listed(prepared)}" if prepared else "is empty" if root.is_dir() else "does not exist"
+        found = f"holds {first_names(prepared)}" if prepared else "is empty" if root.is_dir() else "does not exist"
         raise InputError(
             f"the TFDS data set {name} must be prepared in {root}, which {found}. Prepare it once where TensorFlow is"
             f" installed: tfds build {name} --file_format=array_record, then pass tfds:{name}@DATA_DIR"
@@ -139,7 +138,7 @@ def config_of(home: Path, wanted: str | None) -> str:
         )
     others = [config for config in configs if config != chosen]
     if others:
-        note(f"read the configuration {chosen}, the default of {home.name}; it also has {listed(others)}")
+        note(f"read the configuration {chosen}, the default of {home.name}; it also has {first_names(others)}")
     return chosen
 
 

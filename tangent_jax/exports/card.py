@@ -59,11 +59,11 @@ def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: 
     """
     parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
     if not isinstance(accuracy, Mapping):
-        raise InputError(f"expected accuracy {{data set: number}}; got {accuracy}.")
+        raise InputError(f"accuracy must be {{data set: number}}; got {accuracy}.")
     for name, value in accuracy.items():
         good = isinstance(value, (int, float)) and 0 <= value <= 1
         if not good:
-            raise InputError(f"expected an accuracy on {name} in 0..1; got {value}.")
+            raise InputError(f"accuracy on {name} must be in 0..1; got {value}.")
     base, wrappers = unwrap(predict.model)
     title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])
     measured = [f"{plain(name)}, test images: {value:.4g}" for name, value in accuracy.items()]

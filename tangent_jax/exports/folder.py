@@ -45,8 +45,8 @@ from tangent_jax.models.protocol import Model
 from tangent_jax.pretrained.files import assemble
 from tangent_jax.pretrained.load import METADATA, encode_model, read
 from tangent_jax.remote import urls
+from tangent_jax.store.lines import EXPORTED, partial_of
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.state import EXPORTED, partial_of
 
 SAID = "provenance.json"
 
@@ -96,7 +96,7 @@ def check_format(format: str, opset: int | None = None) -> None:
     for package in FORMATS[format].needs:
         if not find_spec(package):
             raise InputError(
-                f"expected {package}, which {format} needs; got none installed. Run pip install "
+                f"{package}, which {format} needs, must be installed; it is not. Run pip install "
                 f"'tangent-jax[{format}]'."
             )
 
@@ -126,11 +126,11 @@ def export(
     features, outputs = getattr(predict, "settings", None), predict.model.classes
     known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
     if not (features is None or FORMATS[format].of_features):
-        raise InputError(f"expected a head on features in one of {known}; got {format}.")
+        raise InputError(f"format of a head on features must be one of {known}; got {format}.")
     if folder.exists():
-        raise InputError(f"expected a folder that does not exist yet; got {folder}.")
+        raise InputError(f"folder must not exist yet; got {folder}.")
     if len(classes) not in (0, outputs):
-        raise InputError(f"expected names of the {outputs} outputs, or none; got {len(classes)}.")
+        raise InputError(f"classes must name all {outputs} outputs, or none; got {len(classes)} names.")
     provenance = as_json(provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
@@ -151,7 +151,7 @@ def export_to_url(url: str, *what: Any) -> None:
     Raises: InputError where the URL holds an export already. One that was killed there is written again.
     """
     if is_export(url):
-        raise InputError(f"expected a folder that does not exist yet; got {url}.")
+        raise InputError(f"folder must not exist yet; got {url}.")
     with TemporaryDirectory(prefix="tangent_jax-") as scratch:
         folder = Path(scratch) / "export"
         export(folder, *what)
@@ -198,15 +198,17 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         if not path.exists():
-            raise InputError(f"expected {', '.join(p.name for p in (*paths, said))}; got no {path}.")
+            raise InputError(
+                f"{folder} must hold {', '.join(p.name for p in (*paths, said))}; {path.name} is not there."
+            )
     fields = parse_json(said.read_bytes(), said)
     files = fields.get("files")
     for path in paths:
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         if not whole:
-            raise InputError(f"expected an unaltered {path}; got another than {said} names. Export it again.")
+            raise InputError(f"{path} must be the file that {said.name} names; it was altered. Export it again.")
     if isinstance(model, Pretrained):
-        raise InputError("expected a model without weights; got a Pretrained. Pass its model, pretrained.model.")
+        raise InputError("model must be one without weights; got a Pretrained. Pass its model, pretrained.model.")
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_description(model, paths[0])
@@ -228,7 +230,7 @@ def check_description(model: Model, path: Path) -> None:
     told_apart = "family" in said and config.get("jax") == settings.get("jax")
     other = [name for name in settings if told_apart and config.get(name) != settings[name]]
     if other:
-        raise InputError(f"expected the model that {path} is of; got one of other {', '.join(other)}.")
+        raise InputError(f"model must be the one that {path} was exported from; it differs in {', '.join(other)}.")
 
 
 def from_world(model: Model, path: Path) -> dict[str, Any]:

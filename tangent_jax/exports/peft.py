@@ -61,12 +61,13 @@ def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     model = check_lora(predict.model)
     is_total = predict.output == "total"
     if not is_total:
-        raise InputError("expected outputs f_w + J_w f . dw; got the tangent alone, which no merged network gives.")
+        raise InputError("output must be total, f_w + J_w f . dw; no merged network gives the tangent alone.")
     w, steps = trees.leaves(predict.w), trees.leaves(dw)
     others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
     if others:
         raise InputError(
-            f"expected a dw of LoRA factors and the head; got {', '.join(others[:3])}. Train the subset lora or lora_b."
+            f"dw must hold LoRA factors and the head alone; got {', '.join(others[:3])}. Train the subset "
+            "lora or lora_b."
         )
 
     def moved(path: str) -> np.ndarray:
@@ -115,17 +116,19 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
     if not modules:
-        raise InputError(f"expected LoRA factors in {folder}; got none.")
+        raise InputError(f"{folder} must hold LoRA factors; it holds none.")
     ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
     do = "Save the adapter again"
     if ranks != {said}:
         raise InputError(
-            f"expected factors of rank {said}, as r in {folder / CONFIG} says; got rank "
+            f"factors of {folder} must have rank {said}, as r in {CONFIG} says; got rank "
             f"{', '.join(map(str, sorted(ranks)))}. {do}."
         )
     if "head/kernel" in factors:
         if "head/bias" not in factors:
-            raise InputError(f"expected the bias of the classifier in {folder}; got its weight alone.")
+            raise InputError(
+                f"{folder} must hold the bias of the classifier beside its weight; it holds the weight alone."
+            )
         head = {name: jnp.asarray(factors.pop(f"head/{name}"), jnp.float32) for name in ("kernel", "bias")}
         model = base.with_classes(head["kernel"].shape[-1])
         pretrained = dataclasses.replace(pretrained, model=model, w={**pretrained.w, "head": head})
@@ -141,11 +144,11 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
         a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
         got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
         if got != shapes:
-            raise InputError(f"expected factors of {module} of shapes {shapes} in {folder}; got {got}. {do}.")
+            raise InputError(f"factors of {module} in {folder} must have shapes {shapes}; got {got}. {do}.")
         w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
         dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
     if factors:
-        raise InputError(f"expected modules of this model; got {', '.join([*factors][:3])} in {folder}.")
+        raise InputError(f"{folder} must adapt modules of this model; it also adapts {', '.join([*factors][:3])}.")
     return dataclasses.replace(pretrained, model=model, w=trees.nest(w)), trees.nest(dw)
 
 
@@ -157,7 +160,9 @@ def read_leaves(folder: Path) -> dict[str, Any]:
         axes, fused = 1 if paths == ["head/bias"] else 2, len(paths) if name.endswith("lora_B.weight") else 1
         good = value.ndim == axes and len(value) % fused == 0
         if not good:
-            raise InputError(f"expected {name} of {axes} axes, of whole parts, in {folder}; got shape {value.shape}.")
+            raise InputError(
+                f"{name} in {folder} must have {axes} axes, the first a multiple of {fused}; got shape {value.shape}."
+            )
         parts = np.split(value, fused) * (len(paths) // fused)
         leaves |= {path: part.T for path, part in zip(paths, parts, strict=True)}
     return leaves
@@ -166,20 +171,21 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 def read_scale(path: Path) -> tuple[int, float]:
     """(r, lora_alpha / r) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
     if not path.exists():
-        raise InputError(f"expected {CONFIG} in {path.parent}; got none.")
+        raise InputError(f"{path.parent} must hold {CONFIG}; it does not. Pass the folder of a PEFT adapter.")
     config = parse_json(path.read_bytes(), path)
     for name, value in NEEDED.items():
         if config.get(name) != value:
-            raise InputError(f"expected {name} {value} in {path}; got {config.get(name)}.")
+            raise InputError(f"{name} in {path} must be {value}; got {config.get(name)}.")
     start = config.get("init_lora_weights")
     if not (isinstance(start, (bool, str, type(None))) and start in STARTS):
-        raise InputError(f"expected init_lora_weights of {', '.join(map(str, STARTS))} in {path}; got {start}.")
+        raise InputError(f"init_lora_weights in {path} must be {', '.join(map(str, STARTS))}; got {start}.")
     understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
     for name in sorted(config.keys() - understood):
         is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
         if not is_off:
             raise InputError(
-                f"expected no {name} in {path}; got {short(config[name])}. Merge the adapter by PEFT instead."
+                f"{path} must not set {name}, which is not read here; got {short(config[name])}. Merge the adapter by "
+                "PEFT instead."
             )
     finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
     rank = whole_number(f"r of {path}", config.get("r"), 1)
@@ -198,7 +204,7 @@ def check_lora(model: Any) -> LoRA:
     others += [] if model.base.settings.get("pool") == "token" else ["another pooling"]
     if others:
         raise InputError(
-            f"expected a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}."
+            f"model must be a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}."
         )
     return model
 
@@ -220,7 +226,9 @@ def ours(name: str, where: Path) -> list[str]:
     modules = [module for module, names in MODULES.items() if inner in names]
     head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
     if not (modules or head):
-        raise InputError(f"expected LoRA factors of a Vision Transformer and its classifier; got {name} in {where}.")
+        raise InputError(
+            f"{where} must hold LoRA factors of a Vision Transformer and its classifier alone; got {name}."
+        )
     if head:
         return ["head/kernel" if head[1] == "weight" else "head/bias"]
     return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

@@ -47,7 +47,7 @@ def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequenc
     """Writes the program for any batch size and all PLATFORMS, with its weights beside it."""
     arrays = flat(predict, dw)
     specs = {path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in arrays.items()}
-    with one_line("a model that takes any batch size (x.shape[0], not len(x))"), no_source_paths():
+    with one_line("model must take any batch size (x.shape[0], not len(x))"), no_source_paths():
         program = export.export(jax.jit(partial(serve, predict)), platforms=PLATFORMS)(specs, any_batch(predict.model))
     write_whole(folder / "model.jax", bytes(program.serialize()))
     write_whole(folder / "weights.safetensors", encode(arrays, {}))
@@ -59,7 +59,7 @@ def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     """Writes the predictor as ONNX in f32, after a check that onnxruntime gives the same outputs."""
     predict, x = predict.in_dtype(None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
-    with one_line("a model that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
+    with one_line("model must be one that jax2onnx converts", "Export it as stablehlo"), quiet("jax2onnx", "onnx_ir"):
         from jax2onnx import to_onnx  # pyright: ignore
 
         # traced here: jax2onnx replaces functions of jax.numpy, which a model may use on shapes
@@ -87,9 +87,7 @@ def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
     arrays = {path: np.asarray(leaf) for path, leaf in both.items()}
     for path, leaf in arrays.items():
         if not leaf.dtype.itemsize <= 4:
-            raise InputError(
-                f"expected leaves that float32 holds; got {path} in {leaf.dtype}. Cast them to float32 first."
-            )
+            raise InputError(f"leaves must fit float32; got {path} in {leaf.dtype}. Cast them to float32 first.")
     return arrays
 
 
@@ -109,9 +107,11 @@ def check_alike(content: bytes, want: Callable[[Any], Array], x: jax.ShapeDtypeS
     got = onnxruntime.InferenceSession(content, options).run(None, {"inputs": inputs})[0]
     expected = np.asarray(want(inputs))
     error, norm = np.linalg.norm(got - expected), np.linalg.norm(expected)
-    got = f"one that is {error:.1e} away from their {norm:.1e}"
     if not error <= ALIKE * norm:
-        raise InputError(f"expected an ONNX of the predictor's outputs; got {got}.")
+        raise InputError(
+            f"outputs of the ONNX must be the predictor's; they are {error:.1e} away from a norm of {norm:.1e}. Export "
+            "it as stablehlo."
+        )
 
 
 def write_script(folder: Path, format: str, model: Model, classes: Sequence[str], **more: Any) -> None:
@@ -132,7 +132,7 @@ def write_script(folder: Path, format: str, model: Model, classes: Sequence[str]
 
 
 @contextmanager
-def one_line(expected: str, do: str = "") -> Iterator[None]:
+def one_line(must: str, do: str = "") -> Iterator[None]:
     """Converts every error within the `with` block to an InputError of one line."""
     try:
         yield
@@ -141,7 +141,7 @@ def one_line(expected: str, do: str = "") -> Iterator[None]:
     except Exception as error:  # any error of a user's model or a converter
         first = (str(error).splitlines() or [""])[0]
         got = f"{type(error).__name__}: {first[:200].rstrip('.')}."
-        raise InputError(f"expected {expected}; got {got}" + (f" {do}." if do else "")) from error
+        raise InputError(f"{must}; got {got}" + (f" {do}." if do else "")) from error
 
 
 @contextmanager

@@ -25,19 +25,16 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     source = (resources.files("tangent_jax") / "assets" / MODULE).read_text()
     (base, _), known, do = unwrap(predict.model), settings_of(source), "Export it as StableHLO or ONNX"
     family = family_of(base)
-    is_known, expected = (
-        family is not None and family.is_in_torch,
-        " or ".join(f.title for f in FAMILIES if f.is_in_torch),
-    )
-    if not is_known:
-        raise InputError(f"expected {expected}; got {title_of(base)}. {do}.")
+    titles = " or ".join(f.title for f in FAMILIES if f.is_in_torch)
+    if family is None or not family.is_in_torch:
+        raise InputError(f"model must be {titles} for PyTorch; got {title_of(base)}. {do}.")
     for name, value in base.settings.items():
         good = name in known and (known[name] is None or value in known[name])
         if not good:
-            raise InputError(f"expected {expected} of settings that {MODULE} knows; got {name} {value}. {do}.")
+            raise InputError(f"{name} of the model must be one that {MODULE} knows; got {value}. {do}.")
     do = "Load w + dw into timm's own model"
     if predict.method != "taft":
-        raise InputError(f"expected a tangent model, method taft; got {predict.method}. {do}.")
+        raise InputError(f"method must be taft, a tangent model; got {predict.method}. {do}.")
     for name, tree in (("model", predict.w), ("tangent", dw)):
         content = encode_model(predict.model, trees.leaves(tree), "world")
         write_whole(folder / f"{name}.safetensors", content)

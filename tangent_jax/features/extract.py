@@ -67,6 +67,10 @@ class Cache:
         whole_number("most_pixels", self.most_pixels, 1)
         if self.dtype is not None and not is_floating(self.dtype):
             raise InputError(f"dtype must be one of floats of 16 bits or more, or None; got {self.dtype!r}")
+        if "," in str(self.folder) and not self.path.exists():
+            raise InputError(
+                f"the folder of a cache must be one folder; got {self.folder}. If its name has a comma, create it first"
+            )
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"the folder of a cache must be a folder; got the file {self.path}. Choose another folder")
 

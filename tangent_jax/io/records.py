@@ -8,6 +8,8 @@ import dataclasses
 import json
 import sys
 import types
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -103,9 +105,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+hints_of = cache(get_type_hints)  # evaluating the hints takes longer than the rest of a record
+
+
 def record(kind: Any, value: dict[str, Any], where: object) -> Any:
     """The dataclass of a JSON object's fields."""
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in value:
         if name not in fields:
@@ -149,3 +154,8 @@ def short(value: Any) -> str:
     """The repr of a value, truncated after 60 letters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first five names of a list, divided by commas."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
@@ -43,7 +44,7 @@ class State(NamedTuple):
     x: Tree
     r: Tree
     p: Tree
-    rz: Array
+    rz: Float[Array, ""]
 
 
 @jax.jit
@@ -76,7 +77,7 @@ def precondition(m: Preconditioner | None, r: Tree) -> Tree:
     return jax.tree.map(jnp.copy, r) if m is None else m.times(r)
 
 
-def ratio(a: Array, b: Array) -> Array:
+def ratio(a: Float[Array, ""], b: Float[Array, ""]) -> Float[Array, ""]:
     """a / b, and 0 if b is 0."""
     return jnp.where(b == 0, 0, a / b)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
@@ -38,16 +39,16 @@ class Rows(NamedTuple):
         """The examples at `rows`."""
         return Rows(self.outputs[rows], {path: leaf.take(rows) for path, leaf in self.leaves.items()})
 
-    def along(self, directions: np.ndarray) -> "Rows":
-        """The rows of sum_c u_ic f_ic, for "n c" u: one output for each example."""
+    def along(self, directions: Float[np.ndarray, "n c"]) -> "Rows":
+        """The rows of sum_c u_ic f_ic, for directions u: one output for each example."""
         leaves = {
             path: dataclasses.replace(leaf, s=np.einsum("nc,nc...->n...", directions, leaf.s)[:, None])
             for path, leaf in self.leaves.items()
         }
         return Rows(np.einsum("nc,nc->n", directions, self.outputs)[:, None], leaves)
 
-    def transposed_product(self, a: np.ndarray, like: Tree) -> Tree:
-        """J^T a, a tree like `like` of NumPy arrays in float64; a: "n c"."""
+    def transposed_product(self, a: Float[np.ndarray, "n c"], like: Tree) -> Tree:
+        """J^T a, a tree like `like` of NumPy arrays in float64."""
         values = []
         for path, leaf in trees.leaves(like).items():
             own = self.leaves.get(path)
@@ -62,7 +63,7 @@ class Rows(NamedTuple):
             values.append(value)
         return jax.tree.unflatten(jax.tree.structure(like), values)
 
-    def gram(self, others: "Rows | None" = None, progress: Progress = silent) -> np.ndarray:
+    def gram(self, others: "Rows | None" = None, progress: Progress = silent) -> Float[np.ndarray, "nc mc"]:
         """J J_others^T, "n c, m c" flattened to a matrix; others: None for these rows, where half is computed."""
         other = self if others is None else others
         (n, c), (m, k) = self.shape, other.shape
@@ -83,8 +84,8 @@ class Rows(NamedTuple):
         return result
 
 
-def add_products(block: np.ndarray, a: Leaf, b: Leaf, rows: slice, columns: int) -> None:
-    """Adds one leaf's part of J_a J_b^T, for some rows and the first columns, "n c m k"."""
+def add_products(block: Float[np.ndarray, "n c m k"], a: Leaf, b: Leaf, rows: slice, columns: int) -> None:
+    """Adds one leaf's part of J_a J_b^T, for some rows and the first columns, to `block`."""
     n, c, m, k = block.shape
     sa, sb = a.s[rows], b.s[:columns]
     if a.x is None or b.x is None:
@@ -106,8 +107,8 @@ def add_products(block: np.ndarray, a: Leaf, b: Leaf, rows: slice, columns: int)
             block += (left.reshape(n * c, -1) @ right.reshape(m * k, -1).T).reshape(block.shape)
 
 
-def own_gram(a: Rows) -> np.ndarray:
-    """Each example's own block of the kernel, "n c c"."""
+def own_gram(a: Rows) -> Float[np.ndarray, "n c c"]:
+    """Each example's own block of the kernel."""
     n, c = a.shape
     total = np.zeros((n, c, c))
     for i in range(n):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
@@ -30,11 +31,11 @@ Steps = Any
 class Products(NamedTuple):
     """f(dw), "b c", and the products of J: `mv`, v -> J v "b c", and its transpose `vjp`, u "b c" -> J^T u."""
 
-    outputs: Array
+    outputs: Float[Array, "b c"]
     mv: Callable[[Tree], Array]
     like: Tree
 
-    def vjp(self, u: Array) -> Tree:
+    def vjp(self, u: Float[Array, "b c"]) -> Tree:
         """J^T u."""
         return jax.linear_transpose(self.mv, self.like)(u)[0]
 
@@ -81,9 +82,9 @@ class Fresh(StoredJacobian):
 @partial(jax.tree_util.register_dataclass, data_fields=["outputs", "forward"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Kept(StoredJacobian):
-    """f(0), "b c", and v -> J v with the arrays that it reads."""
+    """f(0), and v -> J v with the arrays that it reads."""
 
-    outputs: Array
+    outputs: Float[Array, "b c"]
     forward: Any
 
     def at(self, dw: Tree) -> Products:
@@ -107,7 +108,7 @@ def keep(fresh: Fresh, zero: Tree) -> Kept:
 )
 @dataclasses.dataclass(frozen=True)
 class Formed(StoredJacobian):
-    """f(0), "b c"; of each kernel the inputs "b h i" and signals "b c h o", of all other leaves the rows "b c p".
+    """f(0); of each kernel the inputs and signals, of all other leaves the rows.
 
         J q_k = sum over kernels  s_ic . (x_i Q_k)  +  sum over gains, biases  g_ic . q_k,    k = 1, 2, ...
 
@@ -118,9 +119,9 @@ class Formed(StoredJacobian):
     other leaves, in the order of p.
     """
 
-    outputs: Array
-    kernels: dict[str, tuple[Array, Array]]
-    others: Array
+    outputs: Float[Array, "b c"]
+    kernels: dict[str, tuple[Float[Array, "b h i"], Float[Array, "b c h o"]]]
+    others: Float[Array, "b c p"]
     layouts: tuple[tuple[str, Layout], ...]
     paths: tuple[str, ...]
 
@@ -151,8 +152,8 @@ class Formed(StoredJacobian):
     def times_all(self, like: Steps) -> Callable[[Steps], Array]:
         return self.times
 
-    def times(self, steps: Steps) -> Array:
-        """J q of the steps, "b c k"."""
+    def times(self, steps: Steps) -> Float[Array, "b c k"]:
+        """J q of the steps."""
         kernels, others = steps
         changes = jnp.einsum("bcp,kp->bck", self.others, others)
         for path, (x, s) in self.kernels.items():

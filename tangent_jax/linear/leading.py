@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
@@ -21,11 +22,11 @@ SMALLEST = 1e-6  # share of the largest eigenvalue; in f32 smaller ones are roun
 
 
 class Leading(NamedTuple):
-    """W and A W as steps, "k ..." in each leaf, and (W^T A W)^-1, "k k"."""
+    """W and A W as steps, "k ..." in each leaf, and (W^T A W)^-1."""
 
     w: Tree
     a: Tree
-    inverse: Array
+    inverse: Float[Array, "k k"]
 
     def correction(self, r: Tree) -> tuple[Tree, Tree]:
         """(W c, A W c) of a residual."""
@@ -33,7 +34,7 @@ class Leading(NamedTuple):
         return combine(c, self.w), combine(c, self.a)
 
 
-def leading(product: Callable[[Tree], Tree], shift: float | Array, like: Tree) -> Leading:
+def leading(product: Callable[[Tree], Tree], shift: float | Float[Array, ""], like: Tree) -> Leading:
     """W of the leading eigenvectors of A; product: A q of steps "k ..." such as `like`; shift: A's least eigenvalue."""
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(0), len(leaves))
@@ -64,6 +65,6 @@ def _products(a: Tree, b: Tree) -> Array:
     return jax.vmap(lambda q: jax.vmap(trees.vdot, (None, 0))(q, b))(a)
 
 
-def combine(c: Array, steps: Tree) -> Tree:
-    """sum_k c_k steps_k; c: "k", or "j k" for j such sums."""
+def combine(c: Float[Array, "... k"], steps: Tree) -> Tree:
+    """sum_k c_k steps_k; for c "j k", j such sums."""
     return jax.tree.map(lambda leaf: jnp.tensordot(c, leaf, 1), steps)

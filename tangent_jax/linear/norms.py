@@ -60,8 +60,8 @@ def kernel_norm(leaf: Leaf, units: int) -> tuple[Float[Array, "o"], Float[Array,
     return squared, rounding + of_reweighting(squared + rounding, largest, s.dtype)
 
 
-def of_reweighting(squared: Array, largest: Array, dtype: Any) -> Array:
-    """The largest growth of |sum_t x_t (x) s_t|^2, "b", when the reweighted signals are rounded to half precision.
+def of_reweighting(squared: Float[Array, "b"], largest: Float[Array, "b"], dtype: Any) -> Float[Array, "b"]:
+    """The largest growth of |sum_t x_t (x) s_t|^2 when the reweighted signals are rounded to half precision.
 
     Each signal changes by eps / 2 of itself: the norm |g| becomes at most |g| + eps / 2 sum_t |x_t| |s_t|.
     """

@@ -67,11 +67,12 @@ class Jacobian:
         >>> jax.tree.map(jnp.shape, J.vjp(jnp.ones((2, 12, 3))))["head"]
         {'bias': (2, 3), 'kernel': (2, 6, 3)}
         """
-        shape = self.outputs.shape
-        if jnp.shape(u)[-len(shape) :] != shape or jnp.ndim(u) > len(shape) + 1:
-            raise InputError(f"u must have the shape {shape} of the outputs, or (k, *{shape}); got {jnp.shape(u)}.")
+        b, c = self.outputs.shape
+        shape = getattr(u, "shape", ())
+        if shape[-2:] != (b, c) or len(shape) > 3:
+            raise InputError(f"u must have the shape ({b}, {c}) of the outputs, or (k, {b}, {c}); got {_kind(u)}.")
         transpose = jax.linear_transpose(self.forward, self.dw)
-        if jnp.ndim(u) == len(shape):
+        if len(shape) == 2:
             return transpose(u)[0]
         return jax.vmap(lambda one: transpose(one)[0])(u)
 
@@ -85,6 +86,8 @@ class Jacobian:
         ((12, 3), (12,))
         """
         count = len(self.outputs)
+        if u is not None and getattr(u, "shape", ()) != self.outputs.shape:
+            raise InputError(f"u must have the shape {self.outputs.shape} of the outputs; got {_kind(u)}.")
 
         def of_rows(leaves: dict[str, Leaf]) -> Array:
             return jnp.sqrt(jnp.maximum(squared_norms(leaves, count)[0], 0))
@@ -194,6 +197,11 @@ def formed_rows(
     rows = jax.vmap(of_example, (0, 1))(x, cotangents)
     k, b = cotangents.shape[:2]
     return {path: Leaf(None, leaf.reshape(b, k, -1), None) for path, leaf in trees.leaves(rows).items()}
+
+
+def _kind(u: Any) -> str:
+    """The shape of an array, or the type of anything else, in words."""
+    return str(u.shape) if hasattr(u, "shape") else f"a {type(u).__name__}"
 
 
 def _products(a: Leaf, b: Leaf) -> Float[Array, "b c d e"]:

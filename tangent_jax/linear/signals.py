@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float, Inexact
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual, Tree
@@ -33,7 +35,7 @@ class Use(NamedTuple):
 
     path: str
     spec: str | None
-    x: Array | None
+    x: Inexact[Array, "..."] | None
     beside: str | None = None
 
 
@@ -51,24 +53,24 @@ class UseProbe(Probe):
         y = tangent(self.leaf)
         return y + self.zeros(y)
 
-    def einsum(self, spec: str, x: Array) -> Array:
+    def einsum(self, spec: str, x: Float[Array, "..."]) -> Float[Array, "..."]:
         return self.note(lambda leaf: jnp.einsum(spec, x, leaf), spec, x)
 
-    def times(self, x: Array) -> Array:
+    def times(self, x: Float[Array, "*b"]) -> Float[Array, "*b"]:
         return self.note(lambda leaf: x * leaf, None, x)
 
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
         kernel = beside.path if isinstance(beside, UseProbe) else None
         return self.note(lambda leaf: jnp.broadcast_to(leaf, shape), None, None, kernel)
 
 
 class Probed(NamedTuple):
-    """A forward pass with probes: outputs "b c", uses of the leaves, and the map from a cotangent to their signals.
+    """A forward pass with probes: outputs, uses of the leaves, and the map from a cotangent to their signals.
 
     `shapes`: of every leaf, by path.
     """
 
-    outputs: Array
+    outputs: Float[Array, "b c"]
     uses: list[Use]
     back: Callable[[Array], list[Array]]
     shapes: dict[str, tuple[int, ...]]
@@ -78,8 +80,8 @@ class Probed(NamedTuple):
         """The path of each kernel's bias, if both are trained."""
         return {use.beside: use.path for use in self.uses if use.beside is not None}
 
-    def rows(self, cotangents: Array) -> dict[str, "Leaf"]:
-        """u^T J of each example, by leaf; cotangents: u, "k b c". Leaves that do not reach the outputs are left out."""
+    def rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, "Leaf"]:
+        """u^T J of each example, by leaf; cotangents: u. Leaves that do not reach the outputs are left out."""
         if len(cotangents) == 1:  # the same program as for a gradient: one backward pass
             signals = [s[None] for s in self.back(cotangents[0])]
         else:
@@ -125,9 +127,9 @@ def probe_uses(f: Callable[[Tree], Dual], answer: Callable[[Dual], Array], dw: T
     Returns:    Probed; `back` of a cotangent "b c" gives one signal for each use, linear in the cotangent.
     """
 
-    def outputs_of(zeros: list[Array] | None) -> tuple[Dual, tuple[list[Use], list[Array]]]:
+    def outputs_of(zeros: list[Array] | None) -> tuple[Dual, tuple[list[Use], list[Any]]]:
         uses: list[Use] = []
-        terms: list[Array] = []
+        terms: list[Any] = []  # arrays, or their shapes
 
         def zero(y: Any) -> Array:
             terms.append(y)
@@ -165,8 +167,8 @@ def letters(use: Use) -> tuple[str, str, str]:
     return xs.replace("...", dots), ws, ss.replace("...", dots)
 
 
-def vector(use: Use, s: Array, ndim: int) -> Array:
-    """Each example's gradient of a gain, bias, token or position with `ndim` axes, "b ...": s summed over others."""
+def vector(use: Use, s: Float[Array, "b ..."], ndim: int) -> Float[Array, "b ..."]:
+    """Each example's gradient of a gain, bias, token or position with `ndim` axes: s summed over others."""
     each = widen(s) if use.x is None else widen(s) * use.x
     return each.reshape(s.shape[0], -1, *s.shape[s.ndim - ndim :]).sum(1)
 
@@ -181,16 +183,16 @@ class Layout(NamedTuple):
     outputs: str
     axes: tuple[str, str, str]
 
-    def rows(self, x: Array) -> Array:
-        """A use's input as "b t h i"."""
+    def rows(self, x: Float[Array, "..."]) -> Float[Array, "b t h i"]:
+        """A use's input, by the roles of its axes."""
         return group_axes(x, self.axes[0], (self.batch, self.tokens, self.heads, self.inputs))
 
-    def signals(self, s: Array) -> Array:
-        """A use's signal as "b t h o"."""
+    def signals(self, s: Float[Array, "..."]) -> Float[Array, "b t h o"]:
+        """A use's signal, by the roles of its axes."""
         return group_axes(s, self.axes[2], (self.batch, self.tokens, self.heads, self.outputs))
 
-    def blocks(self, leaf: Array) -> Array:
-        """A kernel as "h i o"."""
+    def blocks(self, leaf: Float[Array | np.ndarray, "..."]) -> Float[Array | np.ndarray, "h i o"]:
+        """A kernel, one block for each head."""
         return group_axes(leaf, self.axes[1], (self.heads, self.inputs, self.outputs))
 
     def kernel(self, blocks: Any, shape: tuple[int, ...]) -> Any:
@@ -211,7 +213,7 @@ def layout(use: Use) -> Layout:
     return Layout(xs[0], tokens, heads, inputs, outputs, (xs, ws, ss))
 
 
-def group_axes(a: Array, axes: str, groups: tuple[str, ...]) -> Array:
+def group_axes(a: Float[Array | np.ndarray, "..."], axes: str, groups: tuple[str, ...]) -> Any:
     """The array with one axis for each group of its axes, of length 1 for an empty group."""
     sizes = dict(zip(axes, a.shape, strict=True))
     moved = a.transpose([axes.index(axis) for group in groups for axis in group])

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
@@ -29,7 +30,7 @@ class Resized(NamedTuple):
     """A change of the image size: the size before, and each leaf that it changed, before and after."""
 
     image_size: ImageSize
-    leaves: dict[str, tuple[Array, Array]]
+    leaves: dict[str, tuple[Shaped[Array, "..."], Shaped[Array, "..."]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Pretrained:
                 given = f"shape {actual}" if path in w else "none"
                 raise InputError(f"expected {wanted}, as the model has it; got {given}")
 
-    def with_head(self, classes: int | Sequence[str], key: Array) -> "Pretrained":
+    def with_head(self, classes: int | Sequence[str], key: PRNGKeyArray) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
 
         Args:       classes: the number of outputs, 1 for regression; or the names of the classes. Each class is then
@@ -90,34 +91,34 @@ class Pretrained:
         flat = model.of_base(trees.leaves(self.w)) | {EMBEDDINGS: head.leaf()}
         return dataclasses.replace(self, model=model, w=trees.nest(flat))
 
-    def with_class_token(self, blocks: int, key: Array) -> "Pretrained":
+    def with_class_token(self, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """CLS=T: a new class token, N(0, (1e-6)^2), replaces the old one below the last `blocks` blocks.
 
         Raises: InputError for a model that has a new class token already.
         """
         return self._with_new(self._able("with_class_token")(blocks), key)
 
-    def with_adapters(self, width: int, blocks: int, key: Array) -> "Pretrained":
+    def with_adapters(self, width: int, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """Adds adapters of a width to the last `blocks` blocks; at first they change nothing (Houlsby et al. 2019).
 
         Raises: InputError for a model that has adapters already.
         """
         return self._with_new(self._able("with_adapters")(width, blocks), key)
 
-    def with_lora(self, rank: int, blocks: int, key: Array) -> "Pretrained":
+    def with_lora(self, rank: int, blocks: int, key: PRNGKeyArray) -> "Pretrained":
         """Adds low-rank factors to every kernel of the last `blocks` blocks; at first they change nothing (LoRA).
 
         Raises: InputError for a model that has them already.
         """
         return self._with_new(LoRA(self.model, rank, blocks), key)
 
-    def _with_new(self, model: Model, key: Array) -> "Pretrained":
+    def _with_new(self, model: Model, key: PRNGKeyArray) -> "Pretrained":
         """The model, with the leaves drawn that w lacks."""
         here = trees.leaves(self.w)
         new = trees.leaves(draw(model, [path for path in model.shapes() if path not in here], key))
         return dataclasses.replace(self, model=model, w=trees.nest(here | new))
 
-    def reset(self, subset: Subset, key: Array) -> "Pretrained":
+    def reset(self, subset: Subset, key: PRNGKeyArray) -> "Pretrained":
         """PT=F: draws the trained leaves again, before linearising; a draw depends on key and path."""
         others = sorted({*subset.paths} - self.model.shapes().keys())
         if others:
@@ -175,7 +176,7 @@ def head_paths(model: Model) -> list[str]:
     return [path for path in model.shapes() if path.startswith("head/")]
 
 
-def name_key(key: Array, name: str) -> Array:
+def name_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
     """The key of a class, from 64 bits of the hash of its name: a million names have distinct keys."""
     words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:8], "<u4")
     return jax.random.fold_in(jax.random.fold_in(key, int(words[0])), int(words[1]))

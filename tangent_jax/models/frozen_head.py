@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number
@@ -43,7 +44,7 @@ class FrozenHead:
     """
 
     classes: tuple[str, ...]
-    embeddings: np.ndarray
+    embeddings: Shaped[np.ndarray, "..."]
     logit_scale: float = SCALE
     source: str = "the head"
 
@@ -80,8 +81,8 @@ class FrozenHead:
         rows = [self.classes.index(name) for name in classes]
         return dataclasses.replace(self, classes=tuple(classes), embeddings=np.asarray(self.embeddings)[rows])
 
-    def leaf(self) -> Array:
-        """s E, "d c", f32."""
+    def leaf(self) -> Float[Array, "d c"]:
+        """s E, in f32."""
         wide = np.asarray(self.embeddings, np.float64)
         return jnp.asarray(self.logit_scale * wide / np.linalg.norm(wide, axis=1, keepdims=True), jnp.float32).T
 
@@ -131,12 +132,14 @@ class WithFrozenHead(Wrapper):
     def stage_of(self, path: str) -> int:
         return self.stages - 1 if path.startswith((HEAD, PROJECTION)) else self.base.stage_of(path)
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         if path == EMBEDDINGS:
             raise InputError(f"expected a model without a frozen head; got one that has it. {BEFORE}")
         return self.base.initial(*self.for_base({path: None}), key)
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Float[Array, "b ..."]:
         z = self.base.apply(self.below(w), x, start, stop)
         is_below = stop is not None and stop < self.stages
         return z if is_below else jnp.einsum("bd,dc->bc", unit_length(z, None)[0], w["head"]["embeddings"])
@@ -145,7 +148,7 @@ class WithFrozenHead(Wrapper):
     def dual(self) -> Callable[..., Dual] | None:
         return self.base.dual and self.closed_form
 
-    def closed_form(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+    def closed_form(self, pairs: Tree, x: Float[Array, "b ..."], start: int = 0) -> Dual:
         """The outputs and their tangent, "b c", from the base's."""
         z, dz = unit_length(*self.base.dual(self.below(pairs), x, start))
         return Dual(*contract("bd,dc->bc", z, dz, *pairs["head"]["embeddings"]))

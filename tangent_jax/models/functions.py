@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax.errors import TraceContextError
 from jax import Array
 from jax.tree_util import GetAttrKey, keystr
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, failure
@@ -97,7 +98,7 @@ class FunctionModel:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return self.input_shapes[stage]
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         """A dense head of N(0, 0.01^2) with bias 0."""
         if path in {leaf.path for leaf in self.leaves}:
             raise InputError(
@@ -111,7 +112,9 @@ class FunctionModel:
         """The weights in the caller's tree."""
         return jax.tree.unflatten(self.structure, [flat[leaf.path] for leaf in self.leaves])
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Shaped[Array, "b ..."]:
         run = stages_run("model_of", len(self.functions), self.input_shape, x, start, stop)
         flat = trees.leaves(w)
         own = self.as_given(flat)

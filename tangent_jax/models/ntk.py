@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
@@ -98,14 +99,14 @@ class FeatureMap:
     """
 
     predict: Predictor
-    projection: Array
+    projection: Float[Array, "d m"]
     parts: tuple[str, ...]
     directions: int
     width: int
     seed: int
     outputs: int = 0
-    center: Array | None = None
-    root: Array | None = None
+    center: Float[Array, "k"] | None = None
+    root: Float[Array, "k r"] | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -176,15 +177,15 @@ class FeatureMap:
         """The map with the number of outputs of a head of `Statistics.solve`; InputError for another tree."""
         return dataclasses.replace(self, outputs=outputs_of(head, sum(self.sizes)))
 
-    def __call__(self, head: Tree, x: Array) -> Array:
+    def __call__(self, head: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
         return score_rows(head, self.rows(x))
 
-    def rows(self, x: Array) -> Array:
-        """The features of inputs "b ...", "b k"."""
+    def rows(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b k"]:
+        """The features of inputs."""
         return self.rows_by_depth(x, (self.blocks,))[0]
 
-    def rows_by_depth(self, x: Array, depths: tuple[int, ...]) -> Array:
-        """The features by the last 0, 1, ... blocks, for each of `depths`, in one pass: "l b k", b > 0.
+    def rows_by_depth(self, x: Shaped[Array | np.ndarray, "b ..."], depths: tuple[int, ...]) -> Float[Array, "l b k"]:
+        """The features by the last 0, 1, ... blocks, for each of `depths`, in one pass.
 
         Guarantees: of each depth those of the map with as many blocks, up to rounding.
         """
@@ -198,21 +199,21 @@ class FeatureMap:
             outputs, by_stage = self.predict(self.predict.zeros(), x), {}
         h = outputs[:, : len(self.projection)]
         last, every = self.predict.model.stages - 1, []
-        zero = jnp.zeros((len(h), self.width), h.dtype)
+        zero = jnp.zeros((h.shape[0], self.width), h.dtype)  # not len(h): an export's batch has any size
         for depth in depths:
             psi = sum((part for stage, part in by_stage.items() if stage >= last - depth), start=zero)
             parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: unused parts are dropped
             every.append(self.whitened(jnp.concatenate([at_length_1(parts[part]) for part in self.parts], 1)))
         return jnp.stack(every)
 
-    def whitened(self, z: Array) -> Array:
+    def whitened(self, z: Float[Array, "b k"]) -> Float[Array, "b r"]:
         """(z - center) root at length 1, if these are given; else z."""
         if self.root is None or self.center is None:
             return z
         return at_length_1((z - self.center) @ self.root)
 
-    def sketch(self, probed: Probed) -> dict[int, Array]:
-        """The part of psi, "b m", of each stage's leaves, from a forward pass with probes."""
+    def sketch(self, probed: Probed) -> dict[int, Float[Array, "b m"]]:
+        """The part of psi of each stage's leaves, from a forward pass with probes."""
         b, c = probed.outputs.shape
         units = jnp.eye(c, dtype=probed.outputs.dtype)[c - self.directions :]
         leaves = probed.rows(jnp.broadcast_to(units[:, None], (self.directions, b, c)))
@@ -223,14 +224,14 @@ class FeatureMap:
             stage: self.sketch_stage(stage, {path: leaves[path] for path in paths}) for stage, paths in by_stage.items()
         }
 
-    def sketch_stage(self, stage: int, leaves: dict[str, Leaf]) -> Array:
-        """The part of psi, "b m", of one stage: its vectors in signed places, and (X R)^T (S Q) of each kernel.
+    def sketch_stage(self, stage: int, leaves: dict[str, Leaf]) -> Float[Array, "b m"]:
+        """The part of psi of one stage: its vectors in signed places, and (X R)^T (S Q) of each kernel.
 
         Kernels of a stage with inputs of one size share R, so that those of one input (q, k, v) share X R; Q is each
         kernel's own. Heads and directions that share an input are one S.
         """
         side = math.isqrt(self.width)
-        vectors = [leaf.s.reshape(len(leaf.s), -1) for leaf in leaves.values() if leaf.layout is None]
+        vectors = [leaf.s.reshape(leaf.s.shape[0], -1) for leaf in leaves.values() if leaf.layout is None]
         psi: Any = self.sketch_vector(jnp.concatenate(vectors, 1), f"{stage} vectors") if vectors else 0
         for path, leaf in leaves.items():
             if leaf.layout is None:
@@ -243,14 +244,14 @@ class FeatureMap:
             psi += product.reshape(b, -1)
         return psi
 
-    def sketch_vector(self, x: Array, name: str) -> Array:
-        """Sums of every m-th number with random signs, "b n" -> "b m"."""
+    def sketch_vector(self, x: Float[Array, "b n"], name: str) -> Float[Array, "b m"]:
+        """Sums of every m-th number with random signs."""
         signed = x * jnp.asarray(self.random(name).choice((-1.0, 1.0), x.shape[1]), x.dtype)
         padded = jnp.pad(signed, ((0, 0), (0, -x.shape[1] % self.width)))
-        return padded.reshape(len(x), -1, self.width).sum(1)
+        return padded.reshape(x.shape[0], -1, self.width).sum(1)
 
-    def grouped(self, x: Array, m: int, name: str) -> Array:
-        """x R, "b t h n" -> "b t h m": sums of random, evenly filled groups with random signs, others for each head."""
+    def grouped(self, x: Float[Array, "b t h n"], m: int, name: str) -> Float[Array, "b t h {m}"]:
+        """x R: sums of random, evenly filled groups with random signs, others for each head."""
         heads, n = x.shape[2:]
         rng = self.random(name)
         signs = rng.choice((-1.0, 1.0), (heads, n, 1))
@@ -264,8 +265,8 @@ class FeatureMap:
         return np.random.default_rng(np.frombuffer(digest, np.uint32))
 
 
-def at_length_1(z: Array) -> Array:
-    """The rows "b k" divided by their L2 norm; a row of zeros stays."""
+def at_length_1(z: Float[Array, "b k"]) -> Float[Array, "b k"]:
+    """The rows divided by their L2 norm; a row of zeros stays."""
     return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
 

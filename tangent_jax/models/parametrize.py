@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
@@ -58,7 +59,7 @@ class LoRA(Wrapper):
             own |= {f"{module}/lora_a": a, f"{module}/lora_b": b}
         return self.base.shapes() | own
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         """A from N(0, 1 / inputs), B of 0; other leaves as the base draws them."""
         module, _, name = path.rpartition("/")
         if name not in ("lora_a", "lora_b"):
@@ -67,7 +68,9 @@ class LoRA(Wrapper):
         deviation = math.prod(shape[:-1]) ** -0.5 if name == "lora_a" else 0.0
         return deviation * jax.random.normal(key, shape, jnp.float32)
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Float[Array, "b ..."]:
         pairs: Any = merge_factors(trees.pair(w, {}))
         plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=lambda node: isinstance(node, Dual))
         return self.base.apply(plain, x, start, stop)
@@ -147,7 +150,7 @@ class LowRank(probe.Probe):
     def __init__(self, dw: Any, a: Dual, b: Dual) -> None:
         self.dw, self.a, self.b = dw, a, b
 
-    def einsum(self, spec: str, x: Array) -> Array:
+    def einsum(self, spec: str, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """The einsum of x and dW + dA B + A dB, with a separate einsum for each factor."""
         terms, ys = spec.split("->")
         xs, ws = terms.split(",")
@@ -168,8 +171,8 @@ class LowRank(probe.Probe):
         assert result is not None
         return result
 
-    def times(self, x: Array) -> Array:
+    def times(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         raise NotImplementedError
 
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
         raise NotImplementedError

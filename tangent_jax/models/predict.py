@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jaxtyping import Float, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
@@ -79,7 +81,7 @@ class Predictor:
         if not (self.dtype is None or is_floating(self.dtype)):
             raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
-    def __call__(self, dw: Tree, x: Array) -> Array:
+    def __call__(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
         self.bind(dw)
         start = self.subset.stage
         if self.method == "nlft":
@@ -107,7 +109,7 @@ class Predictor:
             raise InputError(f"expected a model with a closed form of its tangent; got a {kind} without{suffix}")
         return dual
 
-    def probe(self, dw: Tree, x: Array, at_zero: bool = False) -> Probed:
+    def probe(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."], at_zero: bool = False) -> Probed:
         """The outputs at dw (or at 0) by the closed form, with the inputs and signals of its leaves.
 
         Raises: InputError for a model without a closed form.
@@ -117,8 +119,8 @@ class Predictor:
         dw = trees.cast(dw, self.dtype)
         return probe_uses(lambda probes: dual(trees.pair(w, probes), x, stage), self.answer, dw, at_zero)
 
-    def answer(self, f: Dual) -> Array:
-        """The outputs "b c", in f32 or wider, from the model's value and tangent."""
+    def answer(self, f: Dual) -> Float[Array, "b c"]:
+        """The outputs, in f32 or wider, from the model's value and tangent."""
         outputs: Any = f.total if self.output == "total" else f.tangent
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 

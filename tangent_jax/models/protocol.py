@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -33,7 +34,7 @@ class Arrays:
 
     dtype: str
 
-    def check(self, x: Array) -> Array:
+    def check(self, x: Shaped[Array | np.ndarray, "*b"]) -> Shaped[Array | np.ndarray, "*b"]:
         """The inputs "b ...", whole numbers in this dtype, floats in their own; InputError for another kind."""
         kinds = [next(k for k in ("bool", "integer", "inexact") if is_a(d, k)) for d in (x.dtype, self.dtype)]
         if kinds[0] != kinds[1]:
@@ -108,11 +109,13 @@ class Model(Protocol):
         """The shape of one example of the input of a stage."""
         ...
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         """A freshly drawn leaf, f32."""
         ...
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Shaped[Array, "b ..."]:
         """The plain network, in the dtype of w and x.
 
         Args:    x: the input of stage `start`, "b ...".
@@ -143,12 +146,12 @@ class Model(Protocol):
         ...
 
 
-def draw(model: Model, paths: list[str], key: Array) -> Tree:
+def draw(model: Model, paths: list[str], key: PRNGKeyArray) -> Tree:
     """Draws fresh leaves, each by its own key."""
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 
-def initial_weights(model: Model, key: Array) -> Tree:
+def initial_weights(model: Model, key: PRNGKeyArray) -> Tree:
     """Draws random weights, f32, leaf by leaf (one program for all would be slow and large at ViT-L).
 
     >>> model = tj.models.VisionTransformer(demo.vit_config)
@@ -159,7 +162,12 @@ def initial_weights(model: Model, key: Array) -> Tree:
 
 
 def stages_run(
-    kind: str, last: int, input_shape: Callable[[int], tuple[int, ...]], x: Array, start: int, stop: int | None
+    kind: str,
+    last: int,
+    input_shape: Callable[[int], tuple[int, ...]],
+    x: Shaped[Array, "..."],
+    start: int,
+    stop: int | None,
 ) -> range:
     """The stages from `start` to before `stop` (None: all further ones) of a model whose last stage is `last`.
 
@@ -183,20 +191,22 @@ def input_dtype(model: Model) -> np.dtype:
     return np.dtype(inputs.dtype if isinstance(inputs, Arrays) else np.uint8)
 
 
-def prepare(model: Model, w: Tree, x: Array, dtype: jax.typing.DTypeLike | None, stage: int) -> tuple[Tree, Array]:
-    """(w, x "b ...") in the compute dtype, or, for None, in one that holds both; x as by `as_numbers`.
+def prepare(
+    model: Model, w: Tree, x: Shaped[Array | np.ndarray, "b ..."], dtype: jax.typing.DTypeLike | None, stage: int
+) -> tuple[Tree, Shaped[Array, "b ..."]]:
+    """(w, x) in the compute dtype, or, for None, in one that holds both; x as by `as_numbers`.
 
     Whole numbers stay whole numbers if the model reads them.
     """
     x = as_numbers(model, x, stage)
     if stage == 0 and isinstance(model.preprocessing, Arrays) and not is_a(x.dtype, "inexact"):
-        return trees.cast(w, dtype), x
+        return trees.cast(w, dtype), jnp.asarray(x)
     wide = jnp.result_type(*jax.tree.leaves(w), x) if dtype is None else dtype
-    return trees.cast(w, dtype), x.astype(wide)
+    return trees.cast(w, dtype), jnp.asarray(x, wide)
 
 
-def as_numbers(model: Model, x: Array, stage: int) -> Array:
-    """The inputs "b ..." of a stage, ready to compute: uint8 images normalised, arrays checked, others unchanged."""
+def as_numbers(model: Model, x: Shaped[Array | np.ndarray, "b ..."], stage: int) -> Shaped[Array | np.ndarray, "b ..."]:
+    """The inputs of a stage, ready to compute: uint8 images normalised, arrays checked, others unchanged."""
     inputs = model.preprocessing
     if isinstance(inputs, Arrays):
         if stage == 0:

@@ -16,10 +16,16 @@ from tangent_jax.core.checks import InputError, one_of, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.protocol import Model
 
-KINDS = ("blocks", "bitfit", "layernorm", "adapter", "lora", "lora_b", "head", "everything")
+MATCHES: dict[str, Callable[[str], bool]] = {
+    "bitfit": lambda path: f"/{path}".endswith("/bias"),  # Zaken et al. 2022
+    "layernorm": lambda path: "norm" in path,
+    "adapter": lambda path: "/adapter" in path,
+    "lora": lambda path: "/lora_" in path,
+    "lora_b": lambda path: "/lora_b" in path,  # only B: at B = 0 A has no tangent
+}
+"""The kinds that train some leaves of the last blocks, and the head unless it is frozen: True for the leaves' paths."""
+KINDS = ("blocks", *MATCHES, "head", "everything")
 """The kinds of subsets that `make_subset` makes."""
-WORDS = {"layernorm": "norm", "adapter": "/adapter", "lora": "/lora_", "lora_b": "/lora_b"}
-"""The part of a path that marks the leaves of a kind."""
 MADE = {"adapter": "with_adapters", "lora": "with_lora", "lora_b": "with_lora"}
 STATISTICS = ("mean", "var")
 """The leaves of a batch norm that no subset trains."""
@@ -85,10 +91,10 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
     """The subset of a kind of leaves.
 
     Args:       kind: "blocks": the last `blocks` stages before the head, and the head's stage (blocks = 0: the head
-                alone); of the same stages: "bitfit": all biases (Zaken et al. 2022), "layernorm": all norms, "adapter":
-                adapters, "lora": low-rank factors, "lora_b": only B (at B = 0 A has no tangent), all five with the head
-                unless it is frozen; "head"; "everything", with the embedding. With blocks = all, bitfit and layernorm
-                include the embedding. Or a function of a path: the leaves for which it is True.
+                alone); of the same stages: "bitfit": all biases, "layernorm": all norms, "adapter": adapters, "lora":
+                low-rank factors, "lora_b": only their B, each with the head unless it is frozen (MATCHES); "head";
+                "everything", with the embedding. With blocks = all, the kinds of MATCHES include the embedding. Or a
+                function of a path: the leaves for which it is True.
     Raises:     InputError for an unknown kind, too many blocks, a model without leaves of the kind below its head, or
                 an empty subset, such as a frozen head alone.
 
@@ -112,8 +118,7 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
         reached = model.stage_of(path) >= first
         if kind == "blocks":
             return reached or path.startswith("new_")
-        matches = f"/{path}".endswith("/bias") if kind == "bitfit" else WORDS[kind] in path
-        return (matches and (reached or blocks == depth)) or path.startswith("new_")
+        return (MATCHES[kind](path) and (reached or blocks == depth)) or path.startswith("new_")
 
     own = [path for path in model.shapes() if not path.startswith(("head/", "new_")) and not is_fixed(path)]
     if not (kind in ("blocks", "head", "everything") or any(map(trained, own))):

@@ -13,8 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
+from jaxtyping import Float, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -54,7 +56,9 @@ class Whitened(Wrapper):
             "whitened, with the step of unwhitened"
         )
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Float[Array, "b ..."]:
         pairs: Any = self.natural(trees.pair(w, {}))
         plain = jax.tree.map(lambda leaf: leaf.primal, pairs, is_leaf=is_dual)
         return self.base.apply(plain, x, start, stop)
@@ -90,18 +94,18 @@ def is_dual(node: Any) -> bool:
     return isinstance(node, Dual)
 
 
-def times_root(root: Any, v: Array, axes: Layout) -> Array:
-    """R V, in a kernel's shape, for R "h i j"."""
+def times_root(root: Float[Array, "h i j"], v: Float[Array | np.ndarray, "*v"], axes: Layout) -> Float[Array, "*v"]:
+    """R V, in a kernel's shape."""
     return axes.kernel(jnp.einsum("hij,hjo->hio", root, axes.blocks(v)), v.shape)
 
 
 class Rooted(probe.Probe):
     """The tangent R dV for a Probe dV: its use is an einsum with R^T x instead of x."""
 
-    def __init__(self, root: Array, v: probe.Probe, axes: Layout) -> None:
+    def __init__(self, root: Float[Array, "h i j"], v: probe.Probe, axes: Layout) -> None:
         self.root, self.v, self.axes = root, v, axes
 
-    def einsum(self, spec: str, x: Array) -> Array:
+    def einsum(self, spec: str, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """The einsum of R^T x and dV."""
         xs, heads, inputs = self.axes.axes[0], self.axes.heads, self.axes.inputs
         sizes, new = dict(zip(xs, x.shape, strict=True)), inputs.upper()
@@ -109,8 +113,8 @@ class Rooted(probe.Probe):
         turned = xs.translate(str.maketrans(inputs, new))
         return self.v.einsum(spec, probe.einsum(f"{xs},{heads}{inputs}{new}->{turned}", x, root))
 
-    def times(self, x: Array) -> Array:
+    def times(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         raise NotImplementedError
 
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
         raise NotImplementedError

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Wrapper:
         """The shape of one example of the input of a stage of the base."""
         return self.base.input_shape(stage)
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         """A freshly drawn leaf of the base."""
         return self.base.initial(path, key)
 

@@ -80,14 +80,15 @@ def find(family: str, title: str, name: str, where: str) -> Architecture:
     title: the family's, in the plural.
     """
     known = architectures().get(name)
-    if not (known is not None and known.family == family):
+    if known is None or known.family != family:
         raise InputError(
-            f"expected an architecture of timm's {title} in {where}; got {name}. Pass a model of your own: "
+            f"architecture in {where} must be one of timm's {title}; got {name}. Pass a model of your own: "
             "docs/tutorials/your_model.ipynb"
         )
-    assert known is not None
     if known.refused is not None:
-        raise InputError(f"expected an architecture whose parts are here in {where}; got {name}: {known.refused}")
+        raise InputError(
+            f"architecture in {where} must have parts that this library has; {name} does not: {known.refused}"
+        )
     return known
 
 

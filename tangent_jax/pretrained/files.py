@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from tangent_jax.models.protocol import Model
 class Tensors(NamedTuple):
     """The content of a file: tensors by name, its metadata, and the JSON files beside it by name.
 
-    `architecture`: the name that the caller gave, or None; `left_out`: names of tensors on which no output depends.
+    `architecture`: the name that the caller gave, or None; `left_out`: names of tensors on which no output depends;
+    `written`: the shapes under the names that the file has, where they were spelled in another way since.
     """
 
     tensors: dict[str, np.ndarray]
@@ -26,6 +28,7 @@ class Tensors(NamedTuple):
     path: str
     architecture: str | None = None
     left_out: frozenset[str] = frozenset()
+    written: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -47,19 +50,22 @@ def assemble(
     Args:   optional: path endings that are zero if the file lacks them; reshaped: parts of paths whose tensors may have
             other axes of the same size.
     """
-    expected, w = model.shapes(), {}
+    shapes = model.shapes()
+    w = {}
     for name in flat:
-        if name not in expected:
-            raise InputError(f"expected no tensor {name} in this architecture; got {name} {flat[name].shape} in {path}")
-    for name, shape in expected.items():
+        if name not in shapes:
+            raise InputError(
+                f"{path} must hold tensors of this architecture alone; it has no {name}, {flat[name].shape} in the file"
+            )
+    for name, shape in shapes.items():
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
         if given is None:
-            raise InputError(f"expected the tensor of {name} {shape}; got none in {path}")
+            raise InputError(f"{path} must hold the tensor of {name}, {shape}; it does not")
         value = np.asarray(given, np.float32)
         reshapes = any(part in name for part in reshaped)
         if not (value.shape == shape or (reshapes and value.size == np.prod(shape))):
-            raise InputError(f"expected {name} of shape {shape}; got shape {value.shape} in {path}")
+            raise InputError(f"{name} in {path} must have shape {shape}; got {value.shape}")
         if not np.isfinite(value).all():
-            raise InputError(f"expected {name} finite; got NaN or infinity in {path}. Fetch it again")
+            raise InputError(f"{name} in {path} must be finite; got NaN or infinity. Fetch the file again")
         w[name] = jnp.asarray(value.reshape(shape))
     return Pretrained(model, trees.nest(w), path)

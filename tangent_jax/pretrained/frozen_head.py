@@ -30,14 +30,13 @@ def read_frozen_head(path: str | os.PathLike) -> FrozenHead:
     do = "Write it as docs/howto/merge.md shows"
     if not ("embeddings" in tensors and not {*tensors} - {"embeddings", "logit_scale"}):
         raise InputError(
-            f"expected tensors embeddings and logit_scale in {path}; got {', '.join([*tensors][:3]) or 'none'}. {do}"
+            f"{path} must hold tensors embeddings and logit_scale alone; got {', '.join([*tensors][:3]) or 'none'}. "
+            f"{do}"
         )
     if not metadata.get("classes"):
-        raise InputError(
-            f"expected the names of the classes in the metadata of {path}, one a line, as classes; got none. {do}"
-        )
+        raise InputError(f"metadata of {path} must name the classes, one a line, as classes; got none. {do}")
     scale = np.asarray(tensors.get("logit_scale", SCALE))
     if scale.size != 1:
-        raise InputError(f"expected one number logit_scale in {path}; got shape {scale.shape}")
+        raise InputError(f"logit_scale in {path} must be one number; got shape {scale.shape}")
     embeddings = np.array(tensors["embeddings"], np.float32)
     return FrozenHead(tuple(metadata["classes"].split("\n")), embeddings, float(scale.item()), str(path))

@@ -98,7 +98,7 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
     else:
         if not local.exists():
             raise InputError(
-                f"expected weights: {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a "
+                f"weights must be {', '.join(EMBEDDED)}, random:L/16, hf-hub:OWNER/NAME, .npz, .safetensors or a "
                 f"folder; got {source}, which does not exist"
             )
         pretrained = read(local, architecture, ignore_config)
@@ -127,11 +127,11 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     model, url = pretrained.model, os.fspath(path) if urls.is_url(path) else None
     path = expand_path(path) if url is None else Path(url)
     if path.suffix != ".safetensors":
-        raise InputError(f"expected a path that ends in .safetensors; got {path}")
+        raise InputError(f"path must end in .safetensors; got {path}")
     known = " or ".join(family.title for family in FAMILIES)
     if family_of(model) is None:
         raise InputError(
-            f"expected {known}, alone or with LoRA; got {type(unwrap(model)[0]).__name__}. Export a model of your "
+            f"model must be {known}, alone or with LoRA; got {type(unwrap(model)[0]).__name__}. Export a model of your "
             "own with its step, and read it by load_export(folder, model=...)"
         )
     names = "ours" if pretrained.session is None else "world"
@@ -148,7 +148,7 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
     if METADATA in file.metadata:
         if is_of_timm(architecture):
             raise InputError(
-                f"expected an architecture of {', '.join(known_names())}; got {architecture}. Leave it out: this "
+                f"architecture must be one of {', '.join(known_names())}; got {architecture}. Leave it out: this "
                 "file says what it is"
             )
         check_floats(file)
@@ -156,9 +156,7 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
     naming, file, lines = recognise(file, [naming for family in FAMILIES for naming in family.namings])
     check_floats(file)
     if not (naming.of_timm or not is_of_timm(architecture)):
-        raise InputError(
-            f"expected tensors under timm's names for {architecture}; got names of {naming.title} in {path}"
-        )
+        raise InputError(f"{path} must hold tensors under timm's names for {architecture}; got names of {naming.title}")
     pretrained = with_session(naming.read(file), file)
     for line in lines:
         tell(line)
@@ -188,7 +186,9 @@ def read_npz(path: Path) -> Tensors:
             gone = left_out(file.files)
             tensors = {name: as_bfloat16(file[name]) for name in file.files if name not in gone}
     except Exception as error:
-        raise InputError(f"expected a whole .npz file of plain arrays; got {path} ({error}). Fetch it again") from error
+        raise InputError(
+            f"{path} must be a whole .npz file of plain arrays; it is not ({error}). Fetch it again"
+        ) from error
     return Tensors(tensors, {}, {}, str(path))
 
 
@@ -247,8 +247,8 @@ def download(hub_id: str) -> Path:
         folder = Path(snapshot_download(hub_id, allow_patterns=[WEIGHTS, SHARDS, "*.json"]))
     except Exception as error:
         raise InputError(
-            f"expected the hub to answer for {hub_id}; got {type(error).__name__}. Download model.safetensors where "
-            "the network allows and pass its path"
+            f"hf-hub:{hub_id} must be reachable; got {type(error).__name__}. Download model.safetensors where the "
+            "network allows and pass its path"
         ) from error
     if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
         raise InputError(
@@ -305,19 +305,19 @@ def known_architecture(name: str) -> tuple[Family, Any]:
     for family in FAMILIES:
         if name in family.architectures:
             return family, family.architectures[name]
-    raise InputError(f"expected an architecture of {', '.join(known_names())}; got {name}")
+    raise InputError(f"architecture must be one of {', '.join(known_names())}; got {name}")
 
 
-def check_architecture(expected: str, model: Model, source: str) -> None:
-    """Raises InputError naming the first size that differs from the expected architecture, such as L/16."""
+def check_architecture(architecture: str, model: Model, source: str) -> None:
+    """Raises InputError naming the first size that differs from those of the architecture, such as L/16."""
     family, (base, _) = family_of(model), unwrap(model)
-    wanted, config = known_architecture(expected)
+    wanted, config = known_architecture(architecture)
     if family is not wanted:
-        raise InputError(f"expected {expected}, {wanted.title}; got {title_of(model)} in {source}")
+        raise InputError(f"{source} must be {architecture}, {wanted.title}; got {title_of(model)}")
     for field in wanted.sizes:
         want, got = getattr(config, field), getattr(base.config, field)
         if want != got:
-            raise InputError(f"expected {expected} with {field} {want}; got {field} {got} in {source}")
+            raise InputError(f"{field} of {source} must be {want}, as {architecture} has; got {got}")
 
 
 # Files of ours
@@ -356,9 +356,7 @@ def encode_model(
     arrays = {path: np.asarray(leaf) for path, leaf in flat.items()}
     for path, leaf in arrays.items():
         if leaf.dtype.itemsize > 4:
-            raise InputError(
-                f"expected leaves that float32 holds; got {path} in {leaf.dtype}. Cast them to float32 first"
-            )
+            raise InputError(f"leaves must fit float32; got {path} in {leaf.dtype}. Cast them to float32 first")
     (base, wrappers), family = unwrap(model), family_of(model)
     name = None if family is None else family.name
     of_images = model.preprocessing if isinstance(model.preprocessing, Preprocessing) else None
@@ -366,11 +364,11 @@ def encode_model(
     try:
         text = json.dumps(description)
     except TypeError as error:
-        raise InputError(f"expected a model whose settings JSON holds; got {base.settings} ({error})") from error
+        raise InputError(f"settings of the model must fit JSON; got {base.settings} ({error})") from error
     if family is not None:
-        again = from_description(parse_json(text, "its settings"), "its settings")
+        again = from_description(parse_json(text, "the model"), "the model")
         if again != model:
-            raise InputError(f"expected a model that its settings make again, {again}; got {model}")
+            raise InputError(f"model must be the one that its settings make, {again}; got {model}")
     own = {}
     if session is not None:
         read_back = trees.nest({path: np.asarray(leaf, np.float32) for path, leaf in arrays.items()})
@@ -402,15 +400,15 @@ def from_description(fields: dict[str, Any], where: str) -> Model:
     known = ", ".join(f.name for f in FAMILIES)
     if family is None:
         raise InputError(
-            f"expected a family of {known} in {where}; got {description.family}. Read a model of your own by "
+            f"family in {where} must be one of {known}; got {description.family}. Read a model of your own by "
             "load_export(folder, model=...)"
         )
     config = convert(family.config, description.config, f"config of {where}")
     if description.preprocessing is None:
-        raise InputError(f"expected preprocessing in {where}; got none")
+        raise InputError(f"{where} must state preprocessing; it does not")
     model = family.model(config, description.preprocessing)
     for name, own in (entry for wrapper in description.wrappers for entry in wrapper.items()):
         if name not in WRAPPERS:
-            raise InputError(f"expected wrappers of {', '.join(WRAPPERS)} in {where}; got {name}")
+            raise InputError(f"wrappers in {where} must be of {', '.join(WRAPPERS)}; got {name}")
         model = convert(WRAPPERS[name], {**own, "base": model}, f"{name} of {where}")
     return model

@@ -43,11 +43,11 @@ def from_torch(file: Tensors) -> Pretrained:
     beside: Beside = file.config(Beside)
     if beside.downsample_in_bottleneck or beside.downsample_in_first_stage:
         raise InputError(
-            f"expected a ResNet v1.5; got strides elsewhere in {file.path}. Use weights of version 1.5, whose "
+            f"{file.path} must be a ResNet v1.5; it has strides elsewhere. Use weights of version 1.5, whose "
             "strides are in 3 x 3 convolutions from the second layer on"
         )
     if beside.hidden_act != "relu":
-        raise InputError(f"expected a ResNet of ReLUs; got {beside.hidden_act} in {file.path}")
+        raise InputError(f"hidden_act of {file.path} must be relu; got {beside.hidden_act}")
     flat = to_ours(file.tensors, file.path)
     images = prepared(file)
     config = infer(flat, file.path)
@@ -67,7 +67,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
     """Infers the architecture from the tensors."""
     stem = flat.get("stem_conv/kernel")
     if stem is None:
-        raise InputError(f"expected the tensor of stem_conv/kernel; got none in {path}")
+        raise InputError(f"{path} must hold the tensor of stem_conv/kernel; it does not")
     counts: dict[int, set[int]] = {}
     for name in flat:
         match = re.match(r"layer(\d+)/block_(\d+)/", name)
@@ -75,7 +75,7 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
             counts.setdefault(int(match[1]), set()).add(int(match[2]))
     good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
     if not good:
-        raise InputError(f"expected layers 1, 2, ... of blocks 0, 1, ...; got others in {path}")
+        raise InputError(f"{path} must hold layers 1, 2, ... of blocks 0, 1, ...; it holds others")
     first = flat.get("layer1/block_0/conv1/kernel", stem)
     width, channels = first.shape[-1], stem.shape[-1]
     return ResNetConfig(
@@ -98,7 +98,7 @@ def check_said(file: Tensors) -> None:
     name = file.architecture or config.get("architecture")
     if not isinstance(name, str):
         raise InputError(
-            f"expected a ResNet of which the architecture is said, in {file.path}; got none. Say which it is: "
+            f"architecture of the ResNet in {file.path} must be said; it is not. Say which it is: "
             "architecture=NAME, such as resnet50; anti-aliased ones and others have the same tensors"
         )
     own = find("resnet", "ResNets", str(name), where)
@@ -107,9 +107,9 @@ def check_said(file: Tensors) -> None:
     check_understood(args, known, f"model_args of {where}")
     pools = {config.get("global_pool", "avg"), args.get("global_pool", "avg")}
     if pools != {"avg"}:
-        raise InputError(f"expected global_pool avg in {where}; got {' and '.join(map(str, pools))}")
+        raise InputError(f"global_pool in {where} must be avg; got {' and '.join(map(str, pools))}")
     if not (bool(args) or key_of(file.shapes) == own.key):
-        raise InputError(f"expected the tensors of {name} in {file.path}; got others. Name the architecture that it is")
+        raise InputError(f"{file.path} must hold the tensors of {name}; it holds others. Name its architecture")
 
 
 FAMILY = Family(

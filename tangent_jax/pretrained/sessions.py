@@ -31,9 +31,9 @@ def decode_session(text: str, body: str, path: str) -> FirstSession:
         fields: dict[str, Any] = parse_json(text, where)
         fields.pop("sha256", None)
         if text != seal_fields(fields):
-            raise InputError("expected its text as it was written; got one that was edited")
+            raise InputError("its text was edited")
         if fields.pop("body", None) != body:
-            raise InputError("expected the weights that it was written for; got others")
+            raise InputError("it was written for other weights")
         return convert(FirstSession, fields, where)
     except InputError as error:
         raise InputError(f"{where} must say whose images are in the anchor; it does not ({error}). {REMEDY}") from error

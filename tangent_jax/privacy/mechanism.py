@@ -11,11 +11,12 @@ the same sigma.
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import jax
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Integer
 
 from tangent_jax.core.checks import InputError, finite_number, one_of, whole_number
 from tangent_jax.privacy.accounting import (
@@ -31,6 +32,7 @@ from tangent_jax.privacy.accounting import (
 if TYPE_CHECKING:
     import dp_accounting
 
+Count = TypeVar("Count", int, Integer[Array, ""])
 NEIGHBOURING = {"example": "add-or-remove-one", "owner": "add-or-remove-one-owner"}
 """The neighbouring relation, by the unit of protection."""
 ZERO_OUT = "zero-out-one"
@@ -88,11 +90,11 @@ class Mechanism:
         """The neighbouring relation: the difference of two data sets that are made indistinguishable."""
         return ZERO_OUT if self.noise == "discrete" else NEIGHBOURING[self.unit]
 
-    def public_count(self, units: int) -> int:
+    def public_count(self, units: Count) -> Count | int:
         """The public number n of units, for data with `units`."""
         return units if self.count is None else self.count
 
-    def expected_size(self, units: int) -> float:
+    def expected_size(self, units: Count) -> float | Float[Array, ""]:
         """B = q n, the divisor of a clipped sum, whatever the size of its sample."""
         return self.sampling_rate * self.public_count(units)
 

@@ -118,7 +118,7 @@ class Contribution:
         """
         mechanism = fitted.info.spent.mechanism
         of_owners = mechanism.unit == "owner" and rows.owners is not None
-        units = mechanism.expected_size(len({*(rows.owners or ())}) if of_owners else len(rows))
+        units = float(mechanism.expected_size(len({*(rows.owners or ())}) if of_owners else len(rows)))
         names, (a, b, c), k = check_classes(classes), self.scales, self.size
         scale = float(mechanism.clip_norm) * units
         leaves = {name: scale * np.asarray(leaf, np.float64) for name, leaf in fitted.dw.items()}

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Num
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, whole_number
@@ -79,7 +80,13 @@ def default_objective() -> Objective:
 
 
 def clip(
-    predict: Predict, dw: Tree, x: Array, y: Array, present: Array, objective: Objective, mechanism: Mechanism
+    predict: Predict,
+    dw: Tree,
+    x: Num[Array, "n ..."],
+    y: Num[Array, "n ..."],
+    present: Num[Array | np.ndarray, "o *e"],
+    objective: Objective,
+    mechanism: Mechanism,
 ) -> ClippedSum:
     """The clipped sum of one micro-batch; for discrete noise, on its grid."""
     summed = clipped_gradients(predict, dw, x, y, present, loss=objective.loss, clip_norm=mechanism.clip_norm)

@@ -26,6 +26,8 @@ from tangent_jax.privacy.discrete import discrete_mean
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noisy_mean
 
+FIRST = "Put the privatizer first in the chain"
+
 
 class PrivatizerState(NamedTuple):
     """The number of steps so far, and the secret key from which the noise of each step is drawn."""
@@ -64,7 +66,9 @@ def privatizer(mechanism: Mechanism, units: int, key: Key[Array, ""]) -> optax.G
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Tree, PrivatizerState]:
         if not isinstance(updates, ClippedSum):
-            raise InputError(f"updates must be a ClippedSum, of clipped_gradients; got {type(updates).__name__}.")
+            raise InputError(
+                f"updates must be a ClippedSum, of clipped_gradients; got {type(updates).__name__}. {FIRST}."
+            )
         check_sensitivity(updates, mechanism)
         gradient = private_mean(updates, mechanism, expected, jax.random.fold_in(state.key, state.step))
         return gradient, PrivatizerState(state.step + 1, state.key)
@@ -89,4 +93,4 @@ def check_sensitivity(total: ClippedSum, mechanism: Mechanism) -> None:
         return
     clipped, stated = map(float, numbers)
     if abs(clipped - stated) > 1e-6 * stated:  # an f32 of the same number
-        raise InputError(f"updates must be clipped to the mechanism's norm {stated:g}; got {clipped:g}.")
+        raise InputError(f"updates must be clipped to the mechanism's norm {stated:g}; got {clipped:g}. {FIRST}.")

@@ -108,6 +108,6 @@ def windows(
     return [padded[:, i : i + rows : stride, j : j + columns : stride] for i, j in places]
 
 
-def size_after(x: Array | np.ndarray, stride: int) -> tuple[int, int]:
+def size_after(x: Float[Array | np.ndarray, "b y x c"], stride: int) -> tuple[int, int]:
     """Rows and columns after a stride."""
     return -(-x.shape[1] // stride), -(-x.shape[2] // stride)

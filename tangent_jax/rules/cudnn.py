@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Float
 
 Attend = Callable[[Array, Array, Array], Array]
 TARGET = "__cudnn$fmhaSoftmax"
@@ -23,8 +24,8 @@ ELEMENTS = {"bfloat16": "BF16", "float16": "F16"}
 WIDEST = 128  # features per head, on all GPUs since Ampere; Hopper takes 256
 
 
-def takes(q: Array) -> bool:
-    """True for queries "b n h e" that the kernel supports.
+def takes(q: Float[Array, "b n h e"]) -> bool:
+    """True for queries that the kernel supports.
 
     These are in half precision, with heads of 8, 16, ... 128 features, and a known number of examples, which the
     kernel's settings hold (so programs for any batch size cannot use it).
@@ -59,7 +60,9 @@ def settings(q: Any, k: Any) -> str:
     return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": own})
 
 
-def kernel(q: Array, k: Array, v: Array) -> Array:
+def kernel(
+    q: Float[Array, "b n h e"], k: Float[Array, "b m h e"], v: Float[Array, "b m h e"]
+) -> Float[Array, "b n h e"]:
     """The custom call on one device."""
     b, n, h, e = q.shape
     results = (

@@ -60,7 +60,9 @@ def plain(
 
 
 @jax.custom_jvp
-def fused_attention(q: Array, k: Array, v: Array) -> Array:
+def fused_attention(
+    q: Float[Array, "b n h e"], k: Float[Array, "b m h e"], v: Float[Array, "b m h e"]
+) -> Float[Array, "b n h e"]:
     """The attention alone, by cuDNN's kernel on CUDA; its derivatives use `plain`, as the kernel has no rule."""
     return jax.lax.platform_dependent(q, k, v, cuda=cudnn.attend, default=plain)
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.lax import DotAlgorithmPreset
+from jaxtyping import Float
 
 ALGORITHMS = {"bfloat16": DotAlgorithmPreset.BF16_BF16_F32}
 
@@ -27,19 +29,19 @@ class Probe(ABC):
     """Replaces a parameter's tangent d; each method returns the term that a use of d adds to dy."""
 
     @abstractmethod
-    def einsum(self, spec: str, x: Array) -> Array:
+    def einsum(self, spec: str, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """The einsum of x and a kernel's tangent."""
 
     @abstractmethod
-    def times(self, x: Array) -> Array:
-        """The product of x, "... d", and a gain's tangent, "d"."""
+    def times(self, x: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """The product of x and a gain's tangent, of its last axes."""
 
     @abstractmethod
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Array:
+    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
         """The tangent of a bias, token or position, broadcast to `shape`; `beside`: its kernel's, of one layer."""
 
 
-def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
+def einsum(spec: str, x: Float[Array, "..."], d: Float[Array | np.ndarray, "..."] | Probe) -> Float[Array, "..."]:
     """The einsum of x and a kernel's tangent d, in the dtype of x."""
     if isinstance(d, Probe):
         return d.einsum(spec, x)
@@ -49,12 +51,14 @@ def einsum(spec: str, x: Array, d: Array | Probe) -> Array:
     return kept_in_half(x, d).astype(x.dtype)
 
 
-def times(x: Array, d: Array | Probe) -> Array:
-    """The product of x, "... d", and a gain's tangent, "d", in the dtype of x."""
+def times(x: Float[Array, "*b"], d: Float[Array | np.ndarray, "..."] | Probe) -> Float[Array, "*b"]:
+    """The product of x and a gain's tangent, in the dtype of x."""
     return d.times(x) if isinstance(d, Probe) else (widen(x) * d).astype(x.dtype)
 
 
-def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any = None) -> Array:
+def broadcast(
+    d: Float[Array | np.ndarray, "..."] | Probe, shape: tuple[Any, ...], dtype: Any, beside: Any = None
+) -> Float[Array, "..."]:
     """The tangent d of a bias, token or position, broadcast to `shape`, in `dtype`.
 
     `beside`: the tangent of W for a layer x W + b, else None; a probe treats both as one block.
@@ -62,12 +66,12 @@ def broadcast(d: Array | Probe, shape: tuple[int, ...], dtype: Any, beside: Any 
     return (d.broadcast(shape, beside) if isinstance(d, Probe) else jnp.broadcast_to(d, shape)).astype(dtype)
 
 
-def widen(a: Array) -> Array:
+def widen(a: Float[Array, "*a"]) -> Float[Array, "*a"]:
     """The array in f32 or wider, as a sum needs it."""
     return a.astype(jnp.promote_types(a.dtype, jnp.float32))
 
 
-def product(spec: str, a: Array, b: Array) -> Array:
+def product(spec: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
     """The einsum of a and b, multiplied in the dtype of a and summed in f32 or wider; so is its transpose.
 
     The operands are f32, with an algorithm that multiplies in half precision: one form for all platforms. XLA's CPU
@@ -77,7 +81,7 @@ def product(spec: str, a: Array, b: Array) -> Array:
     return jnp.einsum(spec, widen(a), widen(b), precision=algorithm)
 
 
-def is_thin(spec: str, a: Array, b: Array) -> bool:
+def is_thin(spec: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> bool:
     """True for one matrix product with two of three sizes equal to 1: rows of a, columns of b, the summed axis.
 
     Its transposes have the same three sizes in another order.

@@ -26,7 +26,7 @@ def contract(
     x: Float[Array | np.ndarray, "*x"],
     dx: Float[Array, "*x"] | None,
     y: Float[Array | np.ndarray, "*y"],
-    dy: Float[Array, "*y"] | probe.Probe | None,
+    dy: Float[Array | np.ndarray, "*y"] | probe.Probe | None,
 ) -> tuple[Float[Array, "*z"], Float[Array, "*z"] | None]:
     """The einsum of two operands and its tangent, by the product rule.
 
@@ -44,8 +44,12 @@ def contract(
 
 
 def bilinear(
-    product: Callable[[Array, Array], Array], x: Array, dx: Tangent, y: Array, dy: Tangent
-) -> tuple[Array, Tangent]:
+    product: Callable[[Array, Array], Array],
+    x: Float[Array, "*x"],
+    dx: Float[Array, "*x"] | None,
+    y: Float[Array, "*y"],
+    dy: Float[Array, "*y"] | None,
+) -> tuple[Float[Array, "*z"], Float[Array, "*z"] | None]:
     """Any product of two operands, linear in each, and its tangent: dz = product(dx, y) + product(x, dy).
 
     Neither operand is a parameter: for parameters, `contract` and `scale` record the use.
@@ -54,9 +58,9 @@ def bilinear(
 
 
 def shift(
-    d: Float[Array, "..."] | probe.Probe | None,
+    d: Float[Array | np.ndarray, "..."] | probe.Probe | None,
     y: Float[Array, "*y"],
-    beside: Float[Array, "..."] | probe.Probe | None = None,
+    beside: Float[Array | np.ndarray, "..."] | probe.Probe | None = None,
 ) -> Float[Array, "*y"] | None:
     """The tangent, in y's shape, of adding a bias, token or position with tangent d; beside: its kernel's tangent."""
     return None if d is None else probe.broadcast(d, y.shape, y.dtype, beside)

@@ -16,14 +16,14 @@ from jaxtyping import Float
 
 
 class Turns(NamedTuple):
-    """cos a and sin a, "p e", for p = no rotation, then each row, then each column; 0 at features of the other axis.
+    """cos a and sin a, for p = no rotation, then each row, then each column; 0 at features of the other axis.
 
     prefix      tokens before the grid, which do not rotate
     rows        of the grid
     """
 
-    cos: np.ndarray
-    sin: np.ndarray
+    cos: Float[np.ndarray, "p e"]
+    sin: Float[np.ndarray, "p e"]
     prefix: int
     rows: int
 
@@ -72,8 +72,8 @@ def quarter_turn(x: Float[Array, "*b e"]) -> Float[Array, "*b e"]:
     return jnp.concatenate([-second, first], -1)
 
 
-def by_token(table: np.ndarray, turns: Turns) -> np.ndarray:
-    """A table "p e" for every token, "n 1 e"."""
+def by_token(table: Float[np.ndarray, "p e"], turns: Turns) -> Float[np.ndarray, "n 1 e"]:
+    """A table with a row for every token."""
     rows, columns = table[1 : 1 + turns.rows], table[1 + turns.rows :]
     grid = (rows[:, None] + columns).reshape(-1, table.shape[1])
     return np.concatenate([np.repeat(table[:1], turns.prefix, 0), grid])[:, None]

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
@@ -51,7 +51,7 @@ class KernelPosterior:
     scale: float
     progress: Progress = silent
 
-    def __call__(self, inputs: Any) -> tuple[Float64[np.ndarray, "m c"], Float64[np.ndarray, "m c c"]]:
+    def __call__(self, inputs: Any) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, "m c c"]]:
         """Outputs "m c" and their covariance "m c c" of inputs; f64."""
         solution, kernel = self.solution, self.solution.kernel
         rows = jacobian_rows(kernel.predict, inputs, self.progress)
@@ -104,7 +104,7 @@ class SolverPosterior:
     example_weights: Any = None
     progress: Progress = silent
 
-    def __call__(self, inputs: Any) -> tuple[Float64[np.ndarray, "m c"], Float64[np.ndarray, "m c c"]]:
+    def __call__(self, inputs: Any) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, "m c c"]]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
         check_penalty(self.objective)
         dw, v = self.solved.dw, self.example_weights

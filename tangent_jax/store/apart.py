@@ -56,7 +56,7 @@ class Shards:
     classes: Sequence[str] = ()
     at_once: int = AT_ONCE
 
-    def own(self, name: str) -> tuple[Predictor, Features]:
+    def task(self, name: str) -> tuple[Predictor, Features]:
         """The predictor and the features of a shard; with a named head, restricted to the shard's own classes."""
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
@@ -82,7 +82,7 @@ class Shards:
         """Trains these shards, or all: as one program or one by one, as `groups` says. Returns a result for each."""
         recipe, names = self.recipe, [*(self.rows if names is None else names)]
         if recipe.is_by_class:
-            return {name: recipe.for_shard(name).fit(*self.own(name)) for name in names}
+            return {name: recipe.for_shard(name).fit(*self.task(name)) for name in names}
         if recipe.solver == "optimum":
             return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
         settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
@@ -98,8 +98,8 @@ class Shards:
             count = f"{len(ownerless)} of {len(names)} images"
             print(f"the owners name no owner of {count}, such as {visible(ownerless[0])}", file=sys.stderr)
         shared = make_provenance(self.predict, self.recipe, self.classes)
-        said = zip(names, whose, strict=True)
-        return dataclasses.replace(shared, owners={name: owner for name, owner in said if owner})
+        owner_of = {name: owner for name, owner in zip(names, whose, strict=True) if owner}
+        return dataclasses.replace(shared, owners=owner_of)
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
         """The rows of each shard without examples that were removed from the store; empty shards are left out."""
@@ -135,9 +135,9 @@ def fill(
     ['ann', 'bob']
     """
     recipe = shards.recipe
-    by_name = recipe.head != "drawn" or recipe.features is not None
-    if not (shards.classes or not by_name):
-        raise InputError(f"expected classes by name for the head {recipe.head}, or statistics; got none.")
+    needs_names = recipe.head != "drawn" or recipe.features is not None
+    if needs_names and not shards.classes:
+        raise InputError(f"classes must be names for the head {recipe.head}, or statistics; got none")
     check_own(store)
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
@@ -216,12 +216,12 @@ class Filling:
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""
         origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=certificate_of(fitted))
-        own = factors_of(*self.shards.own(name), self.shards.recipe, fitted.dw) if self.factors else None
-        hosts.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, own))
+        factors = factors_of(*self.shards.task(name), self.shards.recipe, fitted.dw) if self.factors else None
+        hosts.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, factors))
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
-        predict, features = self.shards.own(name)
+        predict, features = self.shards.task(name)
         here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
         if self.shards.recipe.is_by_class:
             classes = self.shards.features.take(self.shards.rows[name]).classes_in(self.shards.classes)
@@ -230,8 +230,8 @@ class Filling:
 
     def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
         """A component with its provenance and factors."""
-        own = self.store.factors(name) if self.factors else None
-        return jax.tree.map(np.asarray, self.store.read_tree(name)), self.store.provenance(name), own
+        factors = self.store.factors(name) if self.factors else None
+        return jax.tree.map(np.asarray, self.store.read_tree(name)), self.store.provenance(name), factors
 
 
 def check_own(store: Store) -> None:
@@ -240,8 +240,8 @@ def check_own(store: Store) -> None:
     foreign = [name for name, recipe in recipes.items() if recipe is None or recipe != recipe.for_shard(name)]
     if foreign:
         raise InputError(
-            f"expected a store of shards in {store.root}; got the component {foreign[:1]} of others. Choose "
-            "another folder for the stores."
+            f"{store.root} must be a store of shards; it holds {foreign[0]}, a component of others. "
+            "Choose another folder for the stores"
         )
 
 
@@ -251,9 +251,9 @@ def own_head(
     """(predictor, features) of a component; with a named head, restricted to the classes of its images."""
     if not recipe.is_by_class:
         return predict, features
-    own = features.classes_in(classes)
-    narrow: Any = dataclasses.replace(predict, outputs=len(own)) if recipe.features else None
-    return narrow or restrict(predict, classes, own), features.relabel(classes, own)
+    present = features.classes_in(classes)
+    narrow: Any = dataclasses.replace(predict, outputs=len(present)) if recipe.features else None
+    return narrow or restrict(predict, classes, present), features.relabel(classes, present)
 
 
 def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:

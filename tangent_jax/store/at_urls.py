@@ -29,12 +29,12 @@ def run_at(url: str, left: list[str], origin: Provenance, fingerprint: str) -> I
     """The component with this fingerprint, its factors, steps and checkpoints, in a folder of results at a URL."""
     remote = Remote(f"{url}/state")
     gone = {name for name in remote.files if origin.run is not None and origin.run in name.split("/")[:2]}
-    whole = remote.files.get(RESULTS[0])
-    if whole and is_component(remote.object_url(whole), fingerprint):
+    sha = remote.files.get(RESULTS[0])
+    if sha and is_component(remote.object_url(sha), fingerprint):
         gone |= {name for name in remote.files if name in RESULTS or name.startswith("steps/")}
     results = [f"{url}/{name}" for name in RESULTS] if is_component(f"{url}/{RESULTS[0]}", fingerprint) else []
     if gone or results or remote.dead:
-        rest = {name: whole for name, whole in remote.files.items() if name not in gone}
+        rest = {name: sha for name, sha in remote.files.items() if name not in gone}
         yield Trace(
             f"{url}: the removed component, its factors, steps and checkpoints", partial(keep, remote, rest, results)
         )

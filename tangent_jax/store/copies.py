@@ -40,10 +40,10 @@ def push(store: Disk, url: str) -> dict[str, Any]:
         theirs = remote_lines(remote)
         if lines[: len(theirs)] != theirs:
             raise InputError(
-                f"expected {url} with a beginning of this store's journal; got a copy that moved on, or has "
-                f"parted from it. Pull it first: tangent-jax store pull {url}."
+                f"{url} must hold a beginning of this store's journal; got a copy that moved on, or has diverged. "
+                f"Pull it first: tangent-jax store pull {url}"
             )
-        files = {str(path.relative_to(store.root)): whole for path, whole in store.fingerprints().items()}
+        files = {str(path.relative_to(store.root)): sha for path, sha in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS}
         new = len({*files.values()} - {*remote.places})
         remote.push(store.root, files)
@@ -66,28 +66,26 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     root = expand_path(root).absolute()
     remote = Remote(url)
     if not {*MARKS} <= {*remote.files}:
-        raise InputError(f"expected a store at {url}; got none. Copy one there: tangent-jax store push URL.")
+        raise InputError(f"{url} must hold a store; it holds none. Copy one there: tangent-jax store push URL")
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
-    wanted = {name: whole for name, whole in remote.files.items() if name in MARKS or name not in before}
+    wanted = {name: sha for name, sha in remote.files.items() if name in MARKS or name not in before}
     remote.fetch(objects, {*wanted.values()})
-    for name, whole in wanted.items():
+    for name, sha in wanted.items():
         if name.startswith("components/"):
-            check_file(objects / whole, name)
-    new = sum(name not in before or file_fingerprint(root / name) != whole for name, whole in wanted.items())
+            check_file(objects / sha, name)
+    new = sum(name not in before or file_fingerprint(root / name) != sha for name, sha in wanted.items())
     if is_store(root):
         go_on(Disk(root), remote, objects)
     else:
-        empty = not root.exists() or (root.is_dir() and not any(root.iterdir()))
-        if not empty:
-            raise InputError(
-                f"expected a store, or an empty folder, in {root}; got other files. Choose another folder."
-            )
+        is_empty = not root.exists() or (root.is_dir() and not any(root.iterdir()))
+        if not is_empty:
+            raise InputError(f"{root} must be a store, or an empty folder; got other files. Choose another folder")
         partial = root.with_name(f".{root.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed pull
         with write_whole_folder(root, partial):
-            for name, whole in remote.files.items():
-                place(objects / whole, inside(partial, *name.split("/")))
+            for name, sha in remote.files.items():
+                place(objects / sha, inside(partial, *name.split("/")))
             check_whole(Disk(partial))
     shutil.rmtree(objects, ignore_errors=True)
     store = Disk(root)
@@ -99,23 +97,23 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
     """Adds missing files and journal lines to a store."""
     check_same(remote, store.identity, objects)
     with store.using(change=True):
-        theirs, lines = remote_lines(remote, objects), journal_of(store.root)
+        theirs = remote_lines(remote, objects)
+        lines = journal_of(store.root)
         if theirs[: len(lines)] != lines:
             raise InputError(
-                f"expected a store with a beginning of the journal of {remote.url}; got {store.root}, which has "
-                "other lines. Push it first, or pull to another folder."
+                f"{store.root} must hold a beginning of the journal of {remote.url}; it has other lines. "
+                "Push it first, or pull to another folder"
             )
-        for name, whole in remote.files.items():
+        for name, sha in remote.files.items():
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():
-                place(objects / whole, path)
+                place(objects / sha, path)
         reader = Journal(objects / remote.files["journal.jsonl"])
         reader.load()
         for entry in reader.entries[len(lines) :]:
             store.journal.append(entry)
-        same = journal_of(store.root) == theirs
-        if not same:
-            raise InputError(f"expected the lines of {remote.url} in {store.root}; got others. Pull to another folder.")
+        if journal_of(store.root) != theirs:
+            raise InputError(f"{store.root} must have the lines of {remote.url}; got others. Pull to another folder")
         store.load()
         store.sweep()
 
@@ -143,14 +141,14 @@ def remote_lines(remote: Remote, objects: Path | None = None) -> list[str]:
 
 def content_of(remote: Remote, name: str, objects: Path | None) -> bytes:
     """The bytes of a file at a URL, or of its local copy, checked against the index's SHA-256."""
-    whole = remote.files.get(name, "")
-    if not whole:
-        raise InputError(f"expected {name} at {remote.url}; got none: it holds no store.")
-    copy = None if objects is None else objects / whole
+    sha = remote.files.get(name, "")
+    if not sha:
+        raise InputError(f"{remote.url} must hold {name}; it holds no store")
+    copy = None if objects is None else objects / sha
     here = copy is not None and copy.is_file()
-    content = copy.read_bytes() if copy and here else remote.read(remote.object_url(whole))
-    if fingerprint(content) != whole:
-        raise InputError(f"expected an unaltered {remote.object_url(whole)}; got another.")
+    content = copy.read_bytes() if copy and here else remote.read(remote.object_url(sha))
+    if fingerprint(content) != sha:
+        raise InputError(f"{remote.object_url(sha)} was altered")
     return content
 
 
@@ -158,21 +156,20 @@ def check_same(remote: Remote, identity: str, objects: Path | None = None) -> No
     """Raises InputError if the URL holds a store with another identity."""
     if not remote.files:
         return
-    same = identity.encode() in content_of(remote, "store.json", objects)
-    if not same:
-        raise InputError(f"expected a copy of this store at {remote.url}; got another store. Choose another URL.")
+    if identity.encode() not in content_of(remote, "store.json", objects):
+        raise InputError(f"{remote.url} must hold a copy of this store; got another store. Choose another URL")
 
 
 def check_whole(store: Disk) -> None:
     """Raises InputError if a file of the store differs from its journal."""
     wrong = store.verify()
     if wrong:
-        raise InputError(f"store pull: expected a whole store in {store.root}; got {wrong[0]}. Push it again.")
+        raise InputError(f"{store.root} must be a whole store; got {wrong[0]}. Push it again")
 
 
 def check_file(path: Path, name: str) -> None:
     """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
     dw, metadata = read_component(path, check=False)
-    origin = Provenance.from_json(metadata.get("provenance", ""), name)
+    origin = Provenance.from_metadata(metadata, name)
     with about(f"component {name}"):
         kind_of([origin]).check_new(dw, origin)

@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -41,8 +40,9 @@ from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.factors import as_tree, from_tree
 from tangent_jax.store.files import encode_component, read_component, read_metadata
+from tangent_jax.store.lines import Entry, Line, spell
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.state import State, replay, timestamp
+from tangent_jax.store.state import State, replay
 
 FORMAT = 2
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
@@ -66,10 +66,11 @@ class Disk:
     """
 
     def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
-        self.root, self.trust = expand_path(root).absolute(), trust
+        self.root = expand_path(root).absolute()
+        self.trust = trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
         if not nearest.is_dir():
-            raise InputError(f"expected a folder {self.root}; got the file {nearest}. Choose another folder.")
+            raise InputError(f"{self.root} must be a folder; {nearest} is a file. Choose another folder")
         self.marker = self.root / "store.json"
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
         self.state, self.identity, self._lock = State(), "", None
@@ -83,8 +84,8 @@ class Disk:
         other = [p for p in self.root.iterdir() if p.name not in begun] if self.root.is_dir() else []
         if other:
             raise InputError(
-                f"expected a store, or an empty folder, in {self.root}; got {[p.name for p in other][:3]}. Choose "
-                "a new folder, or restore its journal."
+                f"{self.root} must be a store, or an empty folder; it holds {', '.join(p.name for p in other[:3])}. "
+                "Choose a new folder, or restore its journal"
             )
         with hold_lock(self.root / "lock"):
             if not self.marker.exists():
@@ -97,39 +98,40 @@ class Disk:
 
     # Its files
 
-    def file(self, kind: str, entry: Mapping[str, str]) -> Path:
+    def file(self, kind: str, entry: Entry) -> Path:
         """The file that a journal entry names, in the folder of its kind."""
-        return inside(self.root, kind, f"{entry['id']}.safetensors")
+        return inside(self.root, kind, f"{entry.id}.safetensors")
 
     def fingerprints(self) -> dict[Path, str]:
         """The SHA-256 that each file of the store must have, by its path."""
-        state = self.state
-        factors = [entry["factors"] for entry in state.components.values() if entry.get("factors")]
-        kinds = {"components": state.components.values(), "composed": state.composed.values(), "factors": factors}
-        paths = {self.root / kind / f"{e['id']}.safetensors": e["file"] for kind, own in kinds.items() for e in own}
-        return paths | {self.root / "receipts" / f"{name}.json": whole for name, whole in state.receipts.items()}
+        paths = {self.root / kind / f"{entry.id}.safetensors": entry.file for kind, entry in self.state.files()}
+        return paths | {self.root / "receipts" / f"{name}.json": sha for name, sha in self.state.receipts.items()}
 
-    def read_checked(self, path: Path, entry: Mapping[str, str]) -> Tree:
+    def read_checked(self, path: Path, entry: Entry) -> Tree:
         """The tangent weights in a file, if the file's checksum is the journal's.
 
         The CRC-32, at a few GB/s, detects accidents; `verify` computes the SHA-256, about ten times slower.
         """
-        whole = path.is_file() and is_whole(path, entry)
-        if not whole:
-            raise InputError(f"expected an unaltered {path}; got one that is missing or altered. Run verify.")
+        if not path.is_file() or not is_whole(path, entry):
+            raise InputError(f"{path} is missing or altered. Run verify")
         return read_component(path, check=False)[0]
 
     def write(
         self, kind: str, dw: Tree, provenance: Provenance | None = None, metadata: Mapping[str, str] | None = None
-    ) -> dict[str, str]:
+    ) -> Entry:
         """Writes a file that no journal line names yet; returns its journal entry."""
         dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
-        text = "" if provenance is None else provenance.to_json(tree_fingerprint)
-        content = encode_component(dw, tree_fingerprint, {**({"provenance": text} if text else {}), **(metadata or {})})
+        texts = {} if provenance is None else provenance.metadata(tree_fingerprint)
+        content = encode_component(dw, tree_fingerprint, {**texts, **(metadata or {})})
         identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
-        entry = {"id": identity, "weights": tree_fingerprint, "file": fingerprint(content)}
-        entry |= {"origin": fingerprint(text.encode()), "crc": f"{zlib.crc32(content):08x}"}
+        entry = Entry(
+            id=identity,
+            weights=tree_fingerprint,
+            file=fingerprint(content),
+            origin=fingerprint(texts.get("provenance", "").encode()),
+            crc=f"{zlib.crc32(content):08x}",
+        )
         write_whole(self.file(kind, entry), content)
         return entry
 
@@ -138,33 +140,36 @@ class Disk:
 
         Raises: InputError if it has none.
         """
-        entry = self.state.components.get(name, {}).get("factors")
-        if not entry:
-            raise InputError(f"expected factors of {name}; got none. Add it with its factors, or merge by mean.")
+        entry = self.factors_entry(name)
+        if entry is None:
+            raise InputError(f"{name} must have factors; it has none. Add it with its factors, or merge by mean")
         path = self.file("factors", entry)
         return from_tree(self.read_checked(path, entry), read_metadata(path), path)
 
     def has_factors(self, name: str) -> bool:
         """True where the store holds the Kronecker factors of a component."""
-        return bool(self.state.components.get(name, {}).get("factors"))
+        return self.factors_entry(name) is not None
 
-    def write_factors(self, factors: Curvature | None, provenance: Provenance) -> dict[str, Any]:
+    def factors_entry(self, name: str) -> Entry | None:
+        """The file of a component's factors."""
+        return self.state.components[name].factors if name in self.state.components else None
+
+    def write_factors(self, factors: Curvature | None, provenance: Provenance) -> Entry | None:
         """Writes a component's factors, if there are any, and returns their journal entry.
 
         Raises: InputError for factors of another anchor or subset, or of a private component.
         """
         if factors is None:
-            return {}
-        here, do = provenance.anchor + provenance.head, "Make them by tj.solver.make_curvature of the same predictor"
-        if factors.anchor != here:
-            raise InputError(f"expected factors at the component's anchor; got those of another. {do}.")
+            return None
+        remedy = "Make them by tj.solver.make_curvature of the same predictor"
+        if factors.anchor != provenance.anchor + provenance.head:
+            raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
         if not of_subset(factors, provenance.subset):
-            raise InputError(f"expected factors of the component's leaves; got others. {do}.")
-        private = provenance.privacy is not None
-        if private:
-            raise InputError("expected no factors with a private component; got some: they are not private.")
+            raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
+        if provenance.privacy is not None:
+            raise InputError("factors must be None for a private component, as they are not private")
         numbers, metadata = as_tree(factors)
-        return {"factors": self.write("factors", numbers, None, metadata)}
+        return self.write("factors", numbers, None, metadata)
 
     def verify(self) -> list[str]:
         """One line for each file that is missing, altered or not the store's; none if all is as journaled."""
@@ -172,7 +177,7 @@ class Disk:
             expected = self.fingerprints()
             wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
             plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
-            wrong += [f"{p}: altered" for p, whole in expected.items() if p in plain and file_fingerprint(p) != whole]
+            wrong += [f"{p}: altered" for p, sha in expected.items() if p in plain and file_fingerprint(p) != sha]
             marks = {self.root / name for name in (*MARKS, "lock")}
             odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
             wrong += [f"{path}: a link, device or pipe" for path in odd]
@@ -183,19 +188,18 @@ class Disk:
             wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
         return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
-    def commit(self, entry: dict) -> None:
-        """Appends the operation to the journal: this commits it."""
+    def commit(self, line: Line) -> None:
+        """Appends the line to the journal: this commits its operation."""
         check_stop()
         assert self._lock is not None
         self._lock.check()
-        self.journal.append({**entry, "time": timestamp()})
+        self.journal.append(spell(line))
         self.state = replay(self.journal.entries)
         self.sweep()
 
     def leftovers(self) -> list[Path]:
         """The store's files that no line names: removed weights, and files of a writer that was killed."""
-        state = self.state
-        live = {entry["id"] for entry in state.files()} | {*state.receipts}
+        live = {entry.id for _, entry in self.state.files()} | {*self.state.receipts}
         ours = [p for kind in KINDS for p in self.root.glob(f"{kind}/*") if OURS.fullmatch(p.name)]
         partial = [self.root / f"{name}.partial" for name in MARKS]
         dead = [p for p in ours if p.name.split(".")[0] not in live or p.suffix == ".partial"]
@@ -238,8 +242,8 @@ class Disk:
             marker = parse_json(self.marker.read_bytes(), self.marker)
             if marker.get("format") != FORMAT:
                 raise InputError(
-                    f"expected a store of format {FORMAT}; got {marker.get('format')}. Update tangent_jax; "
-                    "nothing was changed."
+                    f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
+                    "Update tangent_jax; nothing was changed"
                 )
             self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
         self.journal.load()
@@ -255,6 +259,7 @@ def is_store(path: Path) -> bool:
     return (path / "HEAD").exists() or (path / "store.json").exists()
 
 
-def is_whole(path: Path, entry: Mapping[str, str]) -> bool:
+def is_whole(path: Path, entry: Entry) -> bool:
     """True for a file with the checksum of its journal entry."""
-    return f"{zlib.crc32(np.memmap(path, np.uint8, 'r').data) if path.stat().st_size else 0:08x}" == entry["crc"]
+    content = np.memmap(path, np.uint8, "r").data if path.stat().st_size else b""
+    return f"{zlib.crc32(content):08x}" == entry.crc

@@ -20,7 +20,7 @@ from typing import Any
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
-from tangent_jax.data.identifiers import INDEX, forget, hidden, kept_of
+from tangent_jax.data.identifiers import forget, hidden, index_paths, kept_of
 from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
@@ -28,9 +28,9 @@ from tangent_jax.io.files import expand_path, inside
 from tangent_jax.remote.urls import is_url, with_urls
 from tangent_jax.store.at_urls import Trace, run_at
 from tangent_jax.store.files import read_component
+from tangent_jax.store.lines import EXPORTED, removal_text
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
-from tangent_jax.store.state import EXPORTED, removal_text
 from tangent_jax.store.store import Store
 
 STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
@@ -65,18 +65,18 @@ def find_traces(
     left = [f"{e.path}: an export of a removed component" for e in store.state.exports if {*e.names} & {*names}]
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    own = {p: None for name in made_here for p in origins[name].folders}
+    folders = {p: None for name in made_here for p in origins[name].folders}
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
-    known = {identifier for identifier, _ in pairs}
-    traces = rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *own]), left)
+    named = {identifier for identifier, _ in pairs}
+    traces = rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]), left)
     for name, origin in origins.items():
-        tree_fingerprint = store.state.components[name]["weights"]
+        tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
             search, where = (run_at, place) if is_url(place) else (run_in, Path(place))
             traces.extend(look(search, where, left, origin, tree_fingerprint))
-        other = [place for place in origin.folders if place not in own]
+        other = [place for place in origin.folders if place not in folders]
         left += [f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}" for place in other]
-        if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - known:
+        if name not in made_here and {i for i, _ in origin.images_seen} & identifiers - named:
             left.append(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}")
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             left.append(f"{origin.recipe.dataset}: the data set itself, if the images are still there")
@@ -88,25 +88,25 @@ def find_traces(
 def rows_everywhere(
     store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str], left: list[str]
 ) -> list[Trace]:
-    """The cached rows of images, (identifier, name), and of those removed before, and what the index keeps of them."""
+    """The cached rows of images, (identifier, name), and of those removed before, and what indices keep of them."""
     traces: list[Trace] = []
     known, images, before = hidden(i for i, _ in pairs), {image for _, image in pairs}, removed_here(store)
-    for place in places:
-        if not is_url(place):
-            traces.extend(look(rows_in, Path(place).expanduser().absolute(), left, known, before, place))
-    if kept_of(known | before, images):
-        line = f"in {expand_path(INDEX).absolute()}: identifiers and names of removed images"
-        traces.append(Trace(line, partial(forget, known | before, images)))
+    folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
+    for folder, place in folders.items():
+        traces.extend(look(rows_in, folder, left, known, before, place))
+    for index in index_paths(folders):
+        if kept_of(index, known | before, images):
+            line = f"in {expand_path(index).absolute()}: identifiers and names of removed images"
+            traces.append(Trace(line, partial(forget, index, known | before, images)))
     return traces
 
 
 def removed_here(store: Store) -> set[str]:
     """The hashed identifiers of earlier removals that carry this machine's seal."""
     hashes = set[str]()
-    for line in store.journal.entries:
-        gone = line.get("forgotten", ())
-        if gone and (store.trust or machine.is_own(removal_text(store.identity, gone), line.get("seal"))):
-            hashes |= {*gone}
+    for line in store.state.removals:
+        if store.trust or machine.is_own(removal_text(store.identity, line.forgotten), line.seal):
+            hashes |= {*line.forgotten}
     return hashes
 
 
@@ -124,7 +124,7 @@ def own_images(store: Store, names: Iterable[str], unseen: Iterable[tuple[str, s
 def has_its_weights(store: Store, name: str) -> bool:
     """True if a component's numbers are those of the journal, and so of its seal; False if it is damaged."""
     with contextlib.suppress(InputError):
-        return trees.fingerprint(store.read_tree(name)) == store.state.components[name]["weights"]
+        return trees.fingerprint(store.read_tree(name)) == store.state.components[name].weights
     return False
 
 
@@ -179,9 +179,9 @@ def files_of(store: Store, names: Sequence[str]) -> list[str]:
     gone, state = {*names}, store.state
     entries = {name: state.components[name] for name in names}
     lines = {store.file("components", entry): f"the component {name}" for name, entry in entries.items()}
-    factors = {name: entry["factors"] for name, entry in entries.items() if entry.get("factors")}
+    factors = {name: entry.factors for name, entry in entries.items() if entry.factors is not None}
     lines |= {store.file("factors", entry): f"the factors of {name}" for name, entry in factors.items()}
-    composed = [entry for entry in state.composed.values() if gone & {*entry["names"]}]
+    composed = [composed.entry for composed in state.composed.values() if gone & {*composed.names}]
     lines |= {store.file("composed", entry): "a composition of what goes" for entry in composed}
     lines |= dict.fromkeys(store.leftovers(), "left by a killed writer")
     return [visible(f"{path}: {what}") for path, what in lines.items()]

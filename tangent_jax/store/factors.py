@@ -28,8 +28,8 @@ def as_tree(factors: Curvature) -> tuple[Tree, dict[str, str]]:
     flat |= {f"block/{path}": np.asarray(block) for path, block in factors.blocks.items()}
     flat |= {f"sum/{path}": np.asarray(last) for path, last in factors.sums.items()}
     layouts = {path: list(layout) for path, layout in factors.layouts}
-    said = {"layouts": json.dumps(layouts), "anchor": factors.anchor, "biases": json.dumps(dict(factors.biases))}
-    return trees.nest(flat), said
+    others = {"layouts": json.dumps(layouts), "anchor": factors.anchor, "biases": json.dumps(dict(factors.biases))}
+    return trees.nest(flat), others
 
 
 def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvature:

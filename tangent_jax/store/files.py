@@ -1,6 +1,6 @@
 """The file format of tangent weights: safetensors, with metadata that are bound to the numbers.
 
-    metadata   "provenance" and others, and "binding": the SHA-256 over the fingerprint of dw and all other metadata
+    metadata   "provenance", its "seal" and others, and "binding": the SHA-256 over the fingerprint of dw and all others
 
 A change of the numbers alone, or of the metadata alone, is detected.
 """
@@ -45,7 +45,7 @@ def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, st
         return urls.write(os.fspath(path), content)
     path = expand_path(path)
     if path.is_dir():
-        raise InputError(f"expected the path of a file; got the folder {path}.")
+        raise InputError(f"path must be that of a file; got the folder {path}")
     return write_whole(path, content)
 
 
@@ -65,14 +65,9 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     try:
         dw = trees.nest(flat)
     except (TypeError, AttributeError) as error:
-        raise InputError(f"expected leaves by path; got names that cannot be one tree in {path}.") from error
-    if check:
-        good = metadata.get("binding") == binding(trees.fingerprint(dw), metadata)
-        if not good:
-            raise InputError(
-                f"expected the numbers and provenance of {path} to belong together; got one of them altered. "
-                "Train it again."
-            )
+        raise InputError(f"{path} must hold leaves by path; got names that cannot be one tree") from error
+    if check and metadata.get("binding") != binding(trees.fingerprint(dw), metadata):
+        raise InputError(f"the numbers and provenance of {path} must belong together; one was altered. Train it again")
     return dw, metadata
 
 
@@ -81,4 +76,4 @@ def read_metadata(path: Path) -> dict[str, str]:
     try:
         return read_header(path)[1]
     except OSError as error:
-        raise InputError(f"expected a component; got {path} ({error.strerror or error}).") from error
+        raise InputError(f"{path} must be a component's file ({error.strerror or error})") from error

@@ -19,6 +19,7 @@ from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
 from tangent_jax.store.provenance import Provenance, anchor_of
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 from tangent_jax.train.losses import LOSSES, SquareLoss
 
@@ -65,26 +66,27 @@ def join(
     """
     origins = {name: store.provenance(name) for name in store}
     if not origins:
-        raise InputError(f"expected a store with components; got none in {store.root}.")
-    first, *others = origins.values()
+        raise InputError(f"{store.root} must hold at least one component; got none")
+    first_name, first = next(iter(origins.items()))
+    recipe = joinable_recipe(first_name, first)
     for name, origin in origins.items():
-        check_joinable(name, origin, first)
-    for origin in others:
+        other = joinable_recipe(name, origin)
+        if other.objective().loss != recipe.objective().loss:
+            raise InputError(
+                f"the loss of {name} must be {recipe.loss}, as of the first; got {other.loss}. Train all alike"
+            )
         check_one_body(first, origin)
     check_meanings(origins, same_classes)
     unknown = sorted({*same_classes} - {*union(origin.classes for origin in origins.values())})
     if unknown:
-        raise InputError(f"expected same_classes that are classes of the components; got {unknown[:3]}.")
+        raise InputError(f"same_classes must be classes of the components; got {', '.join(unknown[:3])}")
     if predict is None:
         classes = union(origin.classes for origin in origins.values())
-        recipe = first.recipe
-        assert recipe is not None
         predict = recipe.predictor(classes, anchor_of(first, weights))
     if classes is None:
-        raise InputError("expected classes, the names of the outputs of predict; got none.")
+        raise InputError("classes must be the names of the outputs of predict; got none")
     check_equal("anchor", first.anchor, fingerprints(predict.w)[0])
-    assert first.recipe is not None
-    check_equal("output", first.recipe.output, predict.output)
+    check_equal("output", recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
     outputs = tuple(classes)
@@ -98,27 +100,21 @@ def join(
     return Joined(predict, outputs, View([*store], wide))
 
 
-def check_joinable(name: str, origin: Provenance, first: Provenance) -> None:
-    """Raises InputError for a component without class names, or whose loss says nothing of unseen classes."""
-    got, do = f"statistics in {name}", "Sum them: store.statistics()"
+def joinable_recipe(name: str, origin: Provenance) -> Recipe:
+    """The recipe of a component that can be joined.
+
+    Raises: InputError for a component without class names, or whose loss says nothing of unseen classes.
+    """
     if origin.features is not None:
-        raise InputError(f"expected components of tangent weights; got {got}. {do}.")
-    do = "Train it again with the names of its classes"
+        raise InputError(f"components must be tangent weights; got statistics in {name}. Sum them: store.statistics()")
     if not origin.classes:
-        raise InputError(f"expected the classes of {name}; got none. {do}.")
-    loss = None if origin.recipe is None else origin.recipe.objective().loss
-    square = " or ".join(kind for kind, own in LOSSES.items() if issubclass(own, SquareLoss))
-    got, do = "another" if origin.recipe is None else origin.recipe.loss, f"Train it with the loss {square}"
-    if not isinstance(loss, SquareLoss):
-        raise InputError(f"expected a square loss of {name}; got {got}. {do}.")
-    assert origin.recipe is not None
-    assert first.recipe is not None  # it is checked first
-    alike = loss == first.recipe.objective().loss
-    if not alike:
-        raise InputError(
-            f"expected the loss {first.recipe.loss} of {name}, as of the first; got {origin.recipe.loss}. Train "
-            "all alike."
-        )
+        raise InputError(f"{name} must have the names of its classes; it has none. Train it again with them")
+    recipe = origin.recipe
+    if recipe is None or not isinstance(recipe.objective().loss, SquareLoss):
+        square = " or ".join(name for name, loss in LOSSES.items() if issubclass(loss, SquareLoss))
+        got = "no recipe" if recipe is None else recipe.loss
+        raise InputError(f"the loss of {name} must be a square loss; got {got}. Train it with the loss {square}")
+    return recipe
 
 
 def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -127,10 +123,6 @@ def union(heads: Iterable[Sequence[str]]) -> tuple[str, ...]:
     >>> tj.store.union([["owl", "gull"], ["wren", "owl"]])
     ('gull', 'owl', 'wren')
     """
-    heads = [*heads]
-    good = all(isinstance(classes, (tuple, list)) for classes in heads)
-    if not good:
-        raise InputError("expected the classes of each head, as a list; got others.")
     return tuple(sorted({name for classes in heads for name in classes}))
 
 
@@ -141,19 +133,17 @@ def check_meanings(origins: Mapping[str, Provenance], same_classes: Collection[s
         assert origin.recipe is not None
         for name in origin.classes:
             dataset, before = meaning.setdefault(name, (origin.recipe.dataset, component))
-            alike = dataset == origin.recipe.dataset or name in same_classes
-            if not alike:
+            if dataset != origin.recipe.dataset and name not in same_classes:
                 raise InputError(
-                    f"expected a name for each class; got {name} in {before} of {dataset} and in {component} of "
-                    f"{origin.recipe.dataset}. Rename one, or say that they mean the same: same_classes."
+                    f"each class must have a name of its own; got {name} in {before} of {dataset} and in {component} "
+                    f"of {origin.recipe.dataset}. Rename one, or say that they mean the same: same_classes"
                 )
 
 
 def check_head(predict: Predictor, classes: Sequence[str], name: str, origin: Provenance) -> None:
     """Raises InputError if a component's head is not the joined head restricted to its classes."""
-    same = trees.fingerprint(head_of(predict.w, classes, origin.classes)) == origin.head
-    if not same:
+    if trees.fingerprint(head_of(predict.w, classes, origin.classes)) != origin.head:
         raise InputError(
-            f"expected the head of {name} drawn by the names of its classes; got another head. Draw all heads by "
-            "name, with one seed."
+            f"the head of {name} must be drawn by the names of its classes; got another head. "
+            "Draw all heads by name, with one seed"
         )

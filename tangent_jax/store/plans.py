@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,9 +84,8 @@ class RemovalPlan:
         """Raises InputError naming a component that cannot be treated this way, and the reason."""
         one_of("how", how, WAYS)
         for name, holding in self.components.items():
-            reason = holding.impossible.get(how)
-            if reason is not None:
-                raise InputError(f"expected components that allow {how}; got {name}: {reason}. Drop it; train anew.")
+            if how in holding.impossible:
+                raise InputError(f"{name} does not allow how={how}: {holding.impossible[how]}. Drop it; train anew")
 
 
 def plan_removal(
@@ -110,56 +110,88 @@ def plan_removal(
     >>> len(plan.identifiers), plan.unknown
     (12, ())
     """
-    if not (not isinstance(examples, str) and (not isinstance(names, str))):
-        raise InputError("expected lists; got one text.")
-    asked, whole = tuple(dict.fromkeys(examples)), tuple(dict.fromkeys(names))
-    wrong = [word for word in (*asked, *whole) if not isinstance(word, str)]
-    if wrong:
-        raise InputError(f"expected examples and names as texts; got {wrong[:1]}.")
-    given = bool(asked) + bool(whole) + (owner is not None)
+    if isinstance(examples, str) or isinstance(names, str):
+        raise InputError("examples and names must be lists; got one text")
+    words = tuple(dict.fromkeys(examples))
+    names = tuple(dict.fromkeys(names))
+    given = bool(words) + bool(names) + (owner is not None)
     if given != 1:
-        raise InputError(f"expected examples, names or an owner, one of them; got {given} of them.")
-    if not (owner is not None or not owners):
-        raise InputError("expected an owner, of those in owners; got none.")
-    owner = None if owner is None else Owner(owner)
+        raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
+    if owners and owner is None:
+        raise InputError("owner must be given with owners; got none")
     with store.using():
         origins = {name: store.provenance(name) for name in store}
-        missing = [name for name in whole if name not in origins]
+        missing = [name for name in names if name not in origins]
         if missing:
-            raise InputError(f"expected names of components; got {missing[:1]}. list says them.")
-        state = store.identity, contents(store)
-    saw = {name: {identifier for identifier, _ in origin.images_seen} for name, origin in origins.items()}
-    seen = set[str]().union(*saw.values())
-    unknown: tuple[str, ...] = ()
-    in_data: dict[str, str] = {}
-    removed: dict[str, str] = {}
-    if whole:
-        left = {identifier for name in saw.keys() - {*whole} for identifier in saw[name]}
-        gone = {identifier for name in whole for identifier in origins[name].identifiers} - left
+            raise InputError(f"names must be of components; got {missing[0]}. `store list` shows them")
+        state, present = store.state, contents(store)
+    seen = {identifier for origin in origins.values() for identifier, _ in origin.images_seen}
+    if names:
+        request = request_components(origins, names)
     elif owner is not None:
-        datasets = open_datasets(origins.values()) if owners else []
-        gone = rows_of_owner(origins, owner, owners or {}, [dataset.train.names for dataset in datasets])
-        in_data = images_of_owner(datasets, owner, owners or {})
-        gone |= in_data.keys()
-        unknown = () if gone & seen else (owner,)
-        say_unmatched(origins, datasets, owner, owners or {})
+        request = request_owner(origins, Owner(owner), owners or {}, seen)
     else:
-        by_identifier = all(IDENTIFIER.fullmatch(word) for word in asked)
-        answers, in_data = find_images(origins, [] if by_identifier else open_datasets(origins.values()), asked)
-        gone = set[str]().union(*answers.values())
-        unknown = tuple(word for word in asked if not answers[word] & seen)
-        forgotten = ((word, sorted(filter(store.state.has_forgotten, answers[word]))) for word in unknown)
-        removed = {word: before[0] for word, before in forgotten if before}
-    held = whole or [name for name in origins if gone & saw[name]]
-    components = {name: holding_of(origins[name], gone, bool(whole)) for name in sorted(held)}
-    copies = {} if whole else copies_in(components)
-    new = sorted(identifier for identifier in gone - seen if not store.state.has_forgotten(identifier))
-    named = {identifier: name for origin in origins.values() for identifier, name in origin.anchor_images} | in_data
-    unseen = tuple((identifier, named.get(identifier, identifier)) for identifier in new)
-    every = tuple(sorted((gone & seen) | {*new}))
-    asked = asked if owner is None else every
-    anchors = anchors_that_saw(origins.values(), gone, str(store.root))
-    return RemovalPlan(components, every, copies, unknown, asked, owner, *state, unseen, removed, anchors)
+        request = request_words(origins, words, seen)
+    gone = request.identifiers
+    before = {word: sorted(filter(state.has_forgotten, request.answers.get(word, ()))) for word in request.unknown}
+    affected = names or [n for n, origin in origins.items() if any(i in gone for i, _ in origin.images_seen)]
+    components = {name: holding_of(origins[name], gone, bool(names)) for name in sorted(affected)}
+    unseen = sorted(identifier for identifier in gone - seen if not state.has_forgotten(identifier))
+    named = {identifier: name for origin in origins.values() for identifier, name in origin.anchor_images}
+    named |= request.in_data
+    identifiers = tuple(sorted((gone & seen) | {*unseen}))
+    return RemovalPlan(
+        components=components,
+        identifiers=identifiers,
+        copies={} if names else copies_in(components),
+        unknown=request.unknown,
+        asked=words if owner is None else identifiers,
+        owner=None if owner is None else Owner(owner),
+        store=store.identity,
+        contents=present,
+        unseen=tuple((identifier, named.get(identifier, identifier)) for identifier in unseen),
+        removed={word: forgotten[0] for word, forgotten in before.items() if forgotten},
+        anchors=anchors_that_saw(origins.values(), gone, str(store.root)),
+    )
+
+
+class Request(NamedTuple):
+    """The images that a request means.
+
+    `identifiers`: of their content; `in_data`: their names in a data set, by identifier; `unknown`: the words of the
+    request that mean no image of a component; `answers`: for each word, the identifiers that it means.
+    """
+
+    identifiers: set[str]
+    in_data: Mapping[str, str] = {}
+    unknown: tuple[str, ...] = ()
+    answers: Mapping[str, set[str]] = {}
+
+
+def request_components(origins: Mapping[str, Provenance], names: Sequence[str]) -> Request:
+    """The images of these components that no other component saw."""
+    others = {i for name, origin in origins.items() if name not in names for i, _ in origin.images_seen}
+    return Request({identifier for name in names for identifier in origins[name].identifiers} - others)
+
+
+def request_owner(
+    origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str], seen: Set[str]
+) -> Request:
+    """The images of an owner, by the components and by `owners`; `seen`: of all components."""
+    datasets = open_datasets(origins.values()) if owners else []
+    trained = rows_of_owner(origins, owner, owners, [dataset.train.names for dataset in datasets])
+    in_data = images_of_owner(datasets, owner, owners)
+    say_unmatched(origins, datasets, owner, owners)
+    identifiers = trained | in_data.keys()
+    return Request(identifiers, in_data, () if identifiers & seen else (owner,))
+
+
+def request_words(origins: Mapping[str, Provenance], words: Sequence[str], seen: Set[str]) -> Request:
+    """The images that words name, each an identifier or a name; `seen`: of all components."""
+    by_identifier = all(IDENTIFIER.fullmatch(word) for word in words)
+    answers, in_data = find_images(origins, [] if by_identifier else open_datasets(origins.values()), words)
+    unknown = tuple(word for word in words if not answers[word] & seen)
+    return Request(set[str]().union(*answers.values()), in_data, unknown, answers)
 
 
 def find_images(
@@ -235,18 +267,18 @@ def rows_of_owner(
     files = {name for names in listed for name in names}
     files |= {name for origin in origins.values() for _, name in origin.images_seen} if owners else set()
     for component, origin in origins.items():
-        said = owners_of([name for _, name in origin.examples], owners, files)
-        own = {normal_name(name): whose for name, whose in origin.owners.items()}
-        for (identifier, name), other in zip(origin.examples, said, strict=True):
-            whose = other or own.get(normal_name(name))
+        listed_owners = owners_of([name for _, name in origin.examples], owners, files)
+        recorded = {normal_name(name): whose for name, whose in origin.owners.items()}
+        for (identifier, name), other in zip(origin.examples, listed_owners, strict=True):
+            whose = other or recorded.get(normal_name(name))
             if whose is None:
                 raise InputError(
-                    f"expected an owner of {name} in {component}; got none. Pass owners=, image name -> owner."
+                    f"the owner of {name} in {component} must be known; none is. Pass owners=, image name -> owner"
                 )
             gone |= {identifier} if whose == owner else set()
         others = origin.public + origin.anchor_images
-        said = owners_of([name for _, name in others], owners, files)
-        gone |= {i for (i, _), whose in zip(others, said, strict=True) if whose == owner}
+        listed_owners = owners_of([name for _, name in others], owners, files)
+        gone |= {i for (i, _), whose in zip(others, listed_owners, strict=True) if whose == owner}
     return gone
 
 
@@ -285,14 +317,15 @@ def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
     return {identifier: tuple(where) for identifier, where in places.items() if len(where) > 1}
 
 
-def holding_of(origin: Provenance, gone: set[str], whole: bool) -> Holding:
+def holding_of(origin: Provenance, gone: set[str], by_name: bool) -> Holding:
     """The effect on a component of removing these identifiers, or the whole component."""
-    rows = origin.examples if whole else tuple(pair for pair in origin.images_seen if pair[0] in gone)
-    left = 0 if whole else sum(identifier not in gone for identifier, _ in origin.examples)
-    seconds, impossible = {"drop": 0.0}, {}
+    rows = origin.examples if by_name else tuple(pair for pair in origin.images_seen if pair[0] in gone)
+    left = 0 if by_name else sum(identifier not in gone for identifier, _ in origin.examples)
+    seconds = {"drop": 0.0}
+    impossible: dict[str, str] = {}
     for how in WAYS[1:]:
-        reason = "it was asked for by its name, and nothing of it is left" if whole else obstacle(origin, how, gone)
-        if reason is not None and (left or whole):
+        reason = "it was asked for by its name, and nothing of it is left" if by_name else obstacle(origin, how, gone)
+        if reason is not None and (left or by_name):
             impossible[how] = reason
         else:
             seconds[how] = origin.seconds * left / max(len(origin.examples), 1)
@@ -314,6 +347,5 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
 
 def contents(store: Store) -> str:
     """The fingerprint of the names and files of a store's components."""
-    return fingerprint(
-        json.dumps(sorted((name, entry["id"]) for name, entry in store.state.components.items())).encode()
-    )
+    files = sorted((name, entry.id) for name, entry in store.state.components.items())
+    return fingerprint(json.dumps(files).encode())

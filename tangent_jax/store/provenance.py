@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Provenance:
     whitened it, "images", "norm" (the layer norms' gains and biases) or None; `session`: the first session of its
     anchor, None for pre-trained weights; `features`: the settings of the features that a component of statistics sums,
     None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then no folder, weights or
-    data that it names are opened (`own`).
+    data that it names are opened (`check_own`).
 
     Guarantees: owners have one spelling; names of images and classes hold printable characters only.
 
@@ -95,38 +95,35 @@ class Provenance:
             pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
             wrong = [identifier for identifier, _ in pairs if not IDENTIFIER.fullmatch(identifier)]
             if wrong:
-                raise InputError(f"expected {field} by SHA-256 (64 hex digits); got {wrong[:1]}.")
+                raise InputError(f"{field} must be named by SHA-256 (64 hex digits); got {wrong[0]!r}")
             object.__setattr__(self, field, pairs)
         spelled = {owner: Owner(owner) for owner in {*self.owners.values()}}  # few owners of many images
         object.__setattr__(self, "owners", {visible(name): spelled[owner] for name, owner in self.owners.items()})
         object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
-        is_run = self.run is None or re.fullmatch("[0-9a-f]{32}", self.run)
-        if not is_run:
-            raise InputError(f"expected a run of 32 hex digits, or none; got {self.run!r}.")
+        if self.run is not None and not re.fullmatch("[0-9a-f]{32}", self.run):
+            raise InputError(f"run must be 32 hex digits, or None; got {self.run!r}")
         for folder in self.folders:
-            plain = (urls.is_url(folder) or Path(folder).is_absolute()) and ".." not in Path(folder).parts
-            if not (plain and folder.isprintable()):
-                raise InputError(f"expected absolute folders or URLs, without ..; got {folder!r}.")
+            is_absolute = urls.is_url(folder) or Path(folder).is_absolute()
+            if not is_absolute or ".." in Path(folder).parts or not folder.isprintable():
+                raise InputError(f"folders must be absolute or URLs, without ..; got {folder!r}")
         for field in ("certificate", "total_penalty", "seconds"):
             value = getattr(self, field)
-            good = value is None or (math.isfinite(value) and value >= 0)
-            if not good:
-                raise InputError(f"expected {field} finite and >= 0; got {value}.")
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{field} must be finite and >= 0; got {value}")
 
-    def own(self, what: str, do: str = "") -> None:
+    def check_own(self, what: str, do: str) -> None:
         """Raises InputError if another machine or user wrote this provenance: its paths are then not opened."""
-        do = f"{do or 'Name it yourself'}, or open the store with trust if you know who made it"
         if not self.is_own:
             raise InputError(
-                f"expected what this machine's user named; got {what}, which a file names that was not written on "
-                f"this machine. {do}."
+                f"{what} must be named by this machine's user; it is named by a file that was not written on this "
+                f"machine. {do}, or open the store with trust if you know who made it"
             )
 
     def dataset(self) -> str:
         """The data set of its recipe; InputError unless this user wrote it or the data set is embedded."""
         assert self.recipe is not None
         if self.recipe.dataset != "digits":
-            self.own(self.recipe.dataset, "Drop the component")
+            self.check_own(self.recipe.dataset, "Drop the component")
         return self.recipe.dataset
 
     def trained_on(
@@ -136,8 +133,8 @@ class Provenance:
         folders = tuple(urls.with_urls([features.folder or "", *folders]))
         if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
-        known = {normal_name(name): owner for name, owner in self.owners.items()}
-        owners = {name: known[normal_name(name)] for _, name in features.examples if normal_name(name) in known}
+        owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
+        owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
         fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
         return dataclasses.replace(self, **{**fields, **changes})
@@ -176,7 +173,9 @@ class Provenance:
             return self.identifiers
         unknown = [name for _, name in self.examples if name not in self.owners]
         if unknown:
-            raise InputError(f"expected the owner of every example of an owners' account; got none of {unknown[:1]}.")
+            raise InputError(
+                f"owners must name the owner of every example of an owners' account; got none of {unknown[0]}"
+            )
         return {self.owners[name] for _, name in self.examples}
 
     @property
@@ -184,31 +183,39 @@ class Provenance:
         """All fields of its file, as JSON has them."""
         return {name: value for name, value in plain(self).items() if name != "is_own"}
 
-    def to_json(self, weights: str = "") -> str:
-        """The JSON text that `from_json` reads; sealed if this machine's user wrote it.
+    def to_json(self) -> str:
+        """The JSON text that `from_json` reads."""
+        return json.dumps(self.fields)
 
-        Args: weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
-              alone.
+    def metadata(self, weights: str) -> dict[str, str]:
+        """The metadata of a component's file: the text as "provenance", and the "seal" of this machine's user.
+
+        Without a seal if another machine or user wrote it.
+        Args:   weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
+                alone.
         """
-        text = json.dumps(self.fields)
-        seal = machine.seal(text_of_seal(text, weights)) if self.is_own else ""
-        return f'{text[:-1]}, "seal": "{seal}"}}' if seal else text
+        text = self.to_json()
+        seal = machine.seal(sealed_text(text, weights)) if self.is_own else ""
+        return {"provenance": text, "seal": seal} if seal else {"provenance": text}
 
     @classmethod
-    def from_json(cls, text: str, where: object = "a provenance", weights: str = "") -> "Provenance":
-        """Reads the text of `to_json`; InputError names a field that is missing or wrong.
+    def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
+        """Reads the text of `to_json`, without a seal; InputError names a field that is missing or wrong."""
+        return cls.from_metadata({"provenance": text}, where)
 
-        Args:   weights: the fingerprint of the dw beside the text; if it is not the sealed one, `is_own` is False.
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], where: object, weights: str = "") -> "Provenance":
+        """Reads the metadata of a component's file, as `from_json`.
+
+        Args:   weights: the fingerprint of the dw in the file; if it is not the sealed one, `is_own` is False.
         """
-        fields = parse_json(text, where)
-        fields.pop("seal", None)
-        own, _, seal = text.removesuffix('"}').rpartition(', "seal": "')
-        fields["is_own"] = machine.is_own(text_of_seal(own + "}", weights), seal)  # the seal decides, never the text
-        return convert(cls, fields, where)
+        text = metadata.get("provenance", "")
+        is_own = machine.is_own(sealed_text(text, weights), metadata.get("seal"))
+        return convert(cls, {**parse_json(text, where), "is_own": is_own}, where)  # the seal decides, never the text
 
 
-def text_of_seal(text: str, weights: str) -> str:
-    """The text that a seal covers: a provenance without its seal, and the fingerprint of its dw."""
+def sealed_text(text: str, weights: str) -> str:
+    """The text that a seal covers: the text of a provenance, as it is kept, and the fingerprint of its dw."""
     return f"[{text}, {json.dumps(weights)}]"
 
 
@@ -225,23 +232,31 @@ def make_provenance(
     >>> origin.recipe.seed, origin.classes
     (3, ('a', 'b', 'c'))
     """
-    is_recipe = recipe is None or isinstance(recipe, Recipe)
-    if not is_recipe:
-        raise InputError(f"expected a Recipe, or None; got {type(recipe).__name__}.")
-    is_plain = not isinstance(predict, FeatureMap) or predict.root is None
-    do = "Keep the head that is solved from a private release: its noise would be added once for each component"
-    if not is_plain:
-        raise InputError(f"expected a feature map as feature_map gives it; got one of private statistics. {do}.")
-    features = predict.settings if isinstance(predict, FeatureMap) else None
-    if isinstance(predict, FeatureMap) and classes:
-        predict = dataclasses.replace(predict, outputs=len(classes))
-    (anchor, head), model = fingerprints(predict.w), predict.model
-    do = "Pass the names of the outputs"
+    features = None
+    if isinstance(predict, FeatureMap):
+        if predict.root is not None:
+            raise InputError(
+                "predict must be a feature map as feature_map gives it; got one of private statistics. Keep the head "
+                "that is solved from a private release: its noise would be added once for each component"
+            )
+        features = predict.settings
+        predict = dataclasses.replace(predict, outputs=len(classes)) if classes else predict
+    model = predict.model
     if len(classes) not in (0, model.classes):
-        raise InputError(f"expected {model.classes} classes; got {len(classes)}. {do}.")
-    said = {"classes": tuple(classes), "preprocessing": json.dumps(settings_of(model.preprocessing))}
-    said |= {"recipe": recipe, "features": features, "session": predict.session}
-    return Provenance(predict.method, model.settings, head, anchor, predict.subset.paths, **said)
+        raise InputError(f"classes must be the names of the {model.classes} outputs; got {len(classes)}")
+    anchor, head = fingerprints(predict.w)
+    return Provenance(
+        method=predict.method,
+        config=model.settings,
+        head=head,
+        anchor=anchor,
+        subset=predict.subset.paths,
+        recipe=recipe,
+        classes=tuple(classes),
+        preprocessing=json.dumps(settings_of(model.preprocessing)),
+        features=features,
+        session=predict.session,
+    )
 
 
 def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:
@@ -257,7 +272,7 @@ def anchor_of(origin: Provenance, weights: str | None) -> Pretrained:
     recipe = origin.recipe
     assert recipe is not None
     if recipe.head not in HEADS:
-        origin.own(f"the head {recipe.head}", "Train it again")
+        origin.check_own(f"the head {recipe.head}", "Train it again")
     if weights is None and not is_made(recipe.weights):
-        origin.own(recipe.weights, "Pass weights=")
+        origin.check_own(recipe.weights, "Pass weights=")
     return load(weights or recipe.weights, recipe.architecture, recipe.ignore_config)

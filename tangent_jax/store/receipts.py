@@ -124,15 +124,17 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
         receipt = convert(Receipt, parse_json(content, path), path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
-        raise InputError(f"verify_receipt: expected a receipt of a removal; got {path} ({error})") from error
+        raise InputError(f"{path} must be a receipt of a removal ({error})") from error
     except OSError as error:
-        raise InputError(f"verify_receipt: expected a receipt; got {path} ({error.strerror})") from error
+        raise InputError(f"{path} must be a receipt of a removal ({error.strerror})") from error
 
 
 def check_spelling(name: str) -> None:
     """Raises InputError for an invalid component name; e-mail addresses are valid."""
     if not is_name(name):
-        raise InputError(f"expected a name of letters, digits, '.', '-', '_', '@', '+', single spaces; got {name!r}.")
+        raise InputError(
+            f"a component's name must be of letters, digits, '.', '-', '_', '@', '+', single spaces; got {name!r}"
+        )
 
 
 def is_name(name: object) -> bool:

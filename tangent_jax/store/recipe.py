@@ -197,7 +197,7 @@ class Recipe:
         """The recipe of a named shard: with its own order of examples."""
         return dataclasses.replace(self, order=zlib.crc32(name.encode()))
 
-    def fit(self, predict: Predictor, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
+    def fit(self, predict: Any, features: Features, rows: np.ndarray | None = None, **options: Any) -> Fitted:
         """Trains dw from zero on the features, or on `rows` of them; options as `fit`. Statistics need one pass.
 
         Log and bar are those of `log_steps` and `show_progress`.

@@ -3,7 +3,8 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order: train and check replacements; then, under the exclusive lock,
+The order: train and check replacements, and sum them with the survivors, under the shared lock; then, under the
+exclusive one,
 
     intend   check that the plan fits the store, and append a journal line that names all traces outside the store
     erase    write new files, erase these traces
@@ -17,22 +18,25 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+import jax
+import numpy as np
 
 from tangent_jax.composition.component import View
 from tangent_jax.composition.kinds import composition, kind_of
 from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
+from tangent_jax.store.lines import Entry, Erase, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain, said_of
-from tangent_jax.store.state import removal_text, timestamp
 from tangent_jax.store.store import Store
 
 
@@ -57,16 +61,17 @@ def remove(
     >>> [*store], store.verify_receipt(receipt.path)
     (['ann'], [])
     """
-    if not (plan.identifiers or plan.components):
-        raise InputError("expected a plan of something that the store holds; got nothing.")
+    if not plan.identifiers and not plan.components:
+        raise InputError("plan must name something that the store holds; it names nothing")
     with store.using():
         check_fits(store, plan)
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
     with store.using():
         check_fits(store, plan)
         check_retrained(store, plan, retrained)
+        composed = sum_without(store, plan, retrained)
     elsewhere = Traces(erasure.files_of(store, [*plan.components]), erasure.others(store, {*plan.identifiers}))
-    return commit(store, plan, how, retrained, elsewhere, cache)
+    return commit(store, plan, how, retrained, composed, elsewhere, cache)
 
 
 def rehearse(
@@ -125,13 +130,13 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     elsewhere = erasure.others(store, {*plan.identifiers})
     with store.using(change=True):
         check_fits(store, plan)
-        found, left = intend(store, plan, cache, "erase")
+        found, left = intend(store, plan, cache, Erase)
         traces = erasure.erase_found(found, left)
     return traces._replace(not_reached=traces.not_reached + elsewhere)
 
 
 def intend(
-    store: Store, plan: RemovalPlan, cache: Cache | None, operation: str
+    store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Intend]
 ) -> tuple[Sequence[erasure.Trace], Sequence[str]]:
     """(the traces of a plan, a line for each copy out of reach); the journal names the traces when this returns.
 
@@ -140,8 +145,8 @@ def intend(
     """
     found, left = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
     if found:
-        erases = [*dict.fromkeys(trace.line for trace in found)]
-        store.commit({"op": operation, "removed": sorted(plan.components), "erases": erases})
+        erases = tuple(dict.fromkeys(trace.line for trace in found))
+        store.commit(kind(removed=tuple(sorted(plan.components)), erases=erases))
     return found, left
 
 
@@ -152,10 +157,9 @@ def folders_of(cache: Cache | None) -> Sequence[Path]:
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
     """Raises InputError for a plan of another store, or of other components than it holds now."""
-    fits = (plan.store, plan.contents) == (store.identity, contents(store))
-    if not fits:
+    if (plan.store, plan.contents) != (store.identity, contents(store)):
         raise InputError(
-            f"expected a plan of {store.root} as it is now; got one of another store, or older. Plan again."
+            f"plan must be of {store.root} as it is now; got one of another store, or an older one. Plan again"
         )
 
 
@@ -166,8 +170,19 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         kind_of([new.provenance]).check(new.dw, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         if left:
-            raise InputError(f"expected {name} retrained without what is removed; got {sorted(left)[:1]}.")
+            raise InputError(f"{name} must be retrained without what is removed; it saw {min(left)}")
         store.check_forgotten(new.provenance)
+
+
+def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> Tree | None:
+    """The composition of the survivors and the retrained components, None if there are none; nothing is written."""
+    names = [name for name in store if name not in plan.components] + [*retrained]
+    if not names:
+        return None
+    new = {name: jax.tree.map(np.asarray, component.dw) for name, component in retrained.items()}
+    components = View(names, lambda name: new[name] if name in new else store.read_tree(name))
+    origins = {name: retrained[name].provenance if name in new else store.provenance(name) for name in names}
+    return composition(components, origins)
 
 
 def commit(
@@ -175,39 +190,39 @@ def commit(
     plan: RemovalPlan,
     how: str,
     retrained: Mapping[str, Retrained],
+    summed: Tree | None,
     elsewhere: Traces,
     cache: Cache | None,
 ) -> Receipt:
-    """Removes a plan's components, adds the retrained ones, recomposes, erases traces, and writes the receipt.
+    """Removes a plan's components, adds the retrained ones and their sum, erases traces, and writes the receipt.
 
-    elsewhere: lines for the receipt that were found before the lock is held: no other store is opened under it.
+    summed, elsewhere: the new sum, and lines for the receipt, from before the lock is held: under it nothing is
+    summed, and no other store is opened.
     """
     with store.using(change=True):
         check_fits(store, plan)
         files = erasure.files_of(store, [*plan.components])
-        found, left = intend(store, plan, cache, "intend")
+        found, left = intend(store, plan, cache, Intend)
         intended = store.state.intended
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
-        added: dict[str, Any] = {}
+        added: dict[str, Entry] = {}
         for name, new in retrained.items():
-            added[name] = store.write("components", new.dw, new.provenance)
-            added[name] |= store.write_factors(new.factors, new.provenance)
-        now = {n: e for n, e in store.state.components.items() if n not in removed} | added
-        origins = {n: retrained[n].provenance if n in added else store.provenance(n) for n in now}
-        survivors = View(now, lambda name: store.read_checked(store.file("components", now[name]), now[name]))
-        composed = store.write("composed", composition(survivors, origins)) if now else {}
+            entry = store.write("components", new.dw, new.provenance)
+            added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors, new.provenance))
+        now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
+        composed = None if summed is None else store.write("composed", summed)
         traces = erasure.erase_found(found, left)
         lines_found = {trace.line for trace in found}
         erased_before = [line for line in intended if line not in lines_found]  # by a call that was killed
         files = [*dict.fromkeys([*elsewhere.deleted, *files, *erased_before])]
-        whole = [e["weights"] for e in store.state.composed.values() if e["names"] == sorted(store)]
+        of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
         receipt = Receipt(
-            removed={name: entry["weights"] for name, entry in removed.items()},
-            retrained={name: entry["weights"] for name, entry in added.items()},
-            survivors={name: entry["weights"] for name, entry in sorted(now.items())},
-            composed_before=whole[-1] if whole else None,
-            composed_after=composed.get("weights"),
+            removed={name: entry.weights for name, entry in removed.items()},
+            retrained={name: entry.weights for name, entry in added.items()},
+            survivors={name: entry.weights for name, entry in sorted(now.items())},
+            composed_before=of_all[-1].weights if of_all else None,
+            composed_after=None if composed is None else composed.weights,
             asked=plan.asked,
             owner=plan.owner,
             unseen=tuple(identifier for identifier, _ in plan.unseen),
@@ -222,16 +237,25 @@ def commit(
         text_fingerprint = fingerprint(receipt_text(receipt).encode())
         path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
-        line: dict[str, Any] = {"op": "remove", "removed": sorted(removed), "added": added, "names": sorted(now)}
-        line |= {"composed": composed, "receipt": path.stem, "receipt_hash": text_fingerprint}
-        line |= seal_removal(store, plan) | {"released": store.state.accounts_shown(before)}
-        store.commit(line)
+        forgotten = tuple(sorted(hidden(plan.identifiers)))
+        store.commit(
+            Remove(
+                removed=tuple(sorted(removed)),
+                added=added,
+                names=tuple(sorted(now)),
+                composed=composed,
+                receipt=path.stem,
+                receipt_hash=text_fingerprint,
+                forgotten=forgotten,
+                seal=seal_of(store, plan, forgotten),
+                released=store.state.accounts_shown(before),
+            )
+        )
     return dataclasses.replace(receipt, path=path)
 
 
-def seal_removal(store: Store, plan: RemovalPlan) -> dict[str, Any]:
-    """The hashed identifiers of a plan, sealed if this machine may erase all their traces, now and again."""
-    forgotten, own = sorted(hidden(plan.identifiers)), erasure.own_images(store, plan.components, plan.unseen)
-    is_own = {*plan.identifiers} <= {identifier for identifier, _ in own}
-    seal = machine.seal(removal_text(store.identity, forgotten)) if is_own else ""
-    return {"forgotten": forgotten, "seal": seal}
+def seal_of(store: Store, plan: RemovalPlan, forgotten: Sequence[str]) -> str:
+    """The seal of a plan's hashed identifiers, "" unless this machine may erase all their traces, now and again."""
+    images = erasure.own_images(store, [*plan.components], plan.unseen)
+    is_own = {*plan.identifiers} <= {identifier for identifier, _ in images}
+    return machine.seal(removal_text(store.identity, forgotten)) if is_own else ""

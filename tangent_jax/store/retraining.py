@@ -36,7 +36,7 @@ def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> P
     """
     recipe = origin.recipe
     if recipe is None:
-        raise InputError(f"expected a recipe of {name}; got none. Make its predictor as it was made.")
+        raise InputError(f"{name} must have a recipe; it has none. Make its predictor as it was made")
     predict = recipe.predictor(origin.classes or origin.config["classes"], anchor_of(origin, weights))
     with about(f"the anchor of {name}"):
         check_same(origin, make_provenance(predict))
@@ -108,18 +108,21 @@ def read_remaining(
     remaining = [(identifier, normal_name(name)) for identifier, name in remaining]
     pairs = zip(train.identifiers(), map(normal_name, train.names), strict=True)
     row_of = {pair: row for row, pair in enumerate(pairs)}
-    there = sum(pair in row_of for pair in remaining)
-    if there != len(remaining):
+    present = sum(pair in row_of for pair in remaining)
+    if present != len(remaining):
         raise InputError(
-            f"expected the {len(remaining)} examples left of {name} in {recipe.dataset}; got {there} of them."
+            f"{recipe.dataset} must hold the {len(remaining)} remaining examples of {name}; it holds {present} of them"
         )
-    cache, rows = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype), [row_of[pair] for pair in remaining]
+    cache = dataclasses.replace(cache or Cache(), dtype=recipe.cache_dtype)
+    rows = [row_of[pair] for pair in remaining]
     with show_progress(f"{name}: train inputs"):  # only these: features of removed images are not computed
         left = extract(predict, train.take(np.array(rows)), cache)
+    if origin.classes:
+        return left.relabel(dataset.classes, origin.classes)
     classes = origin.config.get("classes")
-    if not (origin.classes or len(dataset.classes) == classes):
-        raise InputError(f"expected the {classes} classes of {name}; got {len(dataset.classes)} in {recipe.dataset}.")
-    return left.relabel(dataset.classes, origin.classes) if origin.classes else left
+    if len(dataset.classes) != classes:
+        raise InputError(f"{recipe.dataset} must have the {classes} classes of {name}; it has {len(dataset.classes)}")
+    return left
 
 
 def solve_again(origin: Provenance, predict: Predictor, left: Features, start: Tree | None, name: str) -> Retrained:
@@ -148,5 +151,5 @@ def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
     """The fields of a Receipt about the components that a removal puts back."""
     bounds = {name: new.distance_bound for name, new in retrained.items() if new.distance_bound is not None}
     optima = {name: new.optimum for name, new in retrained.items() if new.optimum is not None}
-    said = statement(how if retrained else "drop", bool(optima))
-    return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": said}
+    guarantee = statement(how if retrained else "drop", bool(optima))
+    return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": guarantee}

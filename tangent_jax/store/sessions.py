@@ -13,7 +13,7 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
           removed images the command leaves out.
     """
     lines = []
-    for origin in {own.anchor: own for own in origins}.values():
+    for origin in {origin.anchor: origin for origin in origins}.values():
         session = origin.session
         count = len(gone & session.identifiers) if session else 0
         if session is None or not count:

@@ -10,14 +10,13 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tangent_jax.composition.component import Component, Components, View
 from tangent_jax.composition.compose import compose
 from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.core.checks import InputError, one_of, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io import machine
@@ -29,9 +28,9 @@ from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.statistics import Statistics
 from tangent_jax.store.disk import Disk
 from tangent_jax.store.files import read_component, read_metadata
+from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
-from tangent_jax.store.state import Exported
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
 """The fields of a provenance that decide a component's privacy cost, and its units."""
@@ -77,17 +76,16 @@ class Store(Disk, Components):
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component, verified against the journal."""
         path, entry = self.path(name), self.state.components[name]
-        text = read_metadata(path).get("provenance", "")
-        whole = fingerprint(text.encode()) == entry["origin"]
-        if not whole:
-            raise InputError(f"expected the unaltered provenance of {name}; got another in {path}. Run verify.")
-        origin = Provenance.from_json(text, f"the provenance of {name}", entry["weights"])
+        metadata = read_metadata(path)
+        if fingerprint(metadata.get("provenance", "").encode()) != entry.origin:
+            raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
+        origin = Provenance.from_metadata(metadata, f"the provenance of {name}", entry.weights)
         return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
 
     def path(self, name: str) -> Path:
         """The file of a component."""
         if name not in self.state.components:
-            raise InputError(f"expected the name of a component; got {name} in {self.root}.")
+            raise InputError(f"{self.root} holds no component {name}")
         return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> PrivacyCost | None:
@@ -121,26 +119,25 @@ class Store(Disk, Components):
     ) -> None:  # fmt: skip
         """`add`; what takes long to check is not checked of a component that was just made here of images."""
         check_spelling(name)
+        kind = kind_of([provenance])
+        (kind.check if is_made_here else kind.check_new)(dw, provenance)  # slow, and of this component alone
         with self.using(change=True):
             if name in self:
-                raise InputError(f"expected a new name; got {name}, which {self.root} holds.")
+                raise InputError(f"name must be new; got {name}, which {self.root} holds")
             check_summable(self.origins, provenance)
             self.check_account(provenance)
-            kind = kind_of([provenance])
-            (kind.check if is_made_here else kind.check_new)(dw, provenance)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
                 kind.check_beside(dw, provenance, other, self.provenance(first))
             self.check_forgotten(provenance)
             new = self.write("components", dw, provenance)
-            same = [n for n, entry in self.state.components.items() if entry["weights"] == new["weights"]]
-            if same:
+            twins = [name for name, entry in self.state.components.items() if entry.weights == new.weights]
+            if twins:
                 self.sweep()  # of the file just written
-            if same:
-                raise InputError(f"expected numbers that no other component has; got that of {same[:1]}.")
-            new |= {"shown": True} if shown else {}
-            self.commit({"op": "add", "name": name, **new, **self.write_factors(factors, provenance)})
+                raise InputError(f"{name} must have numbers of its own; got those of {twins[0]}")
+            new = dataclasses.replace(new, factors=self.write_factors(factors, provenance))
+            self.commit(Add(name=name, shown=shown, **vars(new)))
 
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, one at a time; returns their names.
@@ -157,38 +154,39 @@ class Store(Disk, Components):
         theirs = other.state.components
         if other.state.receipts:
             raise InputError(
-                f"expected a store that has removed nothing; got {other.root}. Keep that one apart, or train its "
-                "components here."
+                f"{other.root} has removed something, which this store would not know. "
+                "Keep that one apart, or train its components here"
             )
-        clash = [n for n in other if n in self and self.state.components[n]["weights"] != theirs[n]["weights"]]
+        here = self.state.components
+        clash = [name for name in other if name in here and here[name].weights != theirs[name].weights]
         if clash:
-            raise InputError(f"expected names that {self.root} does not hold with other numbers; got {clash[:1]}.")
+            raise InputError(f"{clash[0]} of {other.root} has other numbers in {self.root}. Rename one of them")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
         unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
         if unlike:
             raise InputError(
-                f"expected one account of one component; got two of {unlike[:1]}, or of other examples. Discard "
-                "one of them."
+                f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them"
             )
         missing = [name for name in other if name not in self]
         self.take_account(other)  # first: a kill overstates the cost, never understates it
         for name in missing:
-            own = other.factors(name) if other.has_factors(name) else None
-            shown = theirs[name]["id"] in other.state.shown
-            self.add(name, other.read_tree(name), other.provenance(name), own, shown=shown)
+            factors = other.factors(name) if other.has_factors(name) else None
+            shown = theirs[name].id in other.state.shown
+            self.add(name, other.read_tree(name), other.provenance(name), factors, shown=shown)
         return missing
 
     def take_account(self, other: "Store") -> None:
         """Journals the other store's releases and exports, except those journaled before."""
         state = other.state
-        shown = [name for name, entry in state.components.items() if entry["id"] in state.shown]
+        shown = sorted(name for name, entry in state.components.items() if entry.id in state.shown)
         accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
         exports = [export for export in state.exports if export not in self.state.exports]
-        line = {"op": "merge", "of": other.identity, "released": accounts, "exports": exports, "showed": sorted(shown)}
-        hidden_here = {self.state.components[name]["id"] for name in shown if name in self} - self.state.shown
+        hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
         if accounts or exports or hidden_here:
             with self.using(change=True):
-                self.commit(line)
+                self.commit(
+                    Merge(of=other.identity, released=tuple(accounts), exports=tuple(exports), showed=tuple(shown))
+                )
 
     def check_account(self, provenance: Provenance) -> None:
         """Raises InputError for an account that cannot be combined with those here.
@@ -207,10 +205,10 @@ class Store(Disk, Components):
         here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
         accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
-        if not units <= {unit}:
+        if units - {unit}:
             raise InputError(
-                f"expected accounts of the unit {', '.join(units)}; got {unit}. Keep components that protect "
-                "another unit in a store of their own."
+                f"accounts must be of the unit {', '.join(units)}; got {unit}. "
+                "Keep components that protect another unit in a store of their own"
             )
         provenance.protected_units()  # raises if an owner is unknown
         private = set().union(*(origin.identifiers for origin in here))
@@ -242,8 +240,8 @@ class Store(Disk, Components):
         back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
         if back:
             raise InputError(
-                f"expected examples that were not removed from this store; got {len(back)} that were, such as "
-                f"{back[:1]}. Train without them."
+                f"examples must not be removed ones; {len(back)} were removed from this store, such as {back[0]}. "
+                "Train without them"
             )
 
     def compose(
@@ -262,26 +260,25 @@ class Store(Disk, Components):
             raise InputError(f"coefficients must be left out with how={how!r}; got {len(coefficients)}")
         while True:
             with self.using():
-                entries = self.state.components
-                names = sorted(coefficients or entries)
+                before = self.state
+                names = sorted(coefficients or self)
                 if not names:
                     raise InputError(f"{self.root} must hold at least one component; got none")
                 dw = compose(self, coefficients) if coefficients else self.sum(how, penalty)
+                cost = self.spent(names)
             with self.using(change=True):  # held for the files and the line alone, not for the sum
-                if self.state.components == entries:
-                    self.journal_composition(dw, names, coefficients, how, penalty)
+                if (self.state.components, self.state.released) == (before.components, before.released):
+                    self.commit(
+                        Compose(
+                            names=tuple(names),
+                            weighted=None if coefficients is None else {**coefficients},
+                            privacy=None if cost is None else dataclasses.asdict(cost),
+                            merge=how,
+                            penalty=penalty if how in WEIGHTED else None,
+                            **vars(self.write("composed", dw)),
+                        )
+                    )
                     return dw
-
-    def journal_composition(
-        self, dw: Tree, names: Sequence[str], coefficients: Mapping[str, float] | None, how: str, penalty: float
-    ) -> None:
-        """Writes a composition and its line, for a caller that holds the exclusive lock."""
-        cost = self.spent(names)
-        line: dict[str, Any] = {"op": "compose", "names": names, "weighted": coefficients}
-        line |= {"privacy": None if cost is None else dataclasses.asdict(cost)}
-        line |= {} if how == "mean" else {"merge": how}
-        line |= {"penalty": penalty} if how in WEIGHTED else {}
-        self.commit({**line, **self.write("composed", dw)})
 
     def sum(self, how: str = "mean", penalty: float = 1e-3) -> Tree:
         """The sum of `compose`, neither written nor journaled."""
@@ -294,7 +291,7 @@ class Store(Disk, Components):
         Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
         if not len(self):
-            raise InputError(f"expected at least one component; got none in {self.root}.")
+            raise InputError(f"{self.root} must hold at least one component; got none")
         return statistics_of(self.trees, self.origins)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> None:
@@ -303,20 +300,16 @@ class Store(Disk, Components):
         So neither a kill nor a removal in between can hide an export from a later receipt.
         """
         with self.using(change=True):
-            left = Exported(
-                tuple(self),
-                os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute()),
-                trees.fingerprint(dw),
-            )
-            self.commit(
-                {"op": "export", **left._asdict(), "names": [*self], "seal": machine.seal(left.text(self.identity))}
-            )
+            place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
+            exported = Exported(names=tuple(self), path=visible(place), result=trees.fingerprint(dw))
+            seal = machine.seal(exported.text(self.identity))
+            self.commit(Export(**{**vars(exported), "seal": seal}))
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            self.commit({"op": "discard", "removed": sorted(names), "released": self.state.accounts_shown(removed)})
+            self.commit(Discard(removed=tuple(sorted(names)), released=self.state.accounts_shown(removed)))
 
     # Verifying
 

@@ -81,7 +81,7 @@ class Batches:
         batch_size: int = 32,
         resident_bytes: int | None = None,
         device: "OnDevice | None" = None,
-        owners: Sequence[Any] | None = None,
+        owners: Sequence[Any] | Shaped[np.ndarray, "n"] | None = None,
     ) -> None:
         whole_number("batch_size", batch_size, 1)
         targets = as_targets(targets)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from tangent_jax.core import placement, trees
@@ -178,7 +179,7 @@ def fit(
     objective: Objective | None = None,
     *,
     start: Tree | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | optax.MultiSteps | None = None,
     epochs: int = 30,
     key: Array | None = None,
     metrics: Metrics | None = None,
@@ -299,7 +300,7 @@ def step_program(training: Training, state: State, data: Batches) -> str:
 
 
 def make_training(
-    predict: Predict, objective: Objective | None, optimizer: Optimizer | None, metrics: Metrics
+    predict: Predict, objective: Objective | None, optimizer: Optimizer | optax.MultiSteps | None, metrics: Metrics
 ) -> Training:
     """The computation of a run, by default with the paper's objective and optimiser.
 

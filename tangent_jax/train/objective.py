@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Num, Shaped
+from jaxtyping import Float, Num, PRNGKeyArray, Shaped
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, finite_number, instance
@@ -126,8 +126,9 @@ def alone(
         value = jnp.asarray(function(output[None], target[None], *key))
         if value.shape != (1,):
             raise InputError(
-                f"a loss or metric of one example must have shape (1,); got {value.shape}."
-                " Do not reduce it, and give one number for each example."
+                f"a loss or metric must give one number for each example; for outputs of shape {output[None].shape}"
+                f" and targets of shape {target[None].shape} it gave the shape {value.shape}, not (1,)."
+                " Do not reduce it."
             )
         return value[0]
 
@@ -142,8 +143,8 @@ def as_objective(objective: Any, default: Callable[[], Objective]) -> Objective:
     return objective
 
 
-def outputs_of(predict: Predict, dw: Tree, x: Array, key: Array | None) -> Array:
-    """predict(dw, x), "b c", with the key if it takes one."""
+def outputs_of(predict: Predict, dw: Tree, x: Any, key: PRNGKeyArray | None) -> Num[Array, "b ..."]:
+    """predict(dw, x) with the key if it takes one."""
     return predict(dw, x, key) if isinstance(predict, Keyed) else predict(dw, x)
 
 

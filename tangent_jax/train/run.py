@@ -161,9 +161,7 @@ class Run(ExitStack):
     """
 
     def __init__(self, on_step: OnStep | None = None, progress: Progress = silent, log: Log | None = None) -> None:
-        """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid for."""
         super().__init__()
-        check_on_step(on_step)
         self.on_step = on_step
         self.progress = progress
         self.logs = log
@@ -239,12 +237,6 @@ def as_number(name: str, value: Any) -> float | int:
     if getattr(value, "shape", None) != ():
         raise InputError(f"{name} from on_step must be a number; got {repr(value)[:60]}.")
     return value.item()
-
-
-def check_on_step(on_step: Any) -> None:
-    """Raises InputError for an `on_step` that cannot be called, before anything is trained or paid."""
-    if on_step is not None and not callable(on_step):
-        raise InputError(f"on_step must be a function (row, dw), or None; got {type(on_step).__name__}.")
 
 
 def measure_name(on_step: Any, dw: Tree, *others: Any) -> str | None:

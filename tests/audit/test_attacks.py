@@ -158,11 +158,11 @@ def test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_exampl
 
 def test_wrong_signals_are_one_clear_line():
     values = np.ones(3)
-    with pytest.raises(InputError, match="held of the shadows' shape"):
+    with pytest.raises(InputError, match="held must have the shape of shadows"):
         attacks.lira_online(values, np.ones((2, 3)), np.ones((3, 3), bool))
-    with pytest.raises(InputError, match="two shadows at least on each side"):
+    with pytest.raises(InputError, match="shadows must hold two models"):
         attacks.student_ratio(values, np.ones((1, 3)), np.ones((1, 3), bool))
-    with pytest.raises(InputError, match="expected finite scores"):
+    with pytest.raises(InputError, match="scores must be finite"):
         Ranking(np.array([1.0, np.nan]), np.array([True, False]))
-    with pytest.raises(InputError, match="a member and another at least"):
+    with pytest.raises(InputError, match="member must mark at least one member"):
         Ranking(values, np.ones(3, bool))

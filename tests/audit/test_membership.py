@@ -96,8 +96,8 @@ def test_wrong_uses_of_an_attack_are_one_clear_line():
     nobody = members.take(np.array([], int))
     for match, given in {
         "shadows must be a whole number >= 2": (members, train, 1),
-        "at least one member and one other": (nobody, train, 2),
-        "expected 2 models of train; got 0": (members, lambda data, halves: [], 2),
+        "members and others must hold at least one example each; got 4 and 0": (nobody, train, 2),
+        "train must return 2 models; got 0": (members, lambda data, halves: [], 2),
     }.items():
         others, fit, shadows = given
         with pytest.raises(InputError, match=match):

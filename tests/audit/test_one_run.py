@@ -234,14 +234,14 @@ OPTIONS = {"mechanism": CLAIMED, "start": START}
     [
         (lambda folder: fit_audited(linear, DATA, X, folder=folder, **OPTIONS), "a canary needs a label"),
         (lambda _: make_canaries(DATA, 3, 19), "count must be a whole number >= 20"),
-        (lambda _: make_canaries(BYTES, 3, 20), "inputs that are floats"),
-        (lambda folder: fit_audited(linear, DATA, MORE, folder=folder, **OPTIONS), "20 to 400 canaries"),
+        (lambda _: make_canaries(BYTES, 3, 20), "inputs must be floats"),
+        (lambda folder: fit_audited(linear, DATA, MORE, folder=folder, **OPTIONS), "canaries must be 20 to 400"),
         (
             lambda folder: fit_audited(linear, DATA, Batches(X[:, 1:], Y), folder=folder, **OPTIONS),
-            "canaries of float32",
+            "canaries must have .* float32",
         ),
         (lambda folder: audited(folder, optimizer=adam()), "affine in the gradient"),
-        (lambda folder: secret_coins(folder / "c", 30) + secret_coins(folder / "c", 31), "31 coins in"),
+        (lambda folder: secret_coins(folder / "c", 30) + secret_coins(folder / "c", 31), "must hold 31 coins; got 30"),
         (edit, "must be unaltered"),
         (spoil, "the released step"),
     ],
@@ -260,5 +260,5 @@ def test_optimisers_that_show_the_gradient_are_taken():
 def test_a_bound_of_other_coins_or_scores_is_refused_in_one_line():
     scores, coins = np.arange(40.0), np.arange(40) % 2 == 0
     for given in ((scores, coins.astype(int)), (scores[:39], coins), (scores * np.nan, coins)):
-        with pytest.raises(InputError, match="finite scores, and a coin, True or False, for each"):
+        with pytest.raises(InputError, match="scores must be finite, with one coin"):
             one_run_bound(*given, CLAIMED)

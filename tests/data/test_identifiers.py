@@ -3,6 +3,7 @@
 import os
 import pickle
 import sqlite3
+import stat
 
 import pytest
 from data.layouts import FEATURES, IMAGE, as_parquet, as_tar
@@ -50,6 +51,25 @@ def test_an_image_is_read_for_its_identifier_once_until_its_file_changes(tmp_pat
     assert sorted(reads) == ["test/a/1.png", "train/a/9.png"]
     index.unlink()
     assert every(open_dataset(f"folder:{tmp_path}/d")) == second
+
+
+def test_another_folder_holds_the_index_and_a_removal_reaches_it(tmp_path, index, reads):
+    write(tmp_path / "d", *NAMES)
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    with identifiers.index_in(folder):
+        dataset = open_dataset(f"folder:{tmp_path}/d")
+        every(dataset)
+        reads.clear()
+        every(open_dataset(f"folder:{tmp_path}/d"))
+    assert not reads
+    assert not index.exists()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / "index.sqlite").stat().st_mode) == 0o600
+    gone = dataset.train.identifiers()[0]
+    assert gone.encode() in (folder / "index.sqlite").read_bytes()
+    identifiers.forget(identifiers.index_path(folder), identifiers.hidden([gone]), set())
+    assert gone.encode() not in (folder / "index.sqlite").read_bytes()
 
 
 @pytest.mark.parametrize("how", ["in place", "by another"])

@@ -80,6 +80,7 @@ def test_samples_without_a_member_are_left_out_and_said(tmp_path):
         "left out 1 member of .png (links): neither an image nor a label",
         "left out 3 of 9 samples: without an image, such as d",
         "left out 1 of 5 rows of train: without a label (1 null), such as train-0.tar/c",
+        "test has no image of 1 of 2 classes: 0",
     )
 
 

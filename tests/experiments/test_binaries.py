@@ -186,7 +186,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(tmp_path, harm):
 def test_unreadable_images_are_skipped_and_counted_where_asked(tmp_path, tiny):
     line, stderr = run("finetune", tiny, *damaged(tmp_path, "text"), "--skip_unreadable", "--epochs=2")
     assert json.loads(line)["skipped"] == 1
-    assert "train inputs: skipped 1 unreadable of 4 images" in stderr
+    assert "train inputs: skipped 1 unreadable of 4 images: train/cat/1.png" in stderr
 
 
 @pytest.mark.long

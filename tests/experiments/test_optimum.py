@@ -22,7 +22,7 @@ from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.store import Store
 from tangent_jax.train.objective import make_objective
 
-SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent", "--certificate=1e-3")
+SOLVED = ("--solver=optimum", "--penalty=0.1", "--blocks=0", "--output=tangent")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def result_of(*arguments):
 
 def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places, tmp_path):
     out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
-    result = result_of("finetune", *places, *SOLVED, "--factors", f"--out={out}")
+    result = result_of("finetune", *places, *SOLVED, "--certificate=1e-3", "--factors", f"--out={out}")
     assert result["certificate"] <= 1e-3
     assert result["accuracy"] > 0.9
     assert result["passes"] >= 3
@@ -90,6 +90,11 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
     result = json.loads(line.splitlines()[-1])
     assert (result["converged"], result["passes"]) == (False, 3)
     assert err.count("not converged after 3 passes: the certificate is ") == 1
+    _, err = run(
+        "finetune", *places, *SOLVED, "--certificate=1e-3", "--passes=3", f"--out={tmp_path / 'asked'}", code=1
+    )
+    assert "finetune: --certificate must be reached in --passes; 0.001 was not: after 3 passes it is " in err
+    assert (tmp_path / "asked/result.json").exists()
     run("store", "add", store, f"--source={out}", "--name=all")
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
     (tmp_path / "gone.txt").write_text(origin.examples[0][0])

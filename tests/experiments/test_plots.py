@@ -123,5 +123,8 @@ def test_a_title_states_the_last_accuracy():
 def test_a_title_ranks_methods_by_their_share_of_one_model():
     said = titles.composed("cub50", 50, {"taft": 0.75, "soup": 0.5, "greedy": 0.1}, {"taft": 1.0, "soup": 0.625})
     assert said == "cub50: 50 models added have 80 % (soup), 75 % (TAFT) of one model's accuracy"
+    equal = dict.fromkeys(("exact", "ridge", "ranpac", "lda"), 0.75)
+    said = titles.composed("cub50", 10, equal, equal)
+    assert said == "cub50: 10 models added have 100 % (each of 4 methods) of one model's accuracy"
     said = titles.shared_body({"mean": [0.5, 1.0], "soup": [0.5, 0.5]})
     assert said == "2 tasks on one body: mean has 75 % of the single models' accuracy, soup 50 %"

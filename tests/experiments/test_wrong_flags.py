@@ -16,11 +16,11 @@ CASES = [
     # absl's own checks, and flags that a binary does not have
     ("finetune", "--seed=4294967296", "flag --seed="),
     ("finetune", "--lr=inf", "flag --lr=inf"),
-    ("finetune", "--image_size=224x", "expected pixels of a side, such as 224, or of height and width"),
+    ("finetune", "--image_size=224x", "it must be pixels of a side, such as 224, or of height and width"),
     ("finetune", "--epoch=2", "Unknown command line flag 'epoch'. Did you mean: epochs? Try finetune --help."),
     ("store", "export --format=pickle", "flag --format=pickle"),
     ("store", "list --epochs=3", "Unknown command line flag 'epochs'"),
-    ("compose", "--method=exact --feature_blocks=two", "expected a number of blocks, such as 8, or auto"),
+    ("compose", "--method=exact --feature_blocks=two", "it must be a number of blocks, such as 8, or auto"),
     # arguments
     ("finetune", "word", "finetune: all arguments must be flags, --NAME=VALUE; got word"),
     ("store", "forget", "store: the argument besides flags must be one of add, merge, list"),
@@ -69,6 +69,9 @@ CASES = [
     ("paper table1", "--blocks=7 --method=taft", "--blocks must be at most 6, the model's number; got 7"),
     ("paper report", "--finished=times=nowhere", "--finished must be JOB=FOLDER with a result.json in FOLDER"),
     ("paper report", "--weights=builtin,b,c", "--weights must be MODEL, MODEL,RESNET or"),
+    ("compose", "--method=exact --feature_blocks=13", "--feature_blocks must be a whole number in 0..6; got 13"),
+    ("finetune", "--blocks=13", "finetune: --blocks must be a whole number in 0..6; got 13"),
+    ("finetune", "--lr=0", "finetune: --lr must be a finite number > 0 and at most 1e+06; got 0.0"),
     ("tasks", "--dataset=digits", "--dataset must be two data sets or more; got 1"),
     ("tasks", "--dataset=digits,digits", "--dataset must name data sets of different names; got digits. Rename one"),
     # texts

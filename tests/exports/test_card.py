@@ -156,8 +156,8 @@ def test_what_is_not_known_is_said_and_not_invented(tmp_path):
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"accuracy": {"digits": 91}}, r"expected an accuracy on digits in 0..1; got 91"),
-        ({"accuracy": 0.9}, r"expected accuracy \{data set: number\}; got 0.9"),
+        ({"accuracy": {"digits": 91}}, r"accuracy on digits must be in 0..1; got 91"),
+        ({"accuracy": 0.9}, r"accuracy must be \{data set: number\}; got 0.9"),
         ({"privacy": {"epsilon": 1.0}}, "privacy must hold the field delta; it is missing"),
         ({"removals": {"examples": "all"}}, "removals must hold the field receipts; it is missing"),
     ],

@@ -98,13 +98,13 @@ def test_the_tangent_of_an_adapter_is_its_first_order(tmp_path):
 
 
 CONFIGS = {
-    "peft_type": ("IA3", "expected peft_type LORA in .*; got IA3"),
-    "r": (3, r"expected factors of rank 3, as r in .* says; got rank 2\. Save the adapter again"),
-    "init_lora_weights": ("pissa", "expected init_lora_weights of None, True, False, gaussian in .*; got pissa"),
-    "use_qalora": (True, "expected no use_qalora in .*; got True"),
-    "of a later version": ({"a": 1}, "expected no of a later version in .*; got {'a': 1}"),
-    "use_dora": (True, "expected no use_dora in .*; got True"),
-    "rank_pattern": ({"q": 4}, "expected no rank_pattern in .*; got"),
+    "peft_type": ("IA3", "peft_type in .* must be LORA; got IA3"),
+    "r": (3, r"factors of .* must have rank 3, as r in .* says; got rank 2\. Save the adapter again"),
+    "init_lora_weights": ("pissa", "init_lora_weights in .* must be None, True, False, gaussian; got pissa"),
+    "use_qalora": (True, "must not set use_qalora, .*; got True"),
+    "of a later version": ({"a": 1}, "must not set of a later version, .*; got {'a': 1}"),
+    "use_dora": (True, "must not set use_dora, .*; got True"),
+    "rank_pattern": ({"q": 4}, "must not set rank_pattern, .*; got"),
     "lora_alpha": (None, "lora_alpha of .* must be a finite number > 0; got None"),
 }
 TENSORS = {
@@ -116,11 +116,11 @@ TENSORS = {
     "another block": (
         NAME.replace("1", "7"),
         (2, 12),
-        "expected modules of this model; got block_7/attention/query/lora_a",
+        "must adapt modules of this model; it also adapts block_7/attention/query/lora_a",
     ),
-    "another width": (NAME, (2, 13), r"factors of block_1/attention/query of shapes .* in .*; got .*\(13, 2\)"),
-    "turned": (NAME, (12, 2), "factors of rank 2, as r in .* says; got rank 2, 12"),
-    "an axis": (NAME, (24,), r"of 2 axes, of whole parts, in .*; got shape \(24,\)"),
+    "another width": (NAME, (2, 13), r"factors of block_1/attention/query in .* must have shapes .*; got .*\(13, 2\)"),
+    "turned": (NAME, (12, 2), "factors of .* must have rank 2, as r in .* says; got rank 2, 12"),
+    "an axis": (NAME, (24,), r"must have 2 axes, .*; got shape \(24,\)"),
 }
 
 
@@ -140,21 +140,23 @@ def test_factors_of_another_model_are_one_line(tmp_path, case):
     name, shape, message = TENSORS[case]
     path = tmp_path / "adapter_model.safetensors"
     save_file({**load_file(path), name: np.ones(shape, np.float32)}, path)
-    with pytest.raises(InputError, match=f"expected .*{message.removeprefix('expected ')}"):
+    with pytest.raises(InputError, match=message):
         read_peft(tmp_path, plain)
 
 
 def test_a_model_that_hugging_face_has_not_is_one_line(tmp_path):
     for variant, got in (({"layer_scale": True}, "block_0/layer_scale1/scale"), ({"pool": "avg"}, "another pooling")):
-        with pytest.raises(InputError, match=f"expected a Vision .*; got a Vision Transformer with {got}"):
+        with pytest.raises(InputError, match=f"model must be a Vision .*; got a Vision Transformer with {got}"):
             adapted(tmp_path, **variant)
     plain = Pretrained(*small(), "here")
     with pytest.raises(InputError, match=r"the model must be a LoRA; got VisionTransformer\. Make it by with_lora"):
         write_peft(tmp_path, tangent(plain), {})
     lora = plain.with_lora(2, 1, KEY)
-    with pytest.raises(InputError, match="got the tangent alone, which no merged network gives"):
+    with pytest.raises(InputError, match="no merged network gives the tangent alone"):
         write_peft(tmp_path, tangent(lora, 1, "lora_b", output="tangent"), {})
-    with pytest.raises(InputError, match="expected a dw of LoRA factors and the head; got block_1/attention/key/bias"):
+    with pytest.raises(
+        InputError, match="dw must hold LoRA factors and the head alone; got block_1/attention/key/bias"
+    ):
         write_peft(tmp_path, tangent(lora, 1, "blocks"), tangent(lora, 1, "blocks").zeros())
 
 

@@ -65,7 +65,8 @@ def features(parts=("h", "relu", "ntk")):
     predict, _ = predictor()
     settings = tj.models.FeatureSettings(parts, 1, 2, 16, 3)
     built = settings.of(tj.Pretrained(predict.model, predict.w, "random"))
-    head = {"kernel": np.zeros((sum(built.sizes), 4), np.float32), "bias": np.zeros(4, np.float32)}
+    k = sum(built.sizes)
+    head = {"kernel": np.zeros((k, 4), np.float32), "bias": np.zeros(4, np.float32), "center": np.zeros(k, np.float32)}
     return built, tree_normal(40, head)
 
 
@@ -96,7 +97,7 @@ def outputs_of(predict, dw, x):
     return np.asarray(jax.jit(predict)(dw, x))
 
 
-QUICK = ("one block", "non-linear", "ResNet", "half")
+QUICK = ("one block", "non-linear", "ResNet", "half", "a head on features")
 
 
 @pytest.mark.parametrize("name", [*QUICK, *in_long(*(name for name in CASES if name not in QUICK))])
@@ -164,7 +165,7 @@ def test_the_script_runs_on_a_photo_where_the_library_is_not_installed(tmp_path)
     (tmp_path / "out/weights.safetensors").write_bytes(b"altered")
     ended = subprocess.run([*command, tmp_path / "photo.png"], capture_output=True, text=True)
     assert ended.returncode == 1
-    want = "run.py: expected an unaltered weights.safetensors; got another than serving.json names. Export it again.\n"
+    want = "run.py: weights.safetensors must be the file that serving.json names; it was altered. Export it again.\n"
     assert ended.stderr == want
 
 
@@ -189,7 +190,7 @@ def test_the_script_decodes_a_picture_as_the_library_does(tmp_path, mode, shape)
 def test_a_program_refuses_other_inputs_in_one_line():
     program = RUN["load"](MADE_BEFORE)
     for wrong in (inputs_of(2)[:, :, :4], inputs_of(2).astype(np.float32)):
-        with pytest.raises(ValueError, match=r"expected uint8 inputs of shape \('b', 8, 8, 3\); got"):
+        with pytest.raises(ValueError, match=r"inputs must be uint8 of shape \('b', 8, 8, 3\); got"):
             program(wrong)
 
 
@@ -203,17 +204,17 @@ def test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written(tmp_pat
     write = partial(export, tmp_path / "out", predict, dw, {})
     with pytest.raises(InputError, match=r"format must be one of safetensors, stablehlo, onnx.*; got pickle"):
         write("pickle")
-    with pytest.raises(InputError, match=r"expected names of the 7 outputs, or none; got 1"):
+    with pytest.raises(InputError, match=r"classes must name all 7 outputs, or none; got 1 names"):
         write("stablehlo", ["cat"])
     counting = dataclasses.replace(predict, model=Counting(predict.model.config))
-    with pytest.raises(InputError, match=r"expected a model that takes any batch size .*; got TypeError"):
+    with pytest.raises(InputError, match=r"model must take any batch size .*; got TypeError"):
         export(tmp_path / "out", counting, dw, {}, "stablehlo")
     double = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), predict.w))
-    with pytest.raises(InputError, match=r"expected leaves that float32 holds; got w/.* in float64"):
+    with pytest.raises(InputError, match=r"leaves must fit float32; got w/.* in float64"):
         export(tmp_path / "out", double, dw, {}, "stablehlo")
     monkeypatch.setattr(exports, "find_spec", lambda name: None)
     for name, package in (("stablehlo", "flatbuffers"), ("onnx", "jax2onnx")):
-        expected = rf"expected {package}, .*; got none installed. Run pip install 'tangent-jax\[{name}\]'"
+        expected = rf"{package}, .* must be installed; it is not. Run pip install 'tangent-jax\[{name}\]'"
         with pytest.raises(InputError, match=expected):
             write(name)
     assert not [*tmp_path.iterdir()]
@@ -236,10 +237,9 @@ FAMILIES = {
     "mean of normed patches": partial(variant, pool="norm_avg"),
     "SigLIP, attention pool": partial(variant, pool="attention", class_token=False, activation="gelu_tanh"),
     "CLIP": partial(variant, pre_norm=True, activation="quick_gelu"),
-    "a head on random features": partial(features, ("h", "relu")),
     "EVA, rotary": partial(variant, positions="rotary", registers=1, gated=True, activation="silu", width=16, heads=2),
 }
-ONNX = {name: make for name, make in CASES.items() if make is not features} | FAMILIES
+ONNX = CASES | FAMILIES
 
 
 @pytest.mark.usefixtures("onnx")
@@ -273,8 +273,12 @@ def test_an_onnx_names_its_opset(tmp_path):
 
 @pytest.mark.usefixtures("onnx")
 def test_an_onnx_that_cannot_be_or_would_be_another_is_not_written(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*RFFT.*as stablehlo"):
-        export(tmp_path / "out", *features(), {}, "onnx")
+    stages = [lambda w, x: jnp.real(jnp.fft.rfft(x)) * w["gain"]]
+    w = {"gain": np.ones(3, np.float32), "out": np.ones((3, 2), np.float32)}
+    fourier = tj.model_of(stages, w, np.zeros((1, 4), np.float32), head=lambda w, x: x @ w["out"])
+    predict = tj.tangent(fourier, kind="everything")
+    with pytest.raises(InputError, match=r"a model that jax2onnx converts; got .*DFT.*as stablehlo"):
+        export(tmp_path / "out", predict, predict.zeros(), {}, "onnx")
     monkeypatch.setattr(serving, "ALIKE", 0)
     with pytest.raises(InputError, match=r"an ONNX of the predictor's outputs; got one that is .* away"):
         export(tmp_path / "out", *predictor(), {}, "onnx")

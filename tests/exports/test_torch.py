@@ -126,13 +126,15 @@ def test_pytorch_trains_the_tangent_weights_alone(tmp_path):
 
 
 def test_what_the_module_does_not_know_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"expected a Vision Transformer; got a ResNet\. Export it as"):
+    with pytest.raises(
+        InputError, match=r"model must be a Vision Transformer for PyTorch; got a ResNet\. Export it as"
+    ):
         write_torch(tmp_path, tangent(load("builtin-resnet")), {})
     model = VisionTransformer(OtherConfig(12, 2, 3, 20, patch_size=4, image_size=8, classes=7))
-    with pytest.raises(InputError, match=r"settings that tangent_torch.py knows; got windows 4\."):
+    with pytest.raises(InputError, match=r"windows of the model must be one that tangent_torch.py knows; got 4\."):
         write_torch(tmp_path, tangent(Pretrained(model, plain().w, "here")), {})
     predict: Predictor = nonlinear(plain())
-    with pytest.raises(InputError, match="expected a tangent model, method taft; got nlft"):
+    with pytest.raises(InputError, match="method must be taft, a tangent model; got nlft"):
         write_torch(tmp_path, predict, predict.zeros())
 
 
@@ -140,7 +142,7 @@ def test_a_model_with_another_setting_is_refused_in_pytorch(tmp_path):
     _, _, model = exported(tmp_path, *CASES["token"]())
     check_settings = type(model).__init__.__globals__["check"]
     for changes, got in (({"positions": "rotary"}, "positions rotary"), ({"pool": "attention"}, "pool attention")):
-        with pytest.raises(ValueError, match=f"expected a Vision Transformer .*; got one with {got}"):
+        with pytest.raises(ValueError, match=f"reads Vision Transformers of .*; got one with {got}"):
             check_settings({"family": "another", "config": {**model.config, **changes}})
 
 

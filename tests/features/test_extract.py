@@ -405,6 +405,13 @@ def test_rows_and_products_are_floats(dtype):
         tangent(load("builtin"), dtype=dtype)
 
 
+def test_a_cache_is_one_folder(tmp_path):
+    with pytest.raises(InputError, match=r"a cache must be one folder; got .*a,b\. If its name has a comma"):
+        Cache(f"{tmp_path}/a,b")
+    (tmp_path / "a,b").mkdir()
+    assert Cache(f"{tmp_path}/a,b").path == tmp_path / "a,b"
+
+
 def unreadable_class(split, classes=("cat", "dog", "hat")):
     """A data set of 4 images a class in train and test, in which no image of hat can be read in one split."""
 

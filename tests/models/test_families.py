@@ -175,7 +175,7 @@ def test_a_family_is_added_by_one_entry(tmp_path, monkeypatch):
     path, made = tmp_path / "model.safetensors", Pretrained(Other(model.config), w, "here")
     path.write_bytes(encode({f"mine.{name}": np.asarray(leaf) for name, leaf in trees.leaves(w).items()}, {}))
     assert_same(load(tmp_path, "other-2"), made)
-    with pytest.raises(InputError, match="expected other-2, another network; got a Vision Transformer in"):
+    with pytest.raises(InputError, match="builtin must be other-2, another network; got a Vision Transformer"):
         load("builtin", "other-2")
     assert load("random:other-2").model == Other(model.config.replace(classes=1000))
     save(path, made.with_lora(2, 1, KEY))
@@ -204,18 +204,18 @@ class Mine(VisionTransformer):
     """A user's own model."""
 
 
-def test_save_refuses_what_load_could_not_read(tmp_path):
+def test_save_refuses_what_load_could_not_read(tmp_path, untyped):
     made, path = pretrained(), tmp_path / "m.safetensors"
     mine, w = Mine(made.model.config), made.w
     cases = [
-        (path, Pretrained(mine, w, ""), "expected a Vision Transformer or a ResNet.*, alone or with LoRA; got Mine. "
+        (path, Pretrained(mine, w, ""), "model must be a Vision Transformer or a ResNet.*, alone or .*; got Mine. "
          r"Export a model of your own with its step, and read it by load_export\(folder, model=\.\.\.\)"),
         (path, Pretrained(mine, w, "").with_lora(1, 1, KEY), "alone or with LoRA; got Mine"),
-        (tmp_path / "m.bin", made, r"expected a path that ends in \.safetensors; got .*m\.bin"),
+        (tmp_path / "m.bin", made, r"path must end in \.safetensors; got .*m\.bin"),
         (path, Pretrained(made.model.replace(pre_norm=0), w, ""), "pre_norm of config of .* must be true or false"),
-        (path, Pretrained(made.model.replace(eps=np.float32(1e-6)), w, ""), "a model whose settings JSON holds"),
+        (path, Pretrained(made.model.replace(eps=np.float32(1e-6)), w, ""), "settings of the model must fit JSON"),
         (path, Pretrained(VisionTransformer(MyConfig(**dataclasses.asdict(made.model.config))), w, ""),
-         r"expected a model that its settings make again, .*; got VisionTransformer\(config=MyConfig"),
+         r"model must be the one that its settings make, .*; got VisionTransformer\(config=MyConfig"),
     ]  # fmt: skip
     for target, given, match in cases:
         with pytest.raises(InputError, match=match) as error:
@@ -226,7 +226,7 @@ def test_save_refuses_what_load_could_not_read(tmp_path):
 
 def test_weights_of_more_than_32_bits_are_not_written(x64, tmp_path):
     model, w = small()
-    with pytest.raises(InputError, match=r"expected leaves that float32 holds; got .* in float64\. Cast them"):
+    with pytest.raises(InputError, match=r"leaves must fit float32; got .* in float64\. Cast them"):
         save(tmp_path / "m.safetensors", Pretrained(model, w, "here"))
     assert not [*tmp_path.iterdir()]
 
@@ -250,20 +250,20 @@ def test_a_home_folder_is_one_folder_to_save_and_load(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"family": "vat"}, f"expected a family of {NAMES} in the metadata of .*; got vat"),
+        ({"family": "vat"}, f"family in the metadata of .* must be one of {NAMES}; got vat"),
         ({"family": None}, r"got None\. Read a model of your own by load_export\(folder, model=\.\.\.\)"),
         ({"family": "resnet"}, "config of the metadata .* must hold the fields of a ResNetConfig alone"),
         ({"config": {"width": 12}}, "must hold the field depth"),
         ({"config": 7}, "config of the metadata .* must be an object"),
         ({"names": "theirs"}, "names of the metadata .* must be ours or world"),
         ({"names": "world"}, "names of a Vision Transformer; got the extra tensor block_0/attention"),
-        ({"wrappers": [{"lore": {}}]}, "expected wrappers of frozen_head, lora in the metadata of .*; got lore"),
+        ({"wrappers": [{"lore": {}}]}, "wrappers in the metadata of .* must be of frozen_head, lora; got lore"),
         ({"wrappers": [{"lora": {"rank": 1}}]}, "lora of the metadata .* must hold the field blocks"),
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 9}}]}, r"blocks must be a whole number in 1\.\.2; got 9"),
         ({"wrappers": [{"lora": {"rank": 1, "blocks": 1}}] * 2}, "expected a model without LoRA"),
         (
             {"wrappers": [{"lora": {"rank": 1, "blocks": 1}}]},
-            "expected the tensor of block_1/.*lora_a.*; got none",
+            "must hold the tensor of block_1/.*lora_a.*; it does not",
         ),
     ],
 )
@@ -285,9 +285,9 @@ def test_a_file_of_no_family_is_refused_by_what_is_known(tmp_path):
     titles = "; ".join(re.escape(naming.title) for family in module.FAMILIES for naming in family.namings)
     with pytest.raises(InputError, match=f"{titles}. The nearest is timm, .*"):
         load(path)
-    with pytest.raises(InputError, match=r"expected an architecture of Ti/8, .*resnet152.*; got XL/16"):
+    with pytest.raises(InputError, match=r"architecture must be one of Ti/8, .*resnet152.*; got XL/16"):
         load("random:XL/16")
-    with pytest.raises(InputError, match=r"expected an architecture of .*; got resnet51"):
+    with pytest.raises(InputError, match=r"architecture must be one of .*; got resnet51"):
         load("builtin", "resnet51")
 
 
@@ -302,5 +302,5 @@ def test_a_model_of_ones_own_is_exported_and_read_by_passing_it(tmp_path):
     assert trees.fingerprint(step) == trees.fingerprint(dw)
     with pytest.raises(InputError, match=r"got None\. Read a model of your own by load_export"):
         load_export(tmp_path / "out")
-    with pytest.raises(InputError, match=r"expected head/bias of shape \(3,\); got shape \(7,\)"):
+    with pytest.raises(InputError, match=r"head/bias.* shape \(3,\); got .*\(7,\)"):
         load_export(tmp_path / "out", mine.model.with_classes(3))

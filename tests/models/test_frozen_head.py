@@ -103,14 +103,14 @@ def test_a_head_is_read_by_the_names_of_its_classes(tmp_path):
 
 
 BAD = {
-    "names": ({}, {}, r"expected the names of the classes in the metadata of .*head.safetensors.*; got none"),
+    "names": ({}, {}, r"metadata of .*head.safetensors must name the classes, .*; got none"),
     "fewer": (
         {},
         {"classes": "a\nb"},
         r"expected embeddings of the 2 named classes, \(classes, width\); got \(3, 7\) in",
     ),
     "twice": ({}, {"classes": "a\nb\na"}, r"expected classes of different names; got \['a'\] twice in .*safetensors"),
-    "other": ({"weight": np.ones(2)}, {}, "expected tensors embeddings and logit_scale in .*; got embeddings, weight"),
+    "other": ({"weight": np.ones(2)}, {}, "must hold tensors embeddings and logit_scale alone; got embeddings, weight"),
     "zero": (
         {"embeddings": np.eye(3, 7, 1) * 0},
         {"classes": "a\nb\nc"},
@@ -119,7 +119,7 @@ BAD = {
     "scale": (
         {"logit_scale": np.ones(2)},
         {"classes": "a\nb\nc"},
-        r"expected one number logit_scale in .*; got shape \(2,\)",
+        r"logit_scale in .* must be one number; got shape \(2,\)",
     ),
     "scale 0": ({"logit_scale": np.zeros(1)}, {"classes": "a\nb\nc"}, "logit_scale must be a finite number > 0; got 0"),
 }

@@ -79,23 +79,29 @@ def test_timm_s_names_give_our_tree(tmp_path, name):
 
 def test_a_rotary_model_of_timm_s_is_the_architecture_that_config_json_says(tmp_path):
     save_file(of_timm("dinov3")[2], tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match=r"tensors of one architecture of timm's in .*; got names and shapes of none"):
+    with pytest.raises(
+        InputError, match=r"must hold tensors of one architecture of timm's; got names and shapes of none"
+    ):
         load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "match"),
     [
-        ("dinov3", {"rope_theta": None}, "expected rope_theta, of rotary positions, in config.json; got None"),
-        ("dinov2", {"rope_theta": 100.0}, "no rope_theta, of rotary positions, in config.json; got 100.0 beside"),
-        ("dinov2", {"hidden_size": 32}, "hidden_size 32, as config.json says; got width 24"),
-        ("dinov2 registers", {"num_register_tokens": 4}, "num_register_tokens 4, .*; got registers 2"),
-        ("dinov2 registers", {"use_swiglu_ffn": False}, "use_swiglu_ffn False, .*; got gated True"),
-        ("siglip", {"image_size": 24}, "image_size 24, as config.json says; got positions for 12"),
+        ("dinov3", {"rope_theta": None}, "config.json must state rope_theta, of rotary positions; got None"),
+        (
+            "dinov2",
+            {"rope_theta": 100.0},
+            "config.json must not state rope_theta, of rotary positions; got 100.0 beside",
+        ),
+        ("dinov2", {"hidden_size": 32}, "hidden_size must be 32, as config.json says; got width 24"),
+        ("dinov2 registers", {"num_register_tokens": 4}, "num_register_tokens must be 4, .*; got registers 2"),
+        ("dinov2 registers", {"use_swiglu_ffn": False}, "use_swiglu_ffn must be False, .*; got gated True"),
+        ("siglip", {"image_size": 24}, "image_size must be 24, as config.json says; got positions for 12"),
         ("siglip", {"image_size": "x"}, "image_size of config.json"),
         ("siglip", {"image_size": [12, 0]}, r"image_size must be a whole number in 1\.\.4096"),
         ("clip", {"vision_config": 7}, "vision_config of .* must be an object or null"),
-        ("clip", {"vision_config": {}}, "a model_type of siglip, siglip2, clip in .*; got clip_vision_model"),
+        ("clip", {"vision_config": {}}, "model_type in .* must be one of siglip, siglip2, clip; got clip_vision_model"),
         ("clip", {"vision_config": {}, "model_type": "clip", "adapter": True}, "no adapter in config.json"),
     ],
 )
@@ -114,7 +120,7 @@ def test_a_config_that_contradicts_the_tensors_is_refused_by_its_field(tmp_path,
 def test_timm_s_other_rotary_models_are_refused_by_the_architecture_that_config_json_says(tmp_path, name):
     save_file(of_timm("siglip")[2], tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"architecture": name}))
-    with pytest.raises(InputError, match=f"an architecture whose parts are here in config.json .*; got {name}: "):
+    with pytest.raises(InputError, match=f"architecture in config.json .* must have parts .*; {name} does not: "):
         load(tmp_path)
 
 
@@ -122,7 +128,7 @@ def test_a_rotary_model_s_weights_are_not_a_plain_model_s(tmp_path):
     """By --architecture, in a model, and as a component of the other."""
     for name, expected, positions in (("dinov3", "S/16", "rotary"), ("dinov2", "dinov3-S/16", "learned")):
         modern(name, tmp_path)
-        with pytest.raises(InputError, match=f"expected {expected} with positions .*; got positions {positions} in"):
+        with pytest.raises(InputError, match=f"positions of .* must be .*, as {expected} has; got {positions}"):
             load(tmp_path, expected)
     model, w = small(**MODERN["rotary"])
     with pytest.raises(InputError, match=r"position_embedding of shape \(5, 24\), as the model has it; got none"):

@@ -17,7 +17,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
-from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.subsets import KINDS, MADE, make_subset
 from tangent_jax.solver.rows import jacobian_rows
 
 VIT = {
@@ -114,6 +114,10 @@ TANGENTS = [
     ),
     *in_long(*((f"adapters, {name}", "adapter", n) for name in WRAPPED for n in (1, 2))),
 ]
+
+
+def test_every_kind_of_the_weights_themselves_is_held_against_autodiff():
+    assert {kind for kind, _ in OF_VIT} == {*KINDS} - {*MADE}
 
 
 @pytest.mark.parametrize(("name", "kind", "blocks"), TANGENTS)

@@ -2,6 +2,7 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -78,7 +79,7 @@ def test_a_file_is_resampled_by_the_program_of_its_names_also_after_it_is_saved(
         assert (first == second).all()
 
 
-def test_a_file_of_version_0_4_says_no_filter_and_is_resampled_as_before():
+def test_a_file_of_version_0_4_says_no_filter_and_is_resampled_as_before(untyped):
     model, _ = small()
     assert "position_filter" not in model.settings
     assert model.config.position_filter == "bicubic"
@@ -110,4 +111,4 @@ def test_pixels_beside_whole_patches_are_not_read():
         wide, resized = model.with_image_size(w, (11, 15))
     x = np.random.default_rng(0).standard_normal((2, 11, 15, 3)).astype(np.float32)
     whole, same = model.with_image_size(w, (8, 12))
-    assert_rel_close(wide.apply(resized, x), whole.apply(same, x[:, :8, :12]))
+    assert_rel_close(wide.apply(resized, jnp.asarray(x)), whole.apply(same, jnp.asarray(x[:, :8, :12])))

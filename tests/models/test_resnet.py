@@ -113,9 +113,7 @@ def test_files_of_the_world_load(tmp_path, world):
     rename = hugging_face if world == "hugging face" else str
     path = tmp_path / "resnet.safetensors"
     save_file({rename(name): np.asarray(value) for name, value in tensors.items()} | counted, path)
-    with pytest.raises(
-        InputError, match=r"a ResNet of which the architecture is said, in .*; got none. Say which it is"
-    ):
+    with pytest.raises(InputError, match=r"architecture of the ResNet in .* must be said; it is not. Say which it is"):
         load(path)
     own = {"architecture": "resnet18", "model_args": {"layers": [2, 2, 2, 2]}}
     config = {"model_type": "resnet"} if world == "hugging face" else own
@@ -134,19 +132,19 @@ def test_architectures_are_told_apart(tmp_path):
     model = ResNet(resnet_config("resnet18", width=4, classes=6))
     tensors = model.to_world(trees.leaves(initial_weights(model, jax.random.key(1))))
     save_file({name: np.asarray(value) for name, value in tensors.items()}, path)
-    with pytest.raises(InputError, match=r"expected an architecture of timm's ResNets in .*; got L/16"):
+    with pytest.raises(InputError, match=r"architecture in .* must be one of timm's ResNets; got L/16"):
         load(path, "L/16")
-    with pytest.raises(InputError, match="expected resnet50, a ResNet; got a Vision Transformer in builtin"):
+    with pytest.raises(InputError, match="builtin must be resnet50, a ResNet; got a Vision Transformer"):
         load("builtin", "resnet50")
-    with pytest.raises(InputError, match=r"the tensors of resnet50 in .*; got others"):
+    with pytest.raises(InputError, match=r"must hold the tensors of resnet50; it holds others"):
         load(path, "resnet50")
     for config, match in (
-        ({"architecture": "resnetaa50"}, "resnetaa50: another pool in the stem"),
+        ({"architecture": "resnetaa50"}, "resnetaa50 does not: another pool in the stem"),
         ({"architecture": "resnet18", "model_args": {"output_stride": 8}}, "no output_stride in model_args"),
         ({"architecture": "resnet18", "model_args": {"act_layer": "gelu"}}, "no act_layer in model_args"),
         (
             {"architecture": "resnet18", "model_args": {"layers": [2]}, "global_pool": "max"},
-            "global_pool avg in .*; got .*max",
+            "global_pool in .* must be avg; got .*max",
         ),
         ({"architecture": "resnet18", "model_args": {"block_args": {"a": 1}}}, "no block_args in model_args"),
     ):  # each was loaded as a plain ResNet (FOUND, 78)

@@ -143,9 +143,9 @@ def made_up(tensors, metadata):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other_body, "one that was edited"),
-        (fewer_images, "one that was edited"),
-        (of_other_weights, "the weights that it was written for; got others"),
+        (other_body, "its text was edited"),
+        (fewer_images, "its text was edited"),
+        (of_other_weights, "it was written for other weights"),
         (made_up, "the field source"),
         (lambda _, metadata: {**metadata, SESSION: "no JSON"}, "JSON"),
         (lambda _, metadata: {**metadata, SESSION: "[" * 100000}, "RecursionError"),

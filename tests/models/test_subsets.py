@@ -11,7 +11,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.functions import model_of
-from tangent_jax.models.subsets import make_subset
+from tangent_jax.models.subsets import KINDS, MADE, make_subset
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 
@@ -43,6 +43,10 @@ def test_a_subset_is_the_leaves_it_names(kind, blocks):
     assert list(subset.paths) == sorted(path for path in trees.leaves(w) if trains(path))
     assert subset.size == sum(leaf.size for leaf in jax.tree.leaves(subset.part(w)))
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(subset.zeros(w)))
+
+
+def test_every_kind_of_the_weights_themselves_has_its_case():
+    assert {kind for kind, _ in EXPECTED} == {*KINDS} - {*MADE}
 
 
 def test_the_last_block_of_vit_large_has_the_published_size():

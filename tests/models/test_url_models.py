@@ -73,7 +73,7 @@ def test_an_export_that_is_stopped_is_none_and_is_written_again(url, monkeypatch
     assert same(pretrained.w, W)
     assert same(step, dw)
     assert {*urls.list_files(url)} == {*files, "provenance.json"}
-    with pytest.raises(InputError, match="expected a folder that does not exist yet; got memory://"):
+    with pytest.raises(InputError, match="folder must not exist yet; got memory://"):
         exports.export(url, predict, dw, {})
 
 

@@ -101,7 +101,7 @@ def test_a_leaf_is_drawn_by_its_path_alone():
         ({"class_token_at": 0, "pool": "avg"}, "pool token"),
     ],
 )
-def test_an_impossible_configuration_is_refused(change, match):
+def test_an_impossible_configuration_is_refused(change, match, untyped):
     with pytest.raises(InputError, match=match):
         small(2)[0].replace(**change)
 

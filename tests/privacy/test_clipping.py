@@ -173,13 +173,11 @@ def test_it_costs_about_one_step():
     ("call", "match"),
     [
         (lambda t: plainly(*t, 0.0), "clip_norm must be a finite number > 0; got 0.0"),
-        (lambda t: plainly(*t, -1.0), "clip_norm must be a finite number > 0; got -1.0"),
         (lambda t: plainly(*t, float("inf")), "clip_norm must be a finite number > 0; got inf"),
         (
             lambda t: jax.eval_shape(lambda: plainly(*t, 1.0, lambda z, y: CE(z, y).mean())),
-            r"a loss or metric of one example must have shape \(1,\)",
+            r"a loss or metric must give one number for each example",
         ),
-        (lambda _: noise_multiplier_of(0.0, 1e-5, 50), "epsilon must be a finite number > 0; got 0.0"),
         (lambda _: noise_multiplier_of(1.0, 1.5, 50), r"delta must be in \(1e-15, 1\), below 1 / examples"),
         (lambda _: epsilon_of(0.0, 50, 1e-5), r"noise_multiplier must be in 1e-09..1e\+15"),
         (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps must be a whole number in 1\.\."),

@@ -429,6 +429,6 @@ def test_runs_of_both_kinds_of_noise_compose():
         (lambda: train_discrete(dataclasses.replace(MECHANISM, noise_multiplier=1e7)), "at most twice the clip norm"),
     ],
 )
-def test_wrong_uses_are_one_clear_line(call, match):
+def test_wrong_uses_are_one_clear_line(call, match, untyped):
     with pytest.raises(InputError, match=match):
         call()

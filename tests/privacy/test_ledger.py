@@ -82,13 +82,6 @@ def test_delta_is_below_one_in_all_units_that_are_protected_whatever_count_says(
         fit_private(linear, Batches(X, Y), mechanism=mechanism, start=START)
 
 
-def test_what_cannot_be_called_after_a_step_is_refused_before_a_step_is_paid(tmp_path):
-    for on_step in (object(), 0, "print"):
-        with pytest.raises(InputError, match=r"on_step must be a function \(row, dw\)"):
-            train(tmp_path, on_step=on_step)
-    assert [*tmp_path.iterdir()] == []
-
-
 HARM = {
     "ledger deleted": lambda folder: (folder / "ledger.json").unlink(),
     "steps lowered": lambda folder: edit(folder / "ledger.json", steps_paid=0),
@@ -151,13 +144,6 @@ def test_one_of_the_two_restored_from_a_backup_is_told(tmp_path, monkeypatch, wh
         shutil.copytree(checkpoint(tmp_path / "backup").parent, folder)
     with pytest.raises(InputError, match="older than the other"):
         train(tmp_path / "run")
-
-
-def test_both_restored_are_not_told_and_each_counts_its_own(tmp_path, monkeypatch):
-    """Stated in ledger.py: whoever owns the disk can set both back."""
-    interrupted(tmp_path / "run", monkeypatch, after=2)
-    shutil.copytree(tmp_path / "run", tmp_path / "backup")
-    assert train(tmp_path / "run").info.spent == train(tmp_path / "backup").info.spent
 
 
 def test_another_setting_in_a_folder_whose_ledger_is_gone_is_refused(tmp_path):

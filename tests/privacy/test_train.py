@@ -17,8 +17,6 @@ from helpers import assert_rel_close, in_long, private_task, programs_of, scale_
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from tangent_jax.audit.audit import epsilon_lower_bound
-from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
 from tangent_jax.io.ledger import Ledger, open_ledger
@@ -114,11 +112,6 @@ def test_noise_is_added_once_whatever_the_micro_batches():
     assert_rel_close(*sums)
     whole = clipped_sum(linear, START, x, y, np.ones(40), loss=CrossEntropy(), clip_norm=1.0)
     assert_rel_close(noisy_mean(whole, 1.0, 40.0, noise_key(0, 0)), sums[0])
-
-
-def test_without_a_seed_every_key_is_new():
-    keys = {tuple(np.asarray(jax.random.key_data(noise_key(None, 0))).tolist()) for _ in range(20)}
-    assert len(keys) == 20
 
 
 # Sampling
@@ -217,13 +210,6 @@ def test_a_seed_repeats_and_none_does_not():
     assert_rel_close(train(seed=3).dw, train(seed=3).dw)
     assert not np.array_equal(train(seed=3).dw["kernel"], train(seed=4).dw["kernel"])
     assert not np.array_equal(train().dw["kernel"], train().dw["kernel"])
-
-
-def test_any_optax_transformation_trains_privately():
-    import optax
-
-    fitted = train(seed=0, optimizer=optax.adam(0.1))
-    assert float(jnp.abs(fitted.dw["kernel"]).max()) > 0.05
 
 
 def test_three_epsilons_clip_norms_and_rates_are_one_program():
@@ -378,18 +364,6 @@ def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each()
         spent_together([])
 
 
-def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
-    rng = np.random.default_rng(0)
-    claimed, mu = 2.0, 1 / 1.9974  # one step of epsilon 2 at delta 1e-5
-    for _ in range(5):
-        bound = epsilon_lower_bound(rng.standard_normal(4000), mu + rng.standard_normal(4000), 1e-5)
-        assert 0.3 < bound.gaussian_epsilon < claimed + 0.3
-        assert bound.epsilon < claimed
-    same = epsilon_lower_bound(rng.standard_normal(4000), rng.standard_normal(4000), 1e-5)
-    assert same.epsilon < 0.2
-    assert same.gaussian_epsilon < 0.5
-
-
 # Wrong uses
 
 
@@ -397,12 +371,7 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
     ("call", "match"),
     [
         (lambda: make_mechanism(0.0, 1e-5), "^epsilon must be a finite number > 0; got 0.0"),
-        (lambda: make_mechanism("3", 1e-5), "epsilon must be a finite number > 0; got '3'"),
-        (lambda: make_mechanism(-1.0, 1e-5), "epsilon must be a finite number > 0; got -1.0"),
-        (lambda: make_mechanism(1.0, 0.0), r"delta must be in \(1e-15, 1\), below 1 / examples"),
-        (lambda: make_mechanism(1.0, 1e-5, clip_norm=0.0), "clip_norm must be a finite number > 0; got 0.0"),
         (lambda: make_mechanism(1.0, 1e-5, steps=0), r"steps must be a whole number in 1\.\."),
-        (lambda: make_mechanism(1.0, 1e-5, sampling_rate=2.0), r"sampling_rate must be in \(0, 1\]"),
         (lambda: momentum(0.0), "learning_rate must be a finite number > 0"),
         (lambda: train(make_mechanism(1.0, 1 / 40)), "delta must be < 1 / examples = 0.025; got 0.025"),
         (
@@ -445,19 +414,11 @@ def test_a_bound_holds_for_a_known_gaussian_and_proves_nothing_of_chance():
             lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
             "noise_multiplier must be > 0",
         ),
-        (lambda: epsilon_lower_bound(np.zeros(3), np.zeros(9), 1e-5), "expected 4 finite scores of each kind"),
     ],
 )
 def test_wrong_uses_are_one_clear_line(call, match):
     with pytest.raises(InputError, match=match):
         call()
-
-
-def test_one_example_that_is_not_finite_does_not_stop_a_private_run():
-    x, y = points()
-    x[3] = np.nan
-    fitted = fit_private(linear, Batches(np.roll(x, -10, 0), np.roll(y, -10)), mechanism=MECHANISM, start=START, seed=0)
-    assert np.isfinite(float(trees.squared_norm(fitted.dw)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,20 +85,6 @@ def test_gradients_are_clipped_in_closed_form_where_there_is_one(linearization):
     )
 
 
-@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
-def test_clipped_gradients_equal_jax_privacys():
-    clipping = pytest.importorskip("jax_privacy.clipping", reason="parity needs jax-privacy: make parity")
-    dw, clip_norm = {"kernel": jnp.asarray(RNG.standard_normal((3, 3)), jnp.float32)}, 0.3
-
-    def loss(dw, x, y):
-        return optax.softmax_cross_entropy_with_integer_labels(linear(dw, x), y).sum()
-
-    theirs = clipping.clipped_grad(loss, l2_clip_norm=clip_norm, batch_argnums=(1, 2))
-    ours = clipped_gradients(linear, dw, X, Y, loss=CrossEntropy(), clip_norm=clip_norm)
-    assert_rel_close(ours.value, theirs(dw, X, Y))
-    assert ours.sensitivity == theirs.sensitivity() == clip_norm
-
-
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 def test_an_accountant_composes_the_event_to_the_mechanisms_epsilon(rate):
     mechanism = make_mechanism(3.0, 1e-5, 50, sampling_rate=rate)

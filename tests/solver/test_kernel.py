@@ -233,7 +233,6 @@ REFUSED = {
     "the loss must be a square": lambda p, x, y: {"objective": make_objective("ce", 1.0)},
     "example_weights must be > 0": lambda p, x, y: {"example_weights": [1, 1, 1, 1, 1, 0]},
     "predict must be linear in dw": lambda p, x, y: {"predict": dataclasses.replace(p, method="nlft")},
-    "predict must be a Predictor": lambda p, x, y: {"predict": lambda dw, x: p(dw, x)},
 }
 
 

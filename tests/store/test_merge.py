@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -157,12 +156,6 @@ def test_a_store_merges_without_factors(tmp_path, how):
         merge(components({"a": {"w": np.ones(1)}, "b": {"w": np.ones(2)}}), how)
 
 
-@pytest.mark.parametrize("how", MERGES)
-def test_the_page_on_merges_has_a_row_for_each(how):
-    page = Path(__file__).parents[2] / "docs/howto/merge.md"
-    assert f"\n| `{how}`" in page.read_text(), f"describe {how} in the table of {page}"
-
-
 def test_one_decomposition_serves_every_ridge():
     """Seven ridges were seven merges (FOUND, 66)."""
     parts, own = all_of(3)
@@ -243,20 +236,20 @@ def test_factors_in_a_file_are_those_that_were_written(tmp_path):
 def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
     store = make_store(tmp_path / "store", 2)
     other = dataclasses.replace(factors(2), anchor="another")
-    with pytest.raises(InputError, match=r"expected factors at the component's anchor"):
+    with pytest.raises(InputError, match="factors must be at the component's anchor"):
         store.add("shard 2", part(2), origin(2), other)
     few = dataclasses.replace(factors(2), blocks={**factors(2).blocks, "not/a/leaf": np.ones((1, 2, 2))})
-    with pytest.raises(InputError, match=r"expected factors of the component's leaves"):
+    with pytest.raises(InputError, match="factors must be of the component's leaves"):
         store.add("shard 2", part(2), origin(2), few)
     private = Spent(make_mechanism(3.0, 1e-5), 50, True)
-    with pytest.raises(InputError, match=r"no factors with a private component"):
+    with pytest.raises(InputError, match="factors must be None for a private component"):
         store.add("shard 2", part(2), origin(2, privacy=private), factors(2))
     assert [*store] == ["shard 0", "shard 1"]
     store.add("shard 2", part(2), origin(2))
     assert not store.has_factors("shard 2")
     with pytest.raises(InputError, match=r"components must have factors; got shard 2 without"):
         store.compose(how="curvature")
-    with pytest.raises(InputError, match="factors of shard 2; got none"):
+    with pytest.raises(InputError, match="shard 2 must have factors; it has none"):
         store.factors("shard 2")
     with pytest.raises(InputError, match="coefficients must be left out with how='inputs'"):
         store.compose({"shard 0": 1.0}, how="inputs")

@@ -28,6 +28,7 @@ from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 from tangent_jax.solver.optimum import solve
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
+from tangent_jax.store.lines import Add
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
@@ -76,8 +77,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     out = tmp_path / "out"
     fitted = recipe.fit(predict, train, checkpoints=Checkpoints(out / "checkpoints"))
     made = make_provenance(predict, recipe).trained_on(train, 1.0, (str(out),), run=fitted.run)
-    text = made.to_json(trees.fingerprint(fitted.dw))
-    write_component(out / "dw.safetensors", fitted.dw, {"provenance": text})
+    write_component(out / "dw.safetensors", fitted.dw, made.metadata(trees.fingerprint(fitted.dw)))
     (out / "steps").mkdir()
     (out / "steps/1.dw").write_bytes(b"as an audited run keeps them")
     store = Store(tmp_path / "stores/mine")
@@ -170,7 +170,7 @@ def test_composing_after_a_removal_does_not_bring_removed_images_back(task, tmp_
     assert [*store] == ["shard 0"]
     assert len(store.state.receipts) == 2
     store.add("a guest", jax.tree.map(np.ones_like, store["shard 0"].dw), store.provenance("shard 0"))
-    with pytest.raises(InputError, match="the component \\['a guest'\\] of others"):
+    with pytest.raises(InputError, match="it holds a guest, a component of others"):
         fill(store, shards)
     assert [*store] == ["a guest", "shard 0"]
 
@@ -180,7 +180,7 @@ def test_a_component_of_removed_examples_is_not_added_again(tmp_path):
     for s in range(3):
         store.add(f"shard {s}", part(s), origin(s))
     remove(store, plan_removal(store, examples=["photo 4.jpg"]))
-    with pytest.raises(InputError, match=r"not removed from this store; got 1 that were, such as \['photo 4.jpg'\]"):
+    with pytest.raises(InputError, match=r"1 were removed from this store, such as photo 4\.jpg"):
         Store(tmp_path).add("again", part(7), origin(1))
     store.add("without", part(8), origin(1, examples=origin(1).examples[:1]))
     journal = (tmp_path / "journal.jsonl").read_text()
@@ -223,12 +223,12 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
     plan = plan_removal(store, examples=["photo 22.jpg"])
     assert [*plan.components] == ["whitened"]
     assert (plan.components["whitened"].left, [*plan.components["whitened"].impossible]) == (3, ["retrain", "exact"])
-    with pytest.raises(InputError, match="whitened: public images went into its training, and must go"):
+    with pytest.raises(InputError, match="whitened does not allow how=retrain: public images went into its training"):
         remove(store, plan, "retrain")
     receipt = remove(store, plan)
     assert any("another store, in which too saw removed images" in line for line in receipt.not_reached)
     for came_back in ({"public": public}, {"examples": public}):
-        with pytest.raises(InputError, match="1 that were, such as"):
+        with pytest.raises(InputError, match="1 were removed from this store"):
             store.add("again", part(3), origin(3, privacy=PRIVATE, **came_back))
     store.add("again", part(3), origin(3, privacy=PRIVATE, public=public[:1]))
     drop(store, "again")  # by its name: its own images go, the public ones may come back
@@ -267,7 +267,7 @@ def test_a_released_component_of_no_account_leaves_the_store_without_one(tmp_pat
 def test_a_store_is_not_made_in_a_folder_of_others(tmp_path):
     write(tmp_path, "components/mine.png", "receipts/0123456789abcdef.json")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match="a store, or an empty folder"):
+    with pytest.raises(InputError, match="must be a store, or an empty folder"):
         Store(tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -308,7 +308,7 @@ def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
     else:
         with store.using(change=True):
             store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})
-    with pytest.raises(InputError, match="Update tangent_jax; nothing was changed"):
+    with pytest.raises(InputError, match=r"Update tangent_jax.* nothing was changed"):
         Store(tmp_path).add("b", part(1), origin(1))
     assert len([*tmp_path.glob("components/*")]) == 1
 
@@ -317,33 +317,12 @@ def test_a_lock_deleted_under_a_writer_stops_it_before_it_commits(tmp_path):
     store = Store(tmp_path)
     with store.using(change=True):
         (tmp_path / "lock").unlink()
-        line = {"op": "add", "name": "a", **store.write("components", part(0), origin(0))}
+        line = Add(name="a", **vars(store.write("components", part(0), origin(0))))
         with pytest.raises(InputError, match="deleted while it was held"):
             store.commit(line)
     assert [*Store(tmp_path)] == []
     Store(tmp_path).add("a", part(0), origin(0))
     assert Store(tmp_path).verify() == []
-
-
-def test_removed_weights_go_when_a_store_killed_after_its_commit_next_changes(tmp_path, monkeypatch):
-    store = Store(tmp_path)
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
-    path = store.path("shard 1")
-
-    def killed(self):
-        if self.state.receipts:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "sweep", killed)
-        with pytest.raises(KeyboardInterrupt):
-            drop(store, "shard 1")
-    assert path.exists()
-    assert [*Store(tmp_path)] == ["shard 0"]  # opened for reading alone, which writes nothing
-    assert path.exists()
-    Store(tmp_path).compose()
-    assert not path.exists()
 
 
 def test_every_read_checks_its_hash(tmp_path):
@@ -358,7 +337,7 @@ def test_every_read_checks_its_hash(tmp_path):
             with pytest.raises(InputError):
                 read()
     path.write_bytes(whole.replace(b"photo 3", b"photo 9"))
-    with pytest.raises(InputError, match="unaltered provenance"):
+    with pytest.raises(InputError, match=r"the provenance of .* was altered"):
         plan_removal(store, examples=["photo 3.jpg"])
 
 
@@ -369,10 +348,10 @@ def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
     assert read_component(path)[1]["provenance"]
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'\\"steps_paid\\": 50', b'\\"steps_paid\\": 10'))
-    with pytest.raises(InputError, match=r"numbers and provenance of .* to belong together"):
+    with pytest.raises(InputError, match=r"numbers and provenance of .* must belong together"):
         read_component(path)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(InputError, match="to belong together"):
+    with pytest.raises(InputError, match="must belong together"):
         read_component(path)
 
 
@@ -383,10 +362,12 @@ def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):
         (lambda s: s.add("a", {}, origin(3)), "names; got none"),
         (lambda s: s.add("a", {"head": part(3)["head"]}, origin(3)), "the leaves that its provenance names"),
         (lambda s: s.add("a", jax.tree.map(lambda x: x[..., :1], part(3)), origin(3)), "must have shape"),
-        (lambda s: s.add("a", part(0), origin(3)), r"numbers that no other component has; got that of \['shard 0'\]"),
-        (lambda s: s.add(" ", part(3), origin(3)), "a name of letters"),
-        (lambda s: s.add("a,b", part(3), origin(3)), "a name of letters"),
-        (lambda s: s.add("", part(3), origin(3)), "a name of letters"),
+        (lambda s: s.add("a", part(0), origin(3)), "a must have numbers of its own; got those of shard 0"),
+        (lambda s: s.add("shard 0", part(0), origin(0)), "name must be new; got shard 0"),
+        (lambda s: s.add("../x", part(0), origin(0)), "a component's name must be of letters"),
+        (lambda s: s.add(" ", part(3), origin(3)), "a component's name must be of letters"),
+        (lambda s: s.add("a,b", part(3), origin(3)), "a component's name must be of letters"),
+        (lambda s: s.add("", part(3), origin(3)), "a component's name must be of letters"),
     ],
 )
 def test_add_refuses_what_could_not_be_summed(tmp_path, call, match):
@@ -409,7 +390,7 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
 def test_a_malformed_receipt_is_one_line(tmp_path, content):
     store = Store(tmp_path / "store")
     (tmp_path / "receipt.json").write_bytes(content)
-    with pytest.raises(InputError, match="expected a receipt of a removal") as error:
+    with pytest.raises(InputError, match="must be a receipt of a removal") as error:
         store.verify_receipt(tmp_path / "receipt.json")
     assert "\n" not in str(error.value)
 
@@ -552,10 +533,9 @@ def test_an_owner_who_comes_later_joins_the_store_and_the_others_are_not_trained
 
 
 @pytest.mark.slow
-def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(photographs, tmp_path, monkeypatch):
+def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(photographs, tmp_path):
     """Nor do their test images, which no component saw; the others' components stay as they are."""
-    index = tmp_path / "index" / "index.sqlite"
-    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(index))
+    index = tmp_path / "cache_dir" / "index.sqlite"
     time.sleep(2.1)  # the index keeps nothing about files that changed just now
     names = [f"train/{c}/{i}.png" for c in "ab" for i in range(40)] + ["test/a/x.png", "test/b/y.png"]
     whose = {name: "bert" if name.endswith(("3.png", "x.png")) else "ann" for name in names}

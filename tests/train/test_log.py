@@ -173,19 +173,10 @@ def test_a_private_log_holds_private_values_alone(tmp_path):
     assert np.mean(norms) == pytest.approx(sigma * 3 / 44, rel=0.5)
 
 
-def test_a_poisson_run_logs_nothing_that_the_size_of_its_samples_decides(tmp_path):
-    mechanism = make_mechanism(3.0, 1e-5, 6, sampling_rate=0.5)
-    with log_steps(tmp_path) as log:
-        fit_private(linear, data(), CE, mechanism=mechanism, start=START, seed=0, log=log)
-    (path,) = tmp_path.glob("metrics/*/steps.csv")
-    assert path.read_text().splitlines()[0].split(",") == [
-        "step", "gradient_norm", "step_norm", "noise_multiplier", "epsilon"
-    ]  # fmt: skip
-
-
-def test_a_run_of_owners_does_not_log_how_many_examples_they_have(tmp_path):
+@pytest.mark.parametrize("changes", [{"sampling_rate": 0.5}, {"unit": "owner"}])
+def test_a_private_run_logs_neither_the_size_of_its_samples_nor_of_its_owners(tmp_path, changes):
     of_owners = Batches(X, Y, batch_size=8, owners=np.arange(len(Y)) // 4)
-    mechanism = make_mechanism(3.0, 1e-5, 3, unit="owner")
+    mechanism = make_mechanism(3.0, 1e-5, 3, **changes)
     with log_steps(tmp_path) as log:
         fit_private(linear, of_owners, CE, mechanism=mechanism, start=START, seed=0, log=log)
     (path,) = tmp_path.glob("metrics/*/steps.csv")

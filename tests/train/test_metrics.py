@@ -27,12 +27,6 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins():
     assert calibration_error(P, DRAWN, 5) == pytest.approx(sum(gaps), rel=1e-12)
 
 
-def test_calibrated_probabilities_have_a_small_error_and_sure_ones_a_large_one():
-    sure = np.eye(4)[P.argmax(1)]
-    assert calibration_error(P, DRAWN) < 0.05
-    assert calibration_error(sure, DRAWN) == pytest.approx(1 - np.mean(P.argmax(1) == DRAWN), rel=1e-12)
-
-
 def test_the_brier_score_is_least_in_the_mean_for_the_true_probabilities():
     expected = np.mean([1 - 2 * p[y] + p @ p for p, y in zip(P, DRAWN, strict=True)])
     assert brier_score(P, DRAWN) == pytest.approx(expected, rel=1e-12)

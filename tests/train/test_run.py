@@ -10,7 +10,6 @@ from tqdm import tqdm
 from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.progress import request_stop, show_progress, shown
@@ -149,8 +148,3 @@ def test_a_run_stops_amid_a_row_only_where_the_row_before_it_is_saved(saved):
         if saved == 0:
             run.saved.steps = 1
             assert stops(run)
-
-
-def test_what_cannot_be_called_after_a_step_is_refused_as_a_run_is_made():
-    with pytest.raises(InputError, match=r"on_step must be a function \(row, dw\), or None; got str"):
-        Run("print")

@@ -156,7 +156,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     first: tuple[Tree, tj.store.Provenance] | tuple[()] = ()
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
-        damage = next((line for line in wrong if line.startswith(f"components/{entry['id']}")), "")
+        damage = next((line for line in wrong if line.startswith(f"components/{entry.id}")), "")
         try:
             origin = store.provenance(name)
             if not damage:  # another machine's component may not pass the checks of `add`
@@ -167,7 +167,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
                 kind.check_beside(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
-        yield Component(number, name, added[name], entry["weights"], origin, damage)
+        yield Component(number, name, added[name], entry.weights, origin, damage)
 
 
 def names_in(line: Mapping[str, Any]) -> list[str]:

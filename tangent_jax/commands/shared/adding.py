@@ -41,7 +41,7 @@ def add_file(store: tj.Store, name: str, path: Path) -> dict[str, Any]:
     if "provenance" not in metadata:
         raise InputError(f"{path} must be a component with its provenance; it states none. Run finetune")
     where = f"the provenance in {path}"
-    origin = tj.store.Provenance.from_json(metadata["provenance"], where, trees.fingerprint(dw))
+    origin = tj.store.Provenance.from_metadata(metadata, where, trees.fingerprint(dw))
     factors = path.with_name("factors.safetensors")
     store.add(name, dw, origin, tj.store.read_factors(factors) if factors.exists() else None)
-    return {"added": name, "fingerprint": store.state.components[name]["weights"]}
+    return {"added": name, "fingerprint": store.state.components[name].weights}

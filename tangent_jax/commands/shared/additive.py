@@ -11,7 +11,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, make_method
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.io.progress import shown
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import (
@@ -56,6 +56,8 @@ def features_of(name: str) -> tuple[FeatureSettings, str]:
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
     blocks = F.feature_blocks if "ntk" in parts else None
+    if isinstance(blocks, int):
+        whole_number("--feature_blocks", blocks, 0, setup.pretrained(F.weights).model.stages - 2)
     return FeatureSettings(parts, blocks, F.directions, width, F.seed), how
 
 

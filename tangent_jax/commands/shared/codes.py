@@ -33,7 +33,8 @@ MEANINGS = (
     ),
     Meaning(
         (FAILED,),
-        "`store verify` and `inspect`: a file or receipt was altered; `privacy audit`: the claim is disproved",
+        "`store verify` and `inspect`: a file or receipt was altered; `privacy audit`: the claim is disproved; "
+        "`finetune`: the certificate was not reached in the passes",
         "a line for each finding; the result is written",
         "no",
     ),

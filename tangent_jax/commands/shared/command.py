@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
-from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse, path_of
+from tangent_jax.commands.shared.flags import EVERY, FLAG_OF, check_effects, define, parse, path_of
 from tangent_jax.core import placement
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, about
+from tangent_jax.data.identifiers import index_in
 from tangent_jax.io import hosts, job
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop, request_stop, warn_in_lines
@@ -130,11 +131,11 @@ def run(
             with out_at_url():
                 if "out" in flags.FLAGS:
                     check_out(path_of("out").absolute())
-                with jobs.asked_for():
+                with jobs.asked_for(), index_beside_cache():
                     main(*given)
             check_stop()
         except tj.InputError as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            print(f"{name}: {as_flag(str(error))}", file=sys.stderr)
             leave(codes.FAILED)
         except Exception as error:
             line = in_one_line(error, jax.distributed.is_initialized())
@@ -150,6 +151,15 @@ def run(
     app.run(guarded, flags_parser=parsed)
 
 
+def index_beside_cache() -> AbstractContextManager:
+    """Returns a context in which --cache_dir, if it is given, holds the index of content identifiers too."""
+    F: Any = flags.FLAGS
+    if "cache_dir" not in F or F.cache_dir == F["cache_dir"].default:
+        return nullcontext()
+    with about("--cache_dir"):
+        return index_in(tj.Cache(F.cache_dir).path)
+
+
 def check_given(given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:
     """Raises InputError for other arguments than `run` says, and for a store at a URL: before any work."""
     written = " ".join(given) or "none"
@@ -162,6 +172,13 @@ def check_given(given: list[str], commands: Collection[str], of_url: Collection[
         raise InputError(f"the argument besides flags must be one of {', '.join(commands)}; got {written}")
     if "store" in flags.FLAGS and flags.FLAGS.store:
         path_of("store")
+
+
+def as_flag(message: str) -> str:
+    """The message, with the flag that the user typed for the name of the value that must be another."""
+    name, must, rest = message.partition(" must ")
+    flag = FLAG_OF.get(name, name)
+    return f"--{flag}{must}{rest}" if must and flag in flags.FLAGS else message
 
 
 def in_one_line(error: Exception, is_job: bool) -> str | None:

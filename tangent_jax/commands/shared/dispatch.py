@@ -25,7 +25,7 @@ def dispatch(program: str, package: str, names: Sequence[str]) -> None:
     if given in ("--help", "-h"):
         return print(listing(program, package, names))
     if given not in names:
-        sys.exit(f"{program}: expected a command of {', '.join(names)}; got {given}. Try {program} --help.")
+        sys.exit(f"{program}: the first argument must be one of {', '.join(names)}; got {given}. Try {program} --help.")
     end_at_a_signal()
     del sys.argv[1]
     try:
@@ -33,7 +33,7 @@ def dispatch(program: str, package: str, names: Sequence[str]) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "tangent_jax").startswith("tangent_jax"):
             raise
-        sys.exit(f"{given}: expected the package {error.name}; got none. Install tangent-jax[data].")
+        sys.exit(f"{given}: the package {error.name} must be installed; it is missing. Install tangent-jax[data].")
 
 
 def listing(program: str, package: str, names: Sequence[str]) -> str:

@@ -19,10 +19,11 @@ from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.io.files import expand_path
+from tangent_jax.models.subsets import KINDS, MADE
 
 F: Any = flags.FLAGS
-PRIVATE_KINDS = ("blocks", "bitfit", "layernorm", "head")
-"""The subsets of the paper's Table 3: full, bitfit, layernorm, fc."""
+PRIVATE_KINDS = tuple(kind for kind in KINDS if kind not in (*MADE, "everything"))
+"""The subsets that a private run trains."""
 
 MODEL = ("weights", "architecture", "ignore_config", "image_size")
 EVERY = ("devices", "coordinator", "processes", "process_id", "compilation_cache")
@@ -35,6 +36,7 @@ ANCHOR = ("reset", "new_class_token", "head", "head_scale", "seed")
 NAMED = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, *ANCHOR, "dataset", "cache_dtype", "method", "blocks", "rank", "radius")
 FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, strict=True))
 """The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
+FLAG_OF = {field: flag for flag, field in FIELD_OF.items()}
 SPLITS = ("train", "validation", "test")
 """The flags that name the folder of each split, of the binaries that read one data set."""
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")

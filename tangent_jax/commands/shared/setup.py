@@ -13,6 +13,7 @@ from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
+from tangent_jax.io.records import first_names
 from tangent_jax.remote import urls
 
 CHOICES = ("held_out", "leave_one_out")
@@ -135,7 +136,9 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
         settings = F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels
         data = tj.extract(predict, examples, tj.Cache(F.cache_dir, *settings))
     if data.skipped:
-        print(f"{title}: skipped {data.skipped} unreadable of {len(examples)} images", file=sys.stderr)
+        unread = sorted({*examples.names} - {name for _, name in data.examples})
+        skipped = f"skipped {data.skipped} unreadable of {len(examples)} images"
+        print(f"{title}: {skipped}: {first_names(unread)}", file=sys.stderr)
     return data
 
 

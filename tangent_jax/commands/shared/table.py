@@ -38,7 +38,7 @@ class ImageSizes(flags.ArgumentParser, flags.ArgumentSerializer):
         """Returns the side, or (height, width); ValueError for any other text."""
         height, cross, width = str(argument).partition("x")
         if not height.isdecimal() or not (width.isdecimal() or not cross):
-            raise ValueError("expected pixels of a side, such as 224, or of height and width, such as 224x160")
+            raise ValueError("it must be pixels of a side, such as 224, or of height and width, such as 224x160")
         size = (int(height), int(width)) if cross and height != width else int(height)
         check_image_size(size)
         return size
@@ -73,7 +73,7 @@ class Blocks(flags.ArgumentParser, flags.ArgumentSerializer):
         """Returns the number, or "auto"; ValueError for any other text."""
         text = str(argument)
         if text != "auto" and not text.isdecimal():
-            raise ValueError("expected a number of blocks, such as 8, or auto")
+            raise ValueError("it must be a number of blocks, such as 8, or auto")
         return text if text == "auto" else int(text)
 
     def serialize(self, value: int | str) -> str:
@@ -112,7 +112,9 @@ TABLE: dict[str, partial] = {
     "train": flag("string", "Folder or zip of the class folders of training images, for --dataset.", default=None),
     "validation": flag("string", "Folder or zip of validation images, beside --train.", default=None),
     "test": flag("string", "Folder or zip of test images, beside --train.", default=None),
-    "cache_dir": flag("string", "Folder of cached features.", default="~/.cache/tangent_jax"),
+    "cache_dir": flag(
+        "string", "Folder of cached features and of the index of images.", default="~/.cache/tangent_jax"
+    ),
     "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
     "most_pixels": flag("integer", "Pixels of the largest image that is read.", low=1, default=MOST_PIXELS),

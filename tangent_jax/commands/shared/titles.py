@@ -21,6 +21,8 @@ def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping
     ranked = sorted(full, key=lambda name: -of_one[name])
     shares = [f"{percent(of_one[name])} ({short(name)})" for name in ranked]
     text = ", ".join(shares) if len(shares) < 4 else f"{shares[0]} to {shares[-1]}"
+    if len({percent(share) for share in of_one.values()}) == 1 < len(shares):
+        text = f"{percent(of_one[ranked[0]])} (each of {len(shares)} methods)"
     return f"{dataset}: {count} models added have {text} of one model's accuracy"
 
 

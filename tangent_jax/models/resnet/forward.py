@@ -14,6 +14,7 @@ from operator import getitem
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.preprocessing import sides
@@ -22,11 +23,16 @@ from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
 
 Pair = tuple[Array, Tangent]
-Statistics = dict[str, tuple[Array, Array]]
+Statistics = dict[str, tuple[Float[Array, "_"], Float[Array, "_"]]]
 
 
 def forward(
-    config: ResNetConfig, p: Tree, x: Array, start: int = 0, stop: int | None = None, seen: Statistics | None = None
+    config: ResNetConfig,
+    p: Tree,
+    x: Float[Array, "b ..."],
+    start: int = 0,
+    stop: int | None = None,
+    seen: Statistics | None = None,
 ) -> Dual:
     """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
@@ -47,8 +53,15 @@ def forward(
     return Dual(x, dx)
 
 
-def block(config: ResNetConfig, p: Tree, i: int, x: Array, dx: Tangent, seen: Statistics | None) -> Pair:
-    """One residual block, "b y x c"."""
+def block(
+    config: ResNetConfig,
+    p: Tree,
+    i: int,
+    x: Float[Array, "b y x c"],
+    dx: Float[Array, "b y x c"] | None,
+    seen: Statistics | None,
+) -> Pair:
+    """One residual block."""
     sizes, y, dy = config.windows(i), x, dx
     for j, size in enumerate(sizes):
         stride = config.stride(i) if size == 3 and (config.bottleneck or j == 0) else 1
@@ -60,7 +73,13 @@ def block(config: ResNetConfig, p: Tree, i: int, x: Array, dx: Tangent, seen: St
 
 
 def conv_norm(
-    config: ResNetConfig, p: Tree, path: str, x: Array, dx: Tangent, stride: int, seen: Statistics | None
+    config: ResNetConfig,
+    p: Tree,
+    path: str,
+    x: Float[Array, "b y x c"],
+    dx: Float[Array, "b y x c"] | None,
+    stride: int,
+    seen: Statistics | None,
 ) -> Pair:
     """BN(conv x), "b y x c", and its tangent; `path`: of the convolution, which names its norm."""
     norm = path.replace("conv", "norm")

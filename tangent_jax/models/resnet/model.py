@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual, Tree
@@ -61,7 +62,7 @@ class ResNet:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return input_shape(self.config, stage)
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         """He et al. 2015 over the outputs for convolutions, N(0, 0.01^2) for the head; gains and variances 1."""
         shape, name = self.shapes()[path], path.rpartition("/")[2]
         if name == "kernel":
@@ -69,10 +70,12 @@ class ResNet:
             return deviation * jax.random.normal(key, shape, jnp.float32)
         return jnp.full(shape, 1.0 if name in ("scale", "var") else 0.0, jnp.float32)
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Float[Array, "b ..."]:
         return forward(self.config, trees.pair(w, {}), x, start, stop).primal
 
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+    def dual(self, pairs: Tree, x: Float[Array, "b ..."], start: int = 0) -> Dual:
         return forward(self.config, pairs, x, start)
 
     def with_classes(self, classes: int) -> "ResNet":
@@ -96,7 +99,7 @@ class ResNet:
         """The model at another image size, with the same weights."""
         return self.replace(image_size=image_size), w
 
-    def in_training(self, w: Tree, x: Array) -> tuple[Array, Statistics]:
-        """Outputs "b c" with the batch's own statistics, for pre-training, and these: {norm: (mean, var)}."""
+    def in_training(self, w: Tree, x: Float[Array, "b y x 3"]) -> tuple[Float[Array, "b c"], Statistics]:
+        """Outputs with the batch's own statistics, for pre-training, and these: {norm: (mean, var)}."""
         seen: Statistics = {}
         return forward(self.config, trees.pair(w, {}), x, seen=seen).primal, seen

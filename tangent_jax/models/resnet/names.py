@@ -7,6 +7,7 @@ ours                layer1/block_0/conv1/kernel, layer1/block_0/norm1/mean, laye
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def to_ours(tensors: Mapping[str, np.ndarray], where: str) -> Flat:
     return flat
 
 
-def to_timm(flat: Mapping[str, np.ndarray]) -> Flat:
+def to_timm(flat: Mapping[str, Any]) -> Flat:
     """Our leaves under timm's names, in torch's layout."""
     undone = {2: lambda x: x.T, 4: lambda x: x.transpose(3, 2, 0, 1), 1: lambda x: x}
     arrays = {path: np.asarray(value) for path, value in flat.items()}

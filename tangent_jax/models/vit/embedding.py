@@ -7,6 +7,7 @@ Source: Dosovitskiy et al. 2021; registers: Darcet et al. 2024. Rotary positions
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.preprocessing import sides
@@ -17,8 +18,8 @@ from tangent_jax.rules.rotary import Turns
 Pair = tuple[Array, Tangent]
 
 
-def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
-    """All tokens with their positions, "b n d", from images "b y x 3"."""
+def embed(config: ViTConfig, p: Tree, images: Float[Array, "b y x 3"]) -> Pair:
+    """All tokens with their positions, "b n d"."""
     x, dx = dense(patches(config, images), None, p["patch_embedding"], "...yxc,yxcd->...d")
     if config.class_token:
         x, dx = insert(x, dx, p["class_token"], 0)
@@ -30,8 +31,8 @@ def embed(config: ViTConfig, p: Tree, images: Array) -> Pair:
     return layer_norm(x, dx, p["pre_norm"], config.eps) if config.pre_norm else (x, dx)
 
 
-def insert(x: Array, dx: Tangent, tokens: Dual, place: int) -> Pair:
-    """The tokens "b n d" with another one, "d", or several, "k d", inserted at a place."""
+def insert(x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None, tokens: Dual, place: int) -> Pair:
+    """The tokens with another one, "d", or several, "k d", inserted at a place."""
     new, dnew = tokens
     shape = (x.shape[0], new.size // x.shape[-1], x.shape[-1])
 
@@ -44,8 +45,8 @@ def insert(x: Array, dx: Tangent, tokens: Dual, place: int) -> Pair:
     return joined(x, jnp.broadcast_to(new, shape)), dx
 
 
-def patches(config: ViTConfig, images: Array) -> Array:
-    """Images as rows of whole patches, "b n p p 3", so that the embedding is one product."""
+def patches(config: ViTConfig, images: Float[Array, "b y x 3"]) -> Float[Array, "b n p p 3"]:
+    """Images as rows of whole patches, so that the embedding is one product."""
     (rows, columns), p = config.grid, config.patch_size
     if sides(config.image_size) != (rows * p, columns * p):
         images = images.reshape(-1, *sides(config.image_size), 3)[:, : rows * p, : columns * p]

@@ -14,6 +14,7 @@ from functools import partial
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core.notation import Dual, Tangent, Tree
 from tangent_jax.core.preprocessing import sides
@@ -36,7 +37,7 @@ from tangent_jax.rules import (
 )
 
 
-def forward(config: ViTConfig, p: Tree, x: Array, start: int = 0, stop: int | None = None) -> Dual:
+def forward(config: ViTConfig, p: Tree, x: Float[Array, "b ..."], start: int = 0, stop: int | None = None) -> Dual:
     """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
     A model without a head gives normalised features, "b d".
@@ -53,8 +54,8 @@ def forward(config: ViTConfig, p: Tree, x: Array, start: int = 0, stop: int | No
     return Dual(x, dx)
 
 
-def run_block(config: ViTConfig, p: Tree, i: int, x: Array, dx: Tangent) -> Pair:
-    """From the input of block i's stage, "b ...", to that of the next."""
+def run_block(config: ViTConfig, p: Tree, i: int, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None) -> Pair:
+    """From the input of block i's stage to that of the next."""
     if i == config.class_token_at:
         x, dx = replace_class_token(config, i, x, dx, p["new_class_token"])
     if reads_one_query(config, i):
@@ -65,8 +66,8 @@ def run_block(config: ViTConfig, p: Tree, i: int, x: Array, dx: Tangent) -> Pair
     return pool(config, x, dx) if i == config.depth - 1 else (x, dx)
 
 
-def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
-    """One block on every token, "b n d"."""
+def block(config: ViTConfig, p: Tree, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None) -> Pair:
+    """One block on every token."""
     z, dz = layer_norm(x, dx, p["norm1"], config.eps)
     q, k, v = (dense(z, dz, p["attention"][name], IN) for name in ("query", "key", "value"))
     turns = turns_of(config)
@@ -76,7 +77,7 @@ def block(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     return second_part(config, p, *residual(config, p, 1, x, dx, y, dy))
 
 
-def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
+def class_row(config: ViTConfig, p: Tree, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None) -> Pair:
     """The class token's row of one block's output, "b d", from the value of `one_query_input`."""
     z, dz = x[:, 1:], None if dx is None else dx[:, 1:]
     x, dx = x[:, 0], None if dx is None else dx[:, 0]
@@ -87,14 +88,22 @@ def class_row(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     return second_part(config, p, *residual(config, p, 1, x, dx, y, dy))
 
 
-def second_part(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
-    """x + g2 MLP(LN2 x), on "... d"."""
+def second_part(config: ViTConfig, p: Tree, x: Float[Array, "*b d"], dx: Float[Array, "*b d"] | None) -> Pair:
+    """x + g2 MLP(LN2 x)."""
     y, dy = mlp(config, p, *layer_norm(x, dx, p["norm2"], config.eps))
     return residual(config, p, 2, x, dx, y, dy)
 
 
-def residual(config: ViTConfig, p: Tree, j: int, x: Array, dx: Tangent, y: Array, dy: Tangent) -> Pair:
-    """x + g a(y), "... d", for the j-th part of a block: adapter a, y + up(act(down y)), and LayerScale g, if any."""
+def residual(
+    config: ViTConfig,
+    p: Tree,
+    j: int,
+    x: Float[Array, "*b d"],
+    dx: Float[Array, "*b d"] | None,
+    y: Float[Array, "*b d"],
+    dy: Float[Array, "*b d"] | None,
+) -> Pair:
+    """x + g a(y), for the j-th part of a block: adapter a, y + up(act(down y)), and LayerScale g, if any."""
     if f"adapter{j}" in p:
         adapter = p[f"adapter{j}"]
         inner = ACTIVATIONS[config.activation](*dense(y, dy, adapter["down"]))
@@ -127,8 +136,8 @@ def input_shape(config: ViTConfig, stage: int) -> tuple[int, ...]:
     return (config.tokens + reads_one_query(config, stage - 1), config.width)
 
 
-def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
-    """The input of a block of one query, "b 1+n d", and its tangent, from tokens "b n d".
+def one_query_input(config: ViTConfig, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None = None) -> Pair:
+    """The input of a block of one query, "b 1+n d", and its tangent, from tokens.
 
     Row 0 is the class token as it is, for the residual and the query; then all tokens, standardised.
     """
@@ -137,8 +146,10 @@ def one_query_input(config: ViTConfig, x: Array, dx: Tangent = None) -> Pair:
     return jnp.concatenate([x[:, :1], x_hat], 1), joined
 
 
-def replace_class_token(config: ViTConfig, block: int, x: Array, dx: Tangent, token: Dual) -> Pair:
-    """CLS=T: replaces the class token in the input of `block`, "b n d", by the new one with its own tangent."""
+def replace_class_token(
+    config: ViTConfig, block: int, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None, token: Dual
+) -> Pair:
+    """CLS=T: replaces the class token in the input of `block` by the new one with its own tangent."""
     shape = (x.shape[0], 1, x.shape[-1])
     row = jnp.broadcast_to(token.primal, shape)
     drow = None if token.tangent is None else probe.broadcast(token.tangent, shape, x.dtype)

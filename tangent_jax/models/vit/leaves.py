@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray
 
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
 
@@ -64,7 +65,7 @@ def input_norms(config: ViTConfig) -> dict[str, str]:
     return {f"{module}/kernel": norm for module, norm in norms.items() if module != "head" or c.classes}
 
 
-def initial(path: str, key: Array, shape: tuple[int, ...]) -> Array:
+def initial(path: str, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """A fresh leaf, f32, by its path: timm's scheme, and the linear-probe head of MoCo and DINO.
 
     Kernels, positions and a pool's query: N(0, 0.02^2) truncated at 2 sigma; head kernel: N(0, 0.01^2), as a smaller

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
@@ -79,13 +80,15 @@ class VisionTransformer:
     def input_shape(self, stage: int) -> tuple[int, ...]:
         return input_shape(self.config, stage)
 
-    def initial(self, path: str, key: Array) -> Array:
+    def initial(self, path: str, key: PRNGKeyArray) -> Float[Array, "..."]:
         return leaves.initial(path, key, self.shapes()[path])
 
-    def apply(self, w: Tree, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def apply(
+        self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
+    ) -> Float[Array, "b ..."]:
         return forward(self.config, trees.pair(w, {}), x, start, stop).primal
 
-    def dual(self, pairs: Tree, x: Array, start: int = 0) -> Dual:
+    def dual(self, pairs: Tree, x: Float[Array, "b ..."], start: int = 0) -> Dual:
         return forward(self.config, pairs, x, start)
 
     def with_classes(self, classes: int) -> "VisionTransformer":

@@ -9,6 +9,7 @@ None, so those blocks run at plain cost. Both compute in the dtype of parameters
 
 import flax.linen as nn
 from jax import Array
+from jaxtyping import Float
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Dual
@@ -29,7 +30,7 @@ class ViT(nn.Module):
     config: ViTConfig
 
     @nn.compact
-    def __call__(self, x: Array, start: int = 0, stop: int | None = None) -> Array:
+    def __call__(self, x: Float[Array, "b ..."], start: int = 0, stop: int | None = None) -> Float[Array, "b ..."]:
         """From the input of stage `start` (0: normalised images, "b y x 3") to `stop`'s (None: outputs, "b c")."""
         if self.is_initializing():
             key, all_shapes = self.make_rng("params"), shapes(self.config).items()
@@ -52,7 +53,7 @@ class TangentViT(nn.Module):
     config: ViTConfig
 
     @nn.compact
-    def __call__(self, x: Array, start: int = 0) -> Dual:
+    def __call__(self, x: Float[Array, "b ..."], start: int = 0) -> Dual:
         """Outputs and their tangent, both "b c", from the input of stage `start`; leaves below it must be frozen."""
         w, dw = self.variables["params"], self.variables.get("tangent", {})
         trees.check_part(w, dw)

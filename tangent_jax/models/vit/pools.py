@@ -18,15 +18,16 @@ g mean x^ + beta, the patches' mean needs one row. Attention has one query, so k
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from tangent_jax.core.notation import Dual, Tangent, Tree
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
 from tangent_jax.models.vit.mlp import IN, OUT, Pair, mlp
 from tangent_jax.rules import class_attention, dense, layer_norm, scale, shift, standardize, total
 
 
-def pool(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
-    """The input of the head's stage, from all tokens "b n d"; for `token` the last block gives it directly."""
+def pool(config: ViTConfig, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None) -> Pair:
+    """The input of the head's stage, from all tokens; for `token` the last block gives it directly."""
     if config.pool in ("avg", "plain_avg"):
         return over_patches(config, x), None if dx is None else over_patches(config, dx)
     x, dx = standardize(x, dx, config.eps)
@@ -42,12 +43,12 @@ def pool(config: ViTConfig, x: Array, dx: Tangent) -> Pair:
     return both(x), None if dx is None else both(dx)
 
 
-def over_patches(config: ViTConfig, x: Array) -> Array:
-    """The mean of the patches, "b d", of all tokens "b n d"."""
+def over_patches(config: ViTConfig, x: Float[Array, "b n d"]) -> Float[Array, "b d"]:
+    """The mean of the patches, of all tokens."""
     return jnp.mean(x[:, config.prefix :], 1)
 
 
-def head(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
+def head(config: ViTConfig, p: Tree, x: Float[Array, "b ..."], dx: Float[Array, "b ..."] | None) -> Pair:
     """The outputs "b c", or without a head the pooled features, from the input of the head's stage."""
     if config.pool == "attention":
         x, dx = attention_pool(config, p["pool"], p["norm"], x, dx)
@@ -62,8 +63,10 @@ def head(config: ViTConfig, p: Tree, x: Array, dx: Tangent) -> Pair:
     return dense(x, dx, p["head"]) if config.classes else (x, dx)
 
 
-def attention_pool(config: ViTConfig, p: Tree, norm: Tree, x: Array, dx: Tangent) -> Pair:
-    """The pooled row "b d" of standardised tokens "b n d"; `norm` is the network's last."""
+def attention_pool(
+    config: ViTConfig, p: Tree, norm: Tree, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None
+) -> Pair:
+    """The pooled row "b d" of standardised tokens; `norm` is the network's last."""
     token, dtoken = p["query_token"]
     row = jnp.broadcast_to(token, (x.shape[0], config.width))
     query = Dual(*dense(row, shift(dtoken, row), p["attention"]["query"], IN))

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 
 class Filter(NamedTuple):
@@ -33,12 +34,12 @@ class Filter(NamedTuple):
     offset: float = 0.0
 
 
-def linear(x: np.ndarray) -> np.ndarray:
+def linear(x: Float[np.ndarray, "*x"]) -> Float[np.ndarray, "*x"]:
     """The kernel 1 - |x|, 0 beyond 1."""
     return np.maximum(1 - np.abs(x), 0.0)
 
 
-def cubic(x: np.ndarray, a: float) -> np.ndarray:
+def cubic(x: Float[np.ndarray, "*x"], a: float) -> Float[np.ndarray, "*x"]:
     """Keys' kernel of slope a at 1, 0 beyond 2."""
     x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x**2 + 1
@@ -57,8 +58,8 @@ FILTERS = {
 """The filters by name."""
 
 
-def resampling(old: int, new: int, filter_name: str) -> np.ndarray:
-    """The weights of `old` points in each of `new` ones, "new old"."""
+def resampling(old: int, new: int, filter_name: str) -> Float[np.ndarray, "{new} {old}"]:
+    """The weights of `old` points in each of `new` ones."""
     filter = FILTERS[filter_name]
     at = points(old, new, filter)
     if filter.is_antialiased:
@@ -73,15 +74,17 @@ def resampling(old: int, new: int, filter_name: str) -> np.ndarray:
     return weights
 
 
-def points(old: int, new: int, filter: Filter) -> np.ndarray:
+def points(old: int, new: int, filter: Filter) -> Float[np.ndarray, "{new}"]:
     """The place of each point of the new grid on the old one."""
     if filter.has_corners:
         return np.arange(new) * (old - 1) / max(new - 1, 1)
     return (np.arange(new) + 0.5) * old / (new + filter.offset) - 0.5
 
 
-def resample(grid: np.ndarray, rows: int, columns: int, filter_name: str) -> np.ndarray:
-    """Positions "y x d" on a grid of `rows` x `columns`, in float32."""
+def resample(
+    grid: Float[np.ndarray, "y x d"], rows: int, columns: int, filter_name: str
+) -> Float[np.ndarray, "{rows} {columns} d"]:
+    """Positions on a grid of `rows` x `columns`, in float32."""
     height, width, _ = grid.shape
     by_row = resampling(height, rows, filter_name)
     by_column = resampling(width, columns, filter_name)

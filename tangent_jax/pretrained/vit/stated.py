@@ -61,7 +61,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     said: str | None = convert(str | None, named, f"architecture of {where}")
     name = said if is_ours else file.architecture or said
     if not (name == said or said is None):
-        raise InputError(f"expected architecture {said}, as config.json says; got {name}")
+        raise InputError(f"architecture must be {said}, as config.json says; got {name}")
     args: dict[str, Any] = convert(dict[str, Any] | None, config.get("model_args"), f"model_args of {where}") or {}
     cfg: dict[str, Any] = (
         convert(dict[str, Any] | None, config.get("pretrained_cfg"), f"pretrained_cfg of {where}") or {}
@@ -71,7 +71,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
         return by_shapes(file)
     own = find("vit", "Vision Transformers", name, where if said else "architecture=")
     if not (bool(args) or key_of(file.shapes) == own.key):
-        raise InputError(f"expected the tensors of {name} in {file.path}; got others. Name the architecture that it is")
+        raise InputError(f"{file.path} must hold the tensors of {name}; it holds others. Name its architecture")
     facts = dict(own.facts)
     if cfg.get("fixed_input_size") and isinstance(cfg.get("input_size"), list):
         facts["image_size"] = cfg["input_size"][1:]
@@ -80,7 +80,7 @@ def of_timm(file: Tensors, is_ours: bool = False) -> tuple[dict[str, Any], dict[
     width = args.get("embed_dim") or width
     shape = file.shapes.get("patch_embed.proj.weight", (width,))
     if shape[:1] != (width,):
-        raise InputError(f"expected {width} features, as {name} has, in {file.path}; got {shape[:1]}")
+        raise InputError(f"{file.path} must have {width} features, as {name} has; got shape {shape}")
     return facts | overridden(args, where), own.images
 
 
@@ -104,18 +104,19 @@ def check_timm(config: ViTConfig, file: Tensors) -> None:
         own = getattr(config, SAME[theirs]) if theirs in SAME else value
         is_headless = theirs == "num_classes" and not own  # features only: the head may be missing
         if not (value is None or value == own or is_headless):
-            raise InputError(
-                f"expected {theirs} {value}, as config.json says, in {file.path}; got {own} by its tensors"
-            )
+            raise InputError(f"{theirs} of {file.path} must be {value}, as config.json says; got {own} by its tensors")
 
 
 def by_shapes(file: Tensors) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The facts of the only network whose tensors have these names and shapes."""
-    own = alike(file.shapes)
+    """The facts of the only network whose tensors have these names and shapes, as written or as timm spells them.
+
+    A DeiT III by its first authors has the names of timm's vit_*_rope_ape, which differs in what no tensor shows.
+    """
+    own = alike(file.shapes) | alike(file.written)
     got = f"{', '.join([*own][:3])}, which are alike" if own else "names and shapes of none"
     if len({str((a.facts, a.refused)) for a in own.values()}) != 1:
         raise InputError(
-            f"expected tensors of one architecture of timm's in {file.path}; got {got}. Say which it is: "
+            f"{file.path} must hold tensors of one architecture of timm's; got {got}. Say which it is: "
             "architecture=NAME of timm's, or put its config.json beside it"
         )
     first = next(iter(own))
@@ -130,13 +131,13 @@ def pool_of(file: Tensors, pool: Any) -> str:
     has_token, after = "cls_token" in file.tensors, "fc_norm.weight" in file.tensors
     both = after and "norm.weight" in file.tensors
     if both:
-        raise InputError(f"expected one norm after the blocks in {file.path}; got norm and fc_norm")
+        raise InputError(f"{file.path} must have one norm after the blocks; got norm and fc_norm")
     known = {"token": "token", "avg": "avg" if after else "norm_avg", "map": "attention"}
     good = (
         isinstance(pool, str) and pool in known and has_token >= (pool == "token") and not (has_token and pool == "map")
     )
     if not good:
-        raise InputError(f"expected a pool token, avg, or map without a class token, in {file.path}; got {pool}")
+        raise InputError(f"pool of {file.path} must be token, avg, or (without a class token) map; got {pool}")
     return known[pool]
 
 
@@ -179,11 +180,11 @@ def check_hugging_face(file: Tensors, types: tuple[str, ...]) -> str:
     kind = config.get("model_type")
     if not ("num_attention_heads" in config or kind in DEFAULT_HEADS or file.architecture is not None):
         raise InputError(
-            f"expected num_attention_heads in {where}; got none. Put its config.json beside it, or say "
+            f"{where} must say num_attention_heads; it does not. Put its config.json beside it, or say "
             "architecture=NAME"
         )
     if not (kind is None or kind in types):
-        raise InputError(f"expected a model_type of {', '.join(types)} in {where}; got {kind}")
+        raise InputError(f"model_type in {where} must be one of {', '.join(types)}; got {kind}")
     check_understood(config, READ, where)
     return kind or ""
 
@@ -196,7 +197,7 @@ def tower_of(file: Tensors) -> Tensors:
     given = convert(dict[str, Any] | None, outer.get("vision_config"), f"vision_config of {where}")
     kind = outer.get("model_type")
     if not (kind is None or kind in WHOLES):
-        raise InputError(f"expected a model_type of {', '.join(WHOLES)} in {where}; got {kind}")
+        raise InputError(f"model_type in {where} must be one of {', '.join(WHOLES)}; got {kind}")
     check_understood(outer, [*READ, *PARTS], where)
     inner = with_config_dict(given or {}, outer.get("vision_config_dict"), where)
     return file._replace(beside={**file.beside, "config": inner})

@@ -56,7 +56,7 @@ def with_timm_names(file: Tensors) -> Tensors:
     tensors = {spelled[name]: value for name, value in file.tensors.items()}
     if "register_tokens" in file.tensors:
         tensors = with_class_position(tensors)
-    return file._replace(tensors=tensors)
+    return file._replace(tensors=tensors, written=file.shapes)
 
 
 def with_class_position(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

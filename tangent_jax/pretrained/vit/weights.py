@@ -126,7 +126,7 @@ def of_ours(file: Tensors) -> tuple[dict[str, Any], None]:
     config = vit_config(file.architecture)
     if "fc_norm.weight" in file.tensors:
         raise InputError(
-            f"expected {file.architecture}, which normalises before its pool, in {file.path}; got fc_norm. Name the "
+            f"{file.path} must normalise before its pool, as {file.architecture} does; got fc_norm. Name the "
             "architecture of timm's"
         )
     fields = ("heads", "activation", "eps", "pool", "positions", "rope_theta")
@@ -142,7 +142,7 @@ def from_hugging_face(file: Tensors) -> Pretrained:
     is_gated = "block_0/mlp_gate/kernel" in flat or any(".weights_in." in name for name in file.tensors)
     if kind and kind.startswith("dinov2") != is_dino:
         raise InputError(
-            f"expected tensors of {kind}, as config.json says, in {file.path}; got "
+            f"{file.path} must hold tensors of {kind}, as config.json says; got "
             f"{'layer' if is_dino else 'no layer'} scales"
         )
     fields: dict[str, Any] = {"eps": 1e-6 if is_dino else 1e-12, **read_fields(file)}
@@ -169,7 +169,7 @@ def with_distillation(flat: Flat, path: str) -> Flat:
     rows, token = position.reshape(-1, position.shape[-1]), flat["distillation"].reshape(1, -1)
     if not (len(rows) > 2 and token.shape[-1] == rows.shape[-1] and ("registers" not in flat)):
         raise InputError(
-            f"expected positions of the distillation token in {path}; got shapes {rows.shape}, {token.shape}"
+            f"{path} must hold a position of the distillation token; got positions {rows.shape} and token {token.shape}"
         )
     return {**rest, "registers": token + rows[1:2], "position_embedding": np.delete(rows, 1, 0)}
 
@@ -305,22 +305,21 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     for name in needed:
         if name not in flat:
             raise InputError(
-                f"expected the tensor of {name}; got none in {path}. Pass a Vision Transformer's weights; timm's "
+                f"{path} must hold the tensor of {name}; it does not. Pass a Vision Transformer's weights; timm's "
                 "DINOv3, which has no positions, with its config.json"
             )
         shape, axes = flat[name].shape, 4 if "patch" in name else 2
         if not (len(shape) >= axes and 0 not in shape):
-            raise InputError(f"expected {name} of {axes} axes; got shape {shape} in {path}")
+            raise InputError(f"{name} in {path} must have {axes} axes; got shape {shape}")
     numbers = {int(name.split("/")[0][6:]) for name in flat if name.startswith("block_")}
     if numbers != {*range(len(numbers))}:
-        raise InputError(f"expected blocks 0, 1, 2, ...; got block {max(numbers)} in {path}")
+        raise InputError(f"blocks in {path} must be 0, 1, 2, ...; got block {max(numbers)} of {len(numbers)}")
     patch, _, _, width = flat["patch_embedding/kernel"].shape
     query = flat.get("block_0/attention/query/kernel", np.zeros(0))
     heads = known.pop("heads", query.shape[1] if query.ndim == 3 else None)
     if heads is None:
         raise InputError(
-            f"expected the number of heads of {path}; got a file that does not say it. Say architecture=NAME, or put "
-            "its config.json beside it"
+            f"{path} must say its number of heads; it does not. Say architecture=NAME, or put its config.json beside it"
         )
     head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
     pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
@@ -352,14 +351,13 @@ def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> 
         return said or 224
     rows = int(np.prod(flat["position_embedding"].shape[:-1])) - ("class_token" in flat)
     if rows < 1:
-        raise InputError(f"expected a position_embedding of two rows or more; got {rows + 1} in {file.path}")
+        raise InputError(f"position_embedding in {file.path} must have two rows or more; got {rows + 1}")
     if said and np.prod([side // patch for side in sides(said)]) == rows:
         return said
     side = round(rows**0.5)
     if not (side**2 == rows and not of_architecture):
         raise InputError(
-            f"expected an image size of {rows} patches of {patch} pixels; got {said} in {file.path}. State it in "
-            "config.json"
+            f"image size of {file.path} must give {rows} patches of {patch} pixels; got {said}. State it in config.json"
         )
     return side * patch
 
@@ -415,17 +413,18 @@ def check_stated(config: ViTConfig, file: Tensors) -> None:
     for theirs, ours in STATED.items():
         said, value = getattr(beside, theirs), getattr(config, ours)
         if not (said is None or said == value):
-            raise InputError(f"expected {theirs} {said}, as config.json says; got {ours} {value} {where}")
+            raise InputError(f"{theirs} must be {said}, as config.json says; got {ours} {value} {where}")
     rotary, is_stated = config.positions == "rotary", beside.rope_theta is not None
-    said = "rope_theta, of rotary positions," if rotary else "no rope_theta, of rotary positions,"
+    stated = "state" if rotary else "not state"
     if not (is_stated == rotary or (rotary and beside.hidden_size is None)):
         raise InputError(
-            f"expected {said} in config.json; got {beside.rope_theta} beside positions {config.positions} {where}"
+            f"config.json must {stated} rope_theta, of rotary positions; got {beside.rope_theta} beside positions "
+            f"{config.positions} {where}"
         )
     said = beside.image_size
     if not (said is None or rotary or sides(said) == sides(config.image_size)):
         raise InputError(
-            f"expected image_size {said}, as config.json says; got positions for {config.image_size} {where}"
+            f"image_size must be {said}, as config.json says; got positions for {config.image_size} {where}"
         )
 
 

@@ -1,0 +1,210 @@
+"""The lines of a store's journal: one dataclass for each operation, parsed and checked once, where they are read.
+
+{"op": "add", "time": "2026-11-26T15:00:00Z", "name": "ann", "id": ..., "weights": ...}    ->    Add(...)
+"""
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.io.records import convert
+from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.store.receipts import is_name
+
+FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
+         "serving.json", "tangent_torch.py", "adapter_model.safetensors", "adapter_config.json", "provenance.json",
+         "README.md")  # fmt: skip
+EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
+"""The names of all files of an export, unfinished ones too."""
+
+IDENTITY = re.compile("[0-9a-f]{16}")
+SPELLINGS = {
+    "time": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ").fullmatch,
+    **dict.fromkeys(("id", "receipt"), IDENTITY.fullmatch),
+    **dict.fromkeys(("name", "names", "removed", "added", "showed"), is_name),
+}
+"""The check of a field's texts; those of any other field are printable, so that no line moves a terminal's cursor."""
+
+
+def timestamp() -> str:
+    """The present time (UTC), as journals and receipts state it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A record whose texts are spelled as a store writes them: no identity leads out of its folder."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a text that no store writes."""
+        for field, value in vars(self).items():
+            is_valid = SPELLINGS.get(field, str.isprintable)
+            for text in [value] if isinstance(value, str) else value if isinstance(value, (tuple, dict)) else ():
+                if isinstance(text, str) and not is_valid(text):
+                    raise InputError(f"{field} must be as a store writes it; got {text!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line(Checked):
+    """A line; time: when it was committed, in UTC."""
+
+    time: str = dataclasses.field(default_factory=timestamp)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry(Checked):
+    """A file of the store.
+
+    id: the file's name in the folder of its kind; weights: the fingerprint of its numbers; file, crc: the SHA-256 and
+    the CRC-32 of its bytes; origin: the SHA-256 of its provenance; factors: the file of its Kronecker factors.
+    """
+
+    id: str
+    weights: str
+    file: str
+    origin: str
+    crc: str
+    factors: "Entry | None" = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exported(Checked):
+    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal."""
+
+    names: tuple[str, ...]
+    path: str
+    result: str
+    seal: str = ""
+
+    def text(self, store: str) -> str:
+        """The sealed text; `store`: the identity of the exporting store."""
+        return json.dumps(["export", store, self.names, self.path, self.result])
+
+    @property
+    def partial(self) -> Path:
+        """The folder in which the export is written before it is renamed to `path`; a kill may leave it."""
+        return partial_of(Path(self.path), self.result)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Released(Checked):
+    """The account of a component that was composed or exported and then removed: its cost still counts.
+
+    privacy: None without an account; examples, public: hashed units and public images; of: a number, and the files of
+    the components that were removed with it, so that an account that a store shares with its copy counts once.
+    """
+
+    privacy: Spent | None = None
+    examples: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+    of: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Add(Line, Entry):
+    """A component was added; shown: it was composed or exported before it came here."""
+
+    name: str
+    shown: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compose(Line, Entry):
+    """Components were composed into a file; weighted: their coefficients; privacy: the cost of all together."""
+
+    names: tuple[str, ...]
+    weighted: dict[str, float] | None = None
+    privacy: dict[str, Any] | None = None
+    merge: str = "mean"
+    penalty: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export(Line, Exported):
+    """All components were exported."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Intend(Line):
+    """A removal is about to erase these traces outside the store."""
+
+    removed: tuple[str, ...]
+    erases: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Erase(Intend):
+    """Traces of earlier removals are about to be erased again; the content stays."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Discard(Line):
+    """Components were taken out, to be replaced; their examples may return."""
+
+    removed: tuple[str, ...]
+    released: tuple[Released, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Remove(Discard):
+    """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
+
+    forgotten: the hashed identifiers of images that must not return; seal: this machine's, of these identifiers.
+    """
+
+    added: dict[str, Entry] = dataclasses.field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    composed: Entry | None = None
+    receipt: str
+    receipt_hash: str
+    forgotten: tuple[str, ...] = ()
+    seal: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Merge(Line):
+    """Components of another store came in; released, exports, showed: what that store had done with them."""
+
+    of: str
+    released: tuple[Released, ...]
+    exports: tuple[Exported, ...]
+    showed: tuple[str, ...]
+
+
+OPERATIONS = {kind.__name__.lower(): kind for kind in (Add, Compose, Export, Intend, Erase, Discard, Remove, Merge)}
+
+T = TypeVar("T")
+
+
+def parse(fields: dict[str, Any]) -> Line:
+    """The line of these fields; InputError for an operation that this version does not know, or wrong fields."""
+    operation = one_of("op", str(fields.get("op")), OPERATIONS)
+    if "time" not in fields:
+        raise InputError("the field time is missing")
+    return convert(OPERATIONS[operation], {name: value for name, value in fields.items() if name != "op"}, operation)
+
+
+def spell(line: Line) -> dict[str, Any]:
+    """The fields of a line as JSON has them: the inverse of `parse`."""
+    fields = {name: value for name, value in dataclasses.asdict(line).items() if value is not None}
+    return {"op": type(line).__name__.lower(), **fields}
+
+
+def part(kind: type[T], line: Line) -> T:
+    """The record of this kind that a line holds among its fields: its Entry, or what it exported."""
+    return kind(**{field.name: getattr(line, field.name) for field in dataclasses.fields(kind)})  # pyright: ignore
+
+
+def partial_of(folder: Path, fingerprint: str) -> Path:
+    """The folder in which an export of tangent weights of this fingerprint is written, before it becomes `folder`."""
+    return folder.parent / f"{folder.name}.{fingerprint[:8]}.partial"
+
+
+def removal_text(store: str, forgotten: Iterable[str]) -> str:
+    """The sealed text of a removal: the hashed identifiers that it erased; `store`: the identity of the store."""
+    return json.dumps(["remove", store, [*forgotten]])
