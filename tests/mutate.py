@@ -119,7 +119,8 @@ def write_survivors(file: str, session: Path) -> None:
     found = survivors(file, session)
     counts = f"{len(found)} of {total} mutants survive" + (f"; {pending} not run yet" if pending else "")
     text = SURVIVORS.read_text() if SURVIVORS.exists() else ""
-    sections = {part.split("\n", 1)[0].split(": ")[0]: part for part in text.split("# ")[1:]}
+    parts = re.split(r"^# ", text, flags=re.MULTILINE)[1:]  # a line of code may hold one, too
+    sections = {part.partition(": ")[0]: part for part in parts}
     sections[file] = "\n".join([f"{file}: {counts}", *found]) + "\n\n"
     SURVIVORS.write_text("".join(f"# {sections[name]}" for name in FILES if name in sections).rstrip() + "\n")
     print(f"{file}: {counts}", flush=True)
@@ -135,6 +136,8 @@ def main() -> None:
         config, session = make_session(file, tests)
         try:
             run("cosmic_ray.cli", "exec", f"{config}", f"{session}")
+        except KeyboardInterrupt:
+            sys.exit("stopped; the next run continues")
         finally:
             write_survivors(file, session)
             shutil.copy(ROOT / file, COPY / file)
