@@ -59,7 +59,7 @@ exclude-operators = {excluded}
 
 
 def run(*command: str) -> None:
-    """Runs a tool of cosmic-ray in the copy of the repository, with the repository's cache of compiled programs."""
+    """Runs a module of cosmic-ray in the copy of the repository, with the repository's cache of compiled programs."""
     environment = {
         **os.environ,
         "JAX_COMPILATION_CACHE_DIR": f"{ROOT}/.pytest_cache/jax",
@@ -67,7 +67,7 @@ def run(*command: str) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",  # a mutant of the same size in the same second would be taken for the last one
     }
     environment.pop("PYTHONPATH", None)  # tests import the copy
-    subprocess.run([Path(sys.executable).parent / command[0], *command[1:]], cwd=COPY, env=environment, check=True)
+    subprocess.run([sys.executable, "-m", *command], cwd=COPY, env=environment, check=True)
 
 
 def copy_repository() -> None:
@@ -87,12 +87,12 @@ def make_session(file: str, tests: str) -> tuple[Path, Path]:
         settings = {"file": file, "python": sys.executable, "tests": tests, "excluded": EXCLUDED}
         config.write_text(CONFIG.format(**settings, timeout=600.0))
         begin = time.monotonic()
-        run("cosmic-ray", "baseline", f"{config}")  # the tests pass without a mutant
+        run("cosmic_ray.cli", "baseline", f"{config}")  # the tests pass without a mutant
         seconds = time.monotonic() - begin
         config.write_text(CONFIG.format(**settings, timeout=round(30 + 4 * seconds, 1)))
         part = session.with_suffix(".part")
-        run("cosmic-ray", "init", "--force", f"{config}", f"{part}")
-        run("cr-filter-operators", f"{part}", f"{config}")
+        run("cosmic_ray.cli", "init", "--force", f"{config}", f"{part}")
+        run("cosmic_ray.tools.filters.operators_filter", f"{part}", f"{config}")
         part.rename(session)
     return config, session
 
@@ -119,7 +119,8 @@ def write_survivors(file: str, session: Path) -> None:
     found = survivors(file, session)
     counts = f"{len(found)} of {total} mutants survive" + (f"; {pending} not run yet" if pending else "")
     text = SURVIVORS.read_text() if SURVIVORS.exists() else ""
-    sections = {part.split("\n", 1)[0].split(": ")[0]: part for part in text.split("# ")[1:]}
+    parts = re.split(r"^# ", text, flags=re.MULTILINE)[1:]  # a line of code may hold one, too
+    sections = {part.partition(": ")[0]: part for part in parts}
     sections[file] = "\n".join([f"{file}: {counts}", *found]) + "\n\n"
     SURVIVORS.write_text("".join(f"# {sections[name]}" for name in FILES if name in sections).rstrip() + "\n")
     print(f"{file}: {counts}", flush=True)
@@ -134,7 +135,9 @@ def main() -> None:
     for file, tests in chosen.items():
         config, session = make_session(file, tests)
         try:
-            run("cosmic-ray", "exec", f"{config}", f"{session}")
+            run("cosmic_ray.cli", "exec", f"{config}", f"{session}")
+        except KeyboardInterrupt:
+            sys.exit("stopped; the next run continues")
         finally:
             write_survivors(file, session)
             shutil.copy(ROOT / file, COPY / file)

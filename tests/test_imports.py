@@ -73,7 +73,7 @@ def test_no_flag_appears_by_importing_what_the_binaries_share():
     assert int(output_of(NO_FLAGS)[0]) >= 30
 
 
-def test_nothing_but_the_list_knows_a_family():
+def test_no_file_but_the_list_names_a_family():
     """Neither by an import nor by a name; the package's own names and each family's files apart."""
     named = {family.name for family in FAMILIES} | {family.model.__name__ for family in FAMILIES}
     own = tuple(f"tangent_jax.{ring}.{family.name}" for family in FAMILIES for ring in ("models", "pretrained"))

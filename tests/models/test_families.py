@@ -85,14 +85,14 @@ def assert_same(again, made):
 
 
 @pytest.mark.parametrize(("base", "new"), CASES)
-def test_what_save_writes_reads_back(tmp_path, base, new):
+def test_save_and_load_return_the_model(tmp_path, base, new):
     made = pretrained(base, new)
     save(tmp_path / "m.safetensors", made)
     assert_same(load(tmp_path / "m.safetensors"), made)
 
 
 @pytest.mark.parametrize(("base", "new"), CASES)
-def test_what_export_writes_reads_back_without_being_told_the_model(tmp_path, base, new):
+def test_export_and_load_export_return_the_model(tmp_path, base, new):
     made = pretrained(base, new)
     predict = tangent(made, kind="everything")
     dw = tree_normal(9, predict.zeros())
@@ -204,7 +204,7 @@ class Mine(VisionTransformer):
     """A user's own model."""
 
 
-def test_what_would_not_read_back_is_not_written(tmp_path, untyped):
+def test_save_refuses_what_load_could_not_read(tmp_path, untyped):
     made, path = pretrained(), tmp_path / "m.safetensors"
     mine, w = Mine(made.model.config), made.w
     cases = [

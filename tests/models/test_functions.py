@@ -123,7 +123,7 @@ def test_token_ids_are_never_cast_to_floats(dtype, compute):
     assert (x.dtype, jax.tree.leaves(w)[0].dtype) == (jnp.int32, jnp.bfloat16)
 
 
-def test_uint8_ids_are_no_images(tmp_path):
+def test_uint8_is_read_as_ids_where_the_model_reads_arrays(tmp_path):
     """uint8 is an image where the model reads images, and an id where it reads arrays."""
     low = token_ids() % 100
     predict = tj.tangent(text(), kind="everything")
@@ -143,7 +143,7 @@ def mixed(w, x):
     return x + x.mean(0)
 
 
-def test_an_example_is_alone_whatever_the_code_says():
+def test_statistics_of_the_batch_are_refused_or_are_of_one_example():
     """Statistics of the batch are refused where they can be seen; else each example is a batch of one."""
     stages, shape = [embed, make_block(0), mixed, make_block(1)], jax.ShapeDtypeStruct((24, TOKENS), jnp.int32)
     with pytest.raises(InputError, match=r"stage 2 must treat each example alone; got values .* that move"):
@@ -174,7 +174,7 @@ def test_clipped_sums_and_private_training_are_of_each_example(tmp_path):
         tj.privacy.clipped_sum_closed_form(predict, dw, x, y, jnp.ones(5), loss=tj.losses.CrossEntropy(), clip_norm=0.1)
 
 
-def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_path, monkeypatch):
+def test_a_model_of_functions_is_fitted_composed_stored_and_exported(tmp_path, monkeypatch):
     predict = tj.tangent(text())
     data = tj.extract(predict, labelled(), tj.Cache(tmp_path / "cache"))
     runs, run = [], module.in_batches
@@ -209,7 +209,7 @@ def test_it_is_fitted_composed_stored_exported_and_told_from_other_programs(tmp_
     assert np.any(np.asarray(data.inputs[2]))
 
 
-def test_a_model_of_token_ids_leaves_as_a_program(tmp_path):
+def test_a_model_of_token_ids_is_exported_as_stablehlo(tmp_path):
     predict = tj.tangent(text())
     dw = tree_normal(8, predict.zeros())
     tj.export(tmp_path / "export", predict, dw, {}, format="stablehlo")
@@ -218,7 +218,7 @@ def test_a_model_of_token_ids_leaves_as_a_program(tmp_path):
     assert_rel_close(got, np.asarray(want))
 
 
-def test_settings_are_programs_and_json_and_cached_rows_follow_them(tmp_path):
+def test_settings_and_cached_rows_tell_programs_apart(tmp_path):
     one, again, other = text().model, text().model, text(gain=2.0).model
     assert one != again  # functions are other objects
     assert json.dumps(one.settings) == json.dumps(again.settings) != json.dumps(other.settings)
@@ -233,7 +233,7 @@ def squares(penalty=0.05):
     return tj.make_objective("mse", penalty=penalty)
 
 
-def test_it_is_solved_without_factors_to_the_optimum_of_the_kernel(tmp_path):
+def test_solve_without_factors_reaches_the_optimum_of_the_kernel(tmp_path):
     model = tj.model_of([embed, lambda w, x: pool(w, make_block(0)(w, x))], without("block_1", "offset"), token_ids())
     predict = tj.tangent(model.with_head(1, jax.random.key(0)), blocks=1, kind="everything")
     y = np.sin(np.arange(24))[:, None].astype(np.float32)
@@ -269,7 +269,7 @@ def two_dense(pairs, x, start=0):
     return Dual(*rules.dense(x, dx, pairs["head"]))
 
 
-def test_a_dual_that_is_given_serves_what_needs_a_closed_form(x64):
+def test_a_given_dual_is_used_as_the_closed_form(x64):
     """The kernel of closed forms is that of rows formed by autodiff."""
     w = {"first": {"kernel": normal(1, (4, 3)), "bias": normal(2, (3,))}}
     w |= {"head": {"kernel": normal(3, (3, 2)), "bias": normal(4, (2,))}}
@@ -322,7 +322,7 @@ def test_other_frameworks_trees_keep_their_structure():
     assert biases.paths == ("head/layers/1/bias", "layers/0/bias")
 
 
-def test_only_the_value_of_a_variable_has_no_name_of_its_own():
+def test_a_leaf_named_value_beside_others_keeps_its_path():
     """A module may have an array named `value` beside others, which has its own path."""
 
     class Scale(eqx.Module):
@@ -335,7 +335,7 @@ def test_only_the_value_of_a_variable_has_no_name_of_its_own():
     assert {*model.shapes()} == {"scale/value", "scale/shift", "value"}
 
 
-def test_a_head_is_drawn_on_features_and_never_in_the_place_of_ones_own():
+def test_with_head_draws_a_head_and_refuses_a_second_one():
     stages, w = [embed, lambda w, x: pool(w, make_block(0)(w, x))], without("block_1", "offset")
     bare = tj.model_of(stages, w, token_ids())
     assert bare.model.classes == 0

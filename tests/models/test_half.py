@@ -60,14 +60,14 @@ def test_the_mean_gradient_of_one_example_many_times_is_its_own():
     assert_rel_close(of_all, of_one)
 
 
-def test_what_flows_from_layer_to_layer_is_in_bf16():
+def test_activations_and_signals_are_in_bf16():
     """Else nothing would be gained: signals and activations of examples stay halves."""
     predict, dw, x, y = half_case("blocks", 2)
     jaxpr = str(jax.make_jaxpr(partial(gradient, predict, x, y))(dw))
     assert jaxpr.count(f"bf16[{COUNT},5,20]") > 10
 
 
-def test_what_a_solver_keeps_of_an_example_stays_in_half():
+def test_a_solver_keeps_activations_in_half():
     """A product summed in f32 wants its input in f32, for a moment: no copy of it is held from pass to pass."""
     predict, dw, x, _ = half_case("blocks", 2)
     in_half, whole = (

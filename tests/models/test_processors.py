@@ -121,7 +121,7 @@ def test_a_class_is_found_under_all_its_names_and_comes_before_the_model_s_kind(
     assert sides(got.size) == (224, 224)
 
 
-def test_null_is_the_value_of_the_class():
+def test_a_null_field_has_the_default_of_its_class():
     default = read({"image_processor_type": "DeiTImageProcessor"})
     fields = ("size", "resample", "do_resize", "crop_size", "image_mean", "do_rescale", "rescale_factor")
     assert read({"image_processor_type": "DeiTImageProcessor", **dict.fromkeys(fields)}) == default
@@ -161,7 +161,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "match"), REFUSED)
-def test_what_cannot_be_expressed_is_refused_by_name_in_one_line(fields, match):
+def test_a_processor_is_refused_by_the_name_of_its_field(fields, match):
     with pytest.raises(InputError, match=match) as error:
         read(fields)
     assert "\n" not in str(error.value)
@@ -242,7 +242,7 @@ def test_a_model_whose_program_refuses_another_size_stays_at_that_of_its_positio
     assert "images of 8 x 8 pixels: it is loaded for 12 x 12 pixels" in capsys.readouterr().err
 
 
-def test_images_of_as_many_patches_need_no_line(tmp_path, capsys):
+def test_images_of_as_many_patches_print_nothing(tmp_path, capsys):
     with pytest.warns(UserWarning, match=r"of \(14, 13\) pixels, \(12, 12\) are read: whole patches of 4 pixels"):
         found = processed(tmp_path, "siglip", size={"height": 14, "width": 13}, resample=3)
     assert found.model.image_size == (14, 13)

@@ -1,4 +1,4 @@
-"""The residual network: its closed forms against autodiff at every subset and stage, and its names in the world."""
+"""The residual network: its statistics, its activations, and its names in the world."""
 
 import dataclasses
 import json
@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, assert_sums_are_vmapped_ones, in_long, normal, pictures, tree_normal
+from helpers import assert_rel_close, normal, pictures
+from models.test_oracle import MODELS
 from safetensors.numpy import save_file
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.features.extract import Cache, extract
-from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.predict import Predictor, tangent
+from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.resnet.config import ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
@@ -24,85 +24,11 @@ from tangent_jax.models.subsets import make_subset
 from tangent_jax.pretrained.load import load, save
 
 FIXTURES = np.load(Path(__file__).with_name("fixtures.npz"))
-VARIANTS = {
-    "bottleneck, small stem": ResNetConfig((1, 2), True, 2, "small", 5, 7),
-    "basic, large stem, leaky": ResNetConfig((2, 1), False, 3, "large", 13, 7, slope=0.1, stem_width=2),
-}
-SUBSETS = [("blocks", 0), ("blocks", 1), ("blocks", 2), ("bitfit", 3), ("layernorm", 1), ("everything", 0)]
-
-
-def small(variant):
-    """A ResNet with weights of order one; variances above 0."""
-    model = ResNet(VARIANTS[variant])
-    w = tree_normal(11, initial_weights(model, jax.random.key(0)), normal(0, ()).dtype)
-    flat = trees.leaves(w).items()
-    return model, trees.nest({p: jnp.abs(v) + 0.5 if p.endswith("/var") else 0.5 * v for p, v in flat})
-
-
-def case(variant, kind="blocks", blocks=1, method="taft", count=2):
-    model, w = small(variant)
-    predict = Predictor(w, model, make_subset(model, kind, blocks), method)
-    x = normal(3, (count, *model.input_shape(0)))
-    x = jax.jit(model.apply, static_argnums=(2, 3))(w, x, 0, predict.subset.stage)
-    return predict, tree_normal(40, predict.zeros()), x
-
-
-@pytest.mark.parametrize(
-    ("variant", "kind", "blocks"),
-    [
-        *((variant, "everything", 0) for variant in VARIANTS),
-        *(("bottleneck, small stem", "blocks", 1), ("basic, large stem, leaky", "layernorm", 1)),
-        *in_long(
-            ("bottleneck, small stem", "layernorm", 1),
-            ("basic, large stem, leaky", "blocks", 1),
-            *((variant, *subset) for variant in VARIANTS for subset in (SUBSETS[0], *SUBSETS[2:4])),
-        ),
-    ],
-)
-def test_closed_form_equals_autodiff_for_every_subset(x64, variant, kind, blocks):
-    predict, dw, x = case(variant, kind, blocks)
-    model, stage = predict.model, predict.subset.stage
-    want = jax.jit(linearize(lambda w, x: model.apply(w, x, stage), predict.w))(dw, x)
-    assert_rel_close(jax.jit(lambda dw, x: model.dual(trees.pair(predict.w, dw), x, stage))(dw, x), want)
-
-
-NORMS = [
-    *(("bottleneck, small stem", "taft", "blocks", 1), ("basic, large stem, leaky", "nlft", "everything", 0)),
-    *in_long(
-        ("bottleneck, small stem", "nlft", "blocks", 1),
-        ("basic, large stem, leaky", "taft", "everything", 0),
-        *((variant, method, "blocks", 1) for variant in [*VARIANTS][1:] for method in ("taft", "nlft")),
-        *((variant, method, "everything", 0) for variant in [*VARIANTS][:1] for method in ("taft", "nlft")),
-    ),
-]
-
-
-@pytest.mark.parametrize(("variant", "method", "kind", "blocks"), NORMS)
-def test_closed_form_norms_are_those_of_vmapped_gradients(x64, variant, method, kind, blocks):
-    predict, dw, x = case(variant, kind, blocks, method, count=3)
-    assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6]))
-
-
-@pytest.mark.long
-def test_closed_form_norms_of_owners_are_those_of_vmapped_gradients(x64):
-    predict, dw, x = case(next(iter(VARIANTS)), "everything", 0, count=4)
-    assert_sums_are_vmapped_ones(predict, dw, x, jnp.array([0, 3, 6, 3]), jnp.ones((2, 2)))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_stages_chain_to_the_whole_network(x64, variant):
-    model, w = small(variant)
-    x = normal(3, (2, *model.input_shape(0)))
-    one, at = jax.jit(model.apply, static_argnums=(2, 3)), x
-    for stage in range(model.stages):
-        at = one(w, at, stage, stage + 1)
-        assert at.shape == (2, *(model.input_shape(stage + 1) if stage + 1 < model.stages else (7,)))
-    assert_rel_close(at, one(w, x, 0, None))
 
 
 def test_the_statistics_are_never_trained_and_always_needed(x64):
-    model, w = small("bottleneck, small stem")
-    for kind, blocks in SUBSETS:
+    model, w = MODELS["bottleneck"]()
+    for kind, blocks in (("blocks", 2), ("bitfit", 3), ("layernorm", 1), ("everything", 0)):
         assert not [path for path in make_subset(model, kind, blocks).paths if path.endswith(("/mean", "/var"))]
     x = normal(3, (2, *model.input_shape(0)))
     for name in ("mean", "var"):
@@ -111,7 +37,7 @@ def test_the_statistics_are_never_trained_and_always_needed(x64):
 
 
 def test_in_training_the_batch_s_statistics_standardise(x64):
-    model, w = small("basic, large stem, leaky")
+    model, w = MODELS["basic"]()
     x = normal(3, (4, *model.input_shape(0)))
     logits, seen = model.in_training(w, x)
     flat = trees.leaves(w)
@@ -123,7 +49,7 @@ def test_in_training_the_batch_s_statistics_standardise(x64):
 
 def test_both_relus_of_a_block_are_leaky(x64):
     """LQF's network (Achille et al. 2021), written out."""
-    model, w = small("basic, large stem, leaky")
+    model, w = MODELS["basic"]()
     p, config = w["layer1"]["block_1"], model.config
     x = normal(3, (2, *model.input_shape(2)))
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import tree_normal
+from models.layouts import google, hugging_face, model, said, timm
 from models.test_families import pretrained
-from models.test_weights import google, hugging_face, model, said, timm
 from safetensors.numpy import load_file, save_file
 from saved import modern
 
@@ -181,7 +181,7 @@ def test_wrong_fields_are_refused(changes, message):
         dataclasses.replace(session(), **{n: v() if callable(v) else v for n, v in changes.items()})
 
 
-def test_names_of_others_move_no_cursor():
+def test_a_session_escapes_control_characters():
     evil = session(settings={"lr": "\x1b[2J"})
     evil = dataclasses.replace(evil, images=(("1" * 64, "\x1b]0;x"),), dataset="\x1b[1m", classes=("\x1b",))
     texts = [str(evil), *evil.settings.values(), *evil.classes, *(name for _, name in evil.images)]

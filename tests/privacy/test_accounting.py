@@ -85,6 +85,12 @@ def test_an_account_far_above_any_budget_is_bounded_at_once():
         Mechanism(1.0, 1e-200, 10, 1e-5)
 
 
+def test_steps_are_on_the_whole_data_where_no_rate_is_given():
+    sigma = noise_multiplier_of(1.0, 1e-6, 10)
+    assert 0.999 <= get_epsilon_gaussian(sigma / 10**0.5, 1e-6) <= 1 + 1e-9
+    assert noise_multiplier_of(1.0, 1e-6, 10, sampling_rate=1.0) == sigma
+
+
 def test_a_delta_that_rounding_exceeds_is_refused():
     with pytest.raises(InputError, match="delta must be one that noise can reach; got one lost in rounding"):
         noise_multiplier_of(3.0, 1e-15, 10, sampling_rate=0.1)
