@@ -140,8 +140,9 @@ def relative(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray])
             pairs = np.isfinite(after) & np.isfinite(without) & member[: len(after), rows]
             images = np.broadcast_to(rows, pairs.shape)[pairs]
             if len(np.unique(images)) > 2:
-                samples = (after, without, signals[before][: len(after), rows])
-                tests[way][request] = tj.audit.relative_test(*(sample[pairs] for sample in samples), images)._asdict()
+                untouched = signals[before][: len(after), rows]
+                test = tj.audit.relative_test(after[pairs], without[pairs], untouched[pairs], images)
+                tests[way][request] = test._asdict()
     return tests
 
 
