@@ -140,8 +140,8 @@ def relative(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray])
             pairs = np.isfinite(after) & np.isfinite(without) & member[: len(after), rows]
             images = np.broadcast_to(rows, pairs.shape)[pairs]
             if len(np.unique(images)) > 2:
-                trained = signals[before][: len(after), rows]
-                test = tj.audit.relative_test(after[pairs], without[pairs], trained[pairs], images)
+                untouched = signals[before][: len(after), rows]
+                test = tj.audit.relative_test(after[pairs], without[pairs], untouched[pairs], images)
                 tests[way][request] = test._asdict()
     return tests
 

@@ -18,13 +18,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float
 from scipy.special import expit, log_expit
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 from tangent_jax.core.checks import InputError, whole_number
 
-Score = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Signals = Float[np.ndarray, " n"]
+Shadows = Float[np.ndarray, "k n"]
+Held = Bool[np.ndarray, "k n"]
+Score = Callable[[Signals, Shadows, Held], Signals]
 """(signals "n", shadows "k n", held "k n") -> scores "n"."""
 
 RATES = (0.001, 0.01)
@@ -50,7 +54,7 @@ class Side(NamedTuple):
         return self._replace(mean=np.where(self.size > 0, self.mean, other.mean))
 
 
-def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
+def sides(shadows: Shadows, held: Held) -> tuple[Side, Side]:
     """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
     if not (shadows.shape == held.shape and len(held)):
         raise InputError(
@@ -60,19 +64,19 @@ def sides(shadows: np.ndarray, held: np.ndarray) -> tuple[Side, Side]:
     return inside.fill_from(outside), outside.fill_from(inside)
 
 
-def one_side(shadows: np.ndarray, member: np.ndarray) -> Side:
+def one_side(shadows: Shadows, member: Held) -> Side:
     """The side of the shadows "k n" with `member`, "k n"; its mean is 0 without any."""
     size = member.sum(0)
     mean = np.sum(shadows * member, 0) / np.maximum(size, 1)
     return Side(size, mean, np.sum((shadows - mean) ** 2 * member, 0))
 
 
-def calibrate(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def calibrate(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """The target's signal minus the mean of the shadow models that never saw the example (0 if none), "n"."""
     return target - one_side(shadows, ~held).mean
 
 
-def lira_online(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def lira_online(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """LiRA's log-likelihood ratio of Gaussians for IN and OUT, "n".
 
     Edge cases: an example in all shadows or in none has one mean for both; spreads of 0 count as 1e-15.
@@ -81,7 +85,7 @@ def lira_online(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np
     return inside - outside
 
 
-def lira_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def lira_offline(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """The target's signal in standard deviations above the mean of OUT, "n".
 
     Edge cases: an example in all shadows is compared with all of them; spreads of 0 count as 1e-15.
@@ -90,17 +94,17 @@ def lira_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> n
     return (target - out.mean) / spread(out)
 
 
-def spread(side: Side) -> np.ndarray:
+def spread(side: Side) -> Signals:
     """The standard deviation of a side, "n", above 0."""
     return np.sqrt(side.variance + 1e-30)
 
 
-def log_normal(signals: np.ndarray, side: Side) -> np.ndarray:
+def log_normal(signals: Signals, side: Side) -> Signals:
     """log N(s; mean, variance) of a side, "n"."""
     return norm.logpdf(signals, side.mean, spread(side))
 
 
-def rmia(target: np.ndarray, shadows: np.ndarray, held: np.ndarray, *, a: float | None = None) -> np.ndarray:
+def rmia(target: Signals, shadows: Shadows, held: Held, *, a: float | None = None) -> Signals:
     """RMIA's share of a population z that x dominates, "n": p(x) / mean p(x) >= p(z) / mean p(z).
 
     p is the probability of the label, 1 / (1 + e^-s); the population is all examples, including x; mean p is the
@@ -113,7 +117,7 @@ def rmia(target: np.ndarray, shadows: np.ndarray, held: np.ndarray, *, a: float 
     return np.searchsorted(np.sort(ratio), ratio, "right") / len(ratio)
 
 
-def student_ratio(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def student_ratio(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """The log ratio of the predictive densities of IN and OUT, "n", each a Student's t.
 
     An example's mean and variance are drawn from a normal-inverse-gamma prior, which all examples of a side share:
@@ -127,7 +131,7 @@ def student_ratio(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> 
     return inside - outside
 
 
-def log_predictive(signals: np.ndarray, side: Side) -> np.ndarray:
+def log_predictive(signals: Signals, side: Side) -> Signals:
     """log p(s) given the shadows of a side, "n"; the prior's m, kappa, a, b are fitted by moments over examples."""
     several, k = side.size > 1, side.size
     if not several.any():
@@ -147,7 +151,7 @@ def log_predictive(signals: np.ndarray, side: Side) -> np.ndarray:
     return student.logpdf(signals, 2 * shape, center, np.sqrt(rate * (1 + 1 / (kappa + k)) / shape))
 
 
-def rmia_offline(target: np.ndarray, shadows: np.ndarray, held: np.ndarray) -> np.ndarray:
+def rmia_offline(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """RMIA of the shadows that never saw the example, with a = 0.3, the paper's for CIFAR-10, "n"."""
     return rmia(target, shadows, held, a=0.3)
 

@@ -89,9 +89,9 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 def finite_scores(scores: Any, least: int) -> np.ndarray:
     """The scores as an array "n"; InputError for fewer than `least`, or numbers that are not finite."""
     array = np.asarray(scores)
-    good = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
+    is_valid = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
     got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
-    if not good:
+    if not is_valid:
         raise InputError(f"scores must be at least {least} finite numbers of each kind; got {got}.")
     return array
 

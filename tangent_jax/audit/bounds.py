@@ -49,8 +49,8 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     (True, True)
     """
     scores, coins = np.asarray(scores), np.asarray(coins)
-    good = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
-    if not good:
+    is_valid = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
+    if not is_valid:
         raise InputError(
             f"scores must be finite, with one coin (True or False) for each; got scores {scores.shape} and coins "
             f"{coins.dtype}{coins.shape}."

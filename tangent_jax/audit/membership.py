@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from jax import Array
+from jaxtyping import Float, Int, Num
 from scipy.special import log_softmax
 
 from tangent_jax.audit.attacks import calibrate
@@ -114,7 +116,9 @@ def membership_attack(
     return Membership({"confidence": plain, "likelihood ratio": ratio})
 
 
-def confidence(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def confidence(
+    logits: Num[Array | np.ndarray, "n c"], labels: Int[Array | np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
     """log p_y - log (1 - p_y) of the label y, "n", of logits "n c".
 
     >>> tj.audit.confidence(np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([0, 1])).tolist()

@@ -49,15 +49,16 @@ class Relative(NamedTuple):
 
 
 def relative_test(
-    after: Float[np.ndarray, "n *c"],
-    never: Float[np.ndarray, "n *c"],
-    before: Float[np.ndarray, "n *c"],
-    images: Shaped[np.ndarray, " n"] | None = None,
+    after: Float[np.ndarray, "..."],
+    never: Float[np.ndarray, "..."],
+    before: Float[np.ndarray, "..."],
+    images: Shaped[np.ndarray, " _"] | None = None,
     seed: int = 0,
 ) -> Relative:
     """Tests which of two models a model after a removal is nearer to, by outputs on the removed images.
 
-    Args:       after, never, before: outputs, or signals such as `confidence`, of the same n pairs of model and image;
+    Args:       after, never, before: outputs, or signals such as `confidence`, "n ..." of the same n pairs of model and
+                image;
                 images: the image of each pair, whose pairs change sign together; by default they are n images.
     Guarantees: where never and before are exchangeable, each p value is at most a with a chance of at most a; with many
                 images, also where the model is as near to one as to the other by the kernel.

@@ -61,8 +61,8 @@ def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: 
     if not isinstance(accuracy, Mapping):
         raise InputError(f"accuracy must be {{data set: number}}; got {accuracy}.")
     for name, value in accuracy.items():
-        good = isinstance(value, (int, float)) and 0 <= value <= 1
-        if not good:
+        is_valid = isinstance(value, (int, float)) and 0 <= value <= 1
+        if not is_valid:
             raise InputError(f"accuracy on {name} must be in 0..1; got {value}.")
     base, wrappers = unwrap(predict.model)
     title = " with ".join([type(base).__name__, *(name for wrapper in wrappers for name in wrapper)])

@@ -29,8 +29,8 @@ def write_torch(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[st
     if family is None or not family.is_in_torch:
         raise InputError(f"model must be {titles} for PyTorch; got {title_of(base)}. {do}.")
     for name, value in base.settings.items():
-        good = name in known and (known[name] is None or value in known[name])
-        if not good:
+        is_valid = name in known and (known[name] is None or value in known[name])
+        if not is_valid:
             raise InputError(f"{name} of the model must be one that {MODULE} knows; got {value}. {do}.")
     do = "Load w + dw into timm's own model"
     if predict.method != "taft":

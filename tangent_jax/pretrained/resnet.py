@@ -73,8 +73,10 @@ def infer(flat: Flat, path: str) -> ResNetConfig:
         match = re.match(r"layer(\d+)/block_(\d+)/", name)
         if match:
             counts.setdefault(int(match[1]), set()).add(int(match[2]))
-    good = counts.keys() == {*range(1, len(counts) + 1)} and all(own == {*range(len(own))} for own in counts.values())
-    if not good:
+    is_valid = counts.keys() == {*range(1, len(counts) + 1)} and all(
+        own == {*range(len(own))} for own in counts.values()
+    )
+    if not is_valid:
         raise InputError(f"{path} must hold layers 1, 2, ... of blocks 0, 1, ...; it holds others")
     first = flat.get("layer1/block_0/conv1/kernel", stem)
     width, channels = first.shape[-1], stem.shape[-1]

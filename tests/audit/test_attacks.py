@@ -159,7 +159,7 @@ def test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_exampl
 def test_wrong_signals_are_one_clear_line():
     values = np.ones(3)
     with pytest.raises(InputError, match="held must have the shape of shadows"):
-        attacks.lira_online(values, np.ones((2, 3)), np.ones((3, 3), bool))
+        attacks.lira_online(values, np.ones((0, 3)), np.ones((0, 3), bool))
     with pytest.raises(InputError, match="shadows must hold two models"):
         attacks.student_ratio(values, np.ones((1, 3)), np.ones((1, 3), bool))
     with pytest.raises(InputError, match="scores must be finite"):

@@ -133,10 +133,10 @@ def pool_of(file: Tensors, pool: Any) -> str:
     if both:
         raise InputError(f"{file.path} must have one norm after the blocks; got norm and fc_norm")
     known = {"token": "token", "avg": "avg" if after else "norm_avg", "map": "attention"}
-    good = (
+    is_valid = (
         isinstance(pool, str) and pool in known and has_token >= (pool == "token") and not (has_token and pool == "map")
     )
-    if not good:
+    if not is_valid:
         raise InputError(f"pool of {file.path} must be token, avg, or (without a class token) map; got {pool}")
     return known[pool]
 
