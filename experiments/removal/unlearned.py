@@ -21,7 +21,7 @@ import tangent_jax as tj
 from experiments.shared import titles
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
-from experiments.shared.removals import WAYS, Removals, Signals
+from experiments.shared.removals import WAYS, Removals, Signals, relative
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, plots, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, positive
@@ -120,30 +120,6 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
                     curves[name][way] = ranked[MAIN].curve()
                 bar.update()
     return attacks, curves
-
-
-REFERENCES = {
-    "subtracted": ("never", "nothing"),
-    "exact": ("never", "nothing"),
-    "dropped": ("retrained", "composed"),
-    "retrained": ("retrained", "composed"),
-}
-"""The ways of removal, each with its models that never saw the images, and those before; retraining is its own."""
-
-
-def relative(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> dict[str, dict]:
-    """{way: {request: the relative three-sample test}} on the removed members of the attacked models."""
-    tests: dict[str, dict] = {way: {} for way in REFERENCES}
-    for way, (never, before) in REFERENCES.items():
-        for request, rows in asked.items():
-            after, without = (signals[f"{name}/{request}"][:, rows] for name in (way, never))
-            pairs = np.isfinite(after) & np.isfinite(without) & member[: len(after), rows]
-            images = np.broadcast_to(rows, pairs.shape)[pairs]
-            if len(np.unique(images)) > 2:
-                untouched = signals[before][: len(after), rows]
-                test = tj.audit.relative_test(after[pairs], without[pairs], untouched[pairs], images)
-                tests[way][request] = test._asdict()
-    return tests
 
 
 def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict[str, np.ndarray]:

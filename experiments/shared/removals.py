@@ -175,3 +175,27 @@ def without(member: np.ndarray, rows: np.ndarray) -> np.ndarray:
     left = member.copy()
     left[..., rows] = False
     return left
+
+
+REFERENCES = {
+    "subtracted": ("never", "nothing"),
+    "exact": ("never", "nothing"),
+    "dropped": ("retrained", "composed"),
+    "retrained": ("retrained", "composed"),
+}
+"""The ways of removal, each with its models that never saw the images, and those before; retraining is its own."""
+
+
+def relative(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> dict[str, dict]:
+    """{way: {request: the relative three-sample test}} on the removed members of the attacked models."""
+    tests: dict[str, dict] = {way: {} for way in REFERENCES}
+    for way, (never, before) in REFERENCES.items():
+        for request, rows in asked.items():
+            after, without = (signals[f"{name}/{request}"][:, rows] for name in (way, never))
+            pairs = np.isfinite(after) & np.isfinite(without) & member[: len(after), rows]
+            images = np.broadcast_to(rows, pairs.shape)[pairs]
+            if len(np.unique(images)) > 2:
+                untouched = signals[before][: len(after), rows]
+                test = tj.audit.relative_test(after[pairs], without[pairs], untouched[pairs], images)
+                tests[way][request] = test._asdict()
+    return tests

@@ -165,7 +165,8 @@ def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = (
 
 def names_apart(model: Model, file: Tensors) -> list[str]:
     """A line if config.json names another number of classes than the head has; its names are not read here."""
-    labels = file.beside.get("config", {}).get("id2label") or {}
+    labels = file.beside.get("config", {}).get("id2label")
+    labels = labels if isinstance(labels, dict) else {}
     is_default = [*labels.values()] == ["LABEL_0", "LABEL_1"]  # of transformers, for models without a head too
     if is_default or not labels or model.classes in (0, len(labels)):
         return []

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.removal.unlearned import relative
 from experiments.shared.pool import Pool
-from experiments.shared.removals import Removals, without
+from experiments.shared.removals import Removals, relative, without
 from tangent_jax.core import trees
 from tangent_jax.data.shards import uniform
 from tangent_jax.solver.optimum import solve

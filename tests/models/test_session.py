@@ -99,7 +99,7 @@ def test_a_session_survives_what_is_made_of_the_weights():
         assert jax.tree.map(lambda leaf: leaf, predict).session == session()
     assert feature_map(anchor, ("h",)).session == session()
     assert before.session is None
-    with pytest.raises(InputError, match="no leaf block_5"):
+    with pytest.raises(InputError, match="w must have the model's leaves alone; got block_5"):
         anchor.with_body(made.w, session())
 
 

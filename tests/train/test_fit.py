@@ -402,7 +402,7 @@ def test_the_tangent_alone_is_the_total_less_the_anchors_output():
         assert_rel_close(
             alone(dw, X), predict(dw, X) - predict.model.apply(predict.w, jnp.asarray(X), predict.subset.stage)
         )
-    with pytest.raises(InputError, match="the last for taft only; got tangent of nlft"):
+    with pytest.raises(InputError, match="output must be total for method nlft; got tangent"):
         dataclasses.replace(predict, method="nlft", output="tangent")
 
 

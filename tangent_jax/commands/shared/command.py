@@ -152,9 +152,13 @@ def run(
 
 
 def index_beside_cache() -> AbstractContextManager:
-    """Returns a context in which --cache_dir, if it is given, holds the index of content identifiers too."""
+    """Returns a context in which --cache_dir, if it is given, holds the index of content identifiers too.
+
+    A plan makes no folder: it reads and keeps identifiers in the default index.
+    """
     F: Any = flags.FLAGS
-    if "cache_dir" not in F or F.cache_dir == F["cache_dir"].default:
+    is_plan = "plan" in F and F.plan
+    if is_plan or "cache_dir" not in F or F.cache_dir == F["cache_dir"].default:
         return nullcontext()
     with about("--cache_dir"):
         return index_in(tj.Cache(F.cache_dir).path)
