@@ -5,9 +5,9 @@
 
 Prints a table; the last line of stdout is the same as one JSON object. Lines are those of Python files, blank ones too.
 The inner ring is the mathematics (INNER), which imports no file, URL, flag or global state of the outer ring.
-Files of `finetune`: those of the library that are loaded, and those with a function that is called, while a network is
-fine-tuned on a folder of a few images. Questions of a kind: comparisons of a method's name, and isinstance of a type
-that predicts; Python code asks them where a protocol could answer.
+Files of `finetune`: those of the library that are loaded, and those with a function that is called once all are loaded,
+while a network is fine-tuned on a folder of a few images. Questions of a kind: comparisons of a method's name, and
+isinstance of a type that predicts; Python code asks them where a protocol could answer.
 Costs: the megabytes of a distribution with all that it needs, those that tangent-jax and tangent-jax[data] have not,
 and the seconds to import the module once tangent-jax is imported, the least of three.
 """
@@ -49,14 +49,21 @@ importlib.import_module({module!r})
 print(sum(name.partition(".")[0] == "tangent_jax" and bool(module.__file__) for name, module in sys.modules.items()))
 """
 CALLED = """
-import atexit, json, runpy, sys, threading
+import atexit, inspect, json, runpy, sys, threading
+from absl import app
 
 seen = set()
+run = app.run
 
 def note(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_name != "<module>":
+    if event == "call" and code.co_flags & inspect.CO_OPTIMIZED:  # a function, no class
         seen.add(code.co_filename)
+
+def run_noted(*arguments, **options):
+    threading.setprofile(note)
+    sys.setprofile(note)
+    run(*arguments, **options)
 
 def report():
     sys.setprofile(None)
@@ -67,8 +74,7 @@ def report():
 
 atexit.register(report)
 sys.argv[1:] = {flags!r}
-threading.setprofile(note)
-sys.setprofile(note)
+app.run = run_noted
 runpy.run_module("tangent_jax.commands.finetune", run_name="__main__", alter_sys=True)
 """
 
@@ -93,10 +99,7 @@ def lines() -> dict[str, int]:
     of_part = Counter()
     for path in LIBRARY.rglob("*.py"):
         of_part[path.relative_to(LIBRARY).parts[0]] += count_lines(path)
-    counts = {
-        "lines of the library": of_part.total(),
-        "lines of its inner ring": sum(of_part[part] for part in INNER),
-    }
+    counts = {"lines of the library": of_part.total(), "lines of its inner ring": sum(of_part[part] for part in INNER)}
     packages = {f"lines of tangent_jax/{part}": count for part, count in sorted(of_part.items()) if count}
     folders = ("tests", "experiments")
     others = {f"lines of {folder}": sum(map(count_lines, (ROOT / folder).rglob("*.py"))) for folder in folders}

@@ -40,10 +40,7 @@ define(out="out/bench_scale")
 define("quick", images=1_000_000, repeats=3)
 # the job's one machine
 JOB_DEVICES = 8
-DEVICE_FLOPS, FRACTION = (
-    989e12,
-    0.4,
-)  # a device's FLOP/s as published (H100 SXM, dense bf16); the trunk's share
+DEVICE_FLOPS, FRACTION = (989e12, 0.4)  # a device's FLOP/s as published (H100 SXM, dense bf16); the trunk's share
 DISK = 5e9  # bytes per second that its disks read and write
 CORES, DOLLARS = 96, 24.0  # the price of an hour
 IMAGE_BYTES = 110_000  # bytes of an encoded image of the job

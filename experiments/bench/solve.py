@@ -15,10 +15,10 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared.table import define
+from experiments.shared.timing import steady
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F
-from tangent_jax.commands.shared.shards import steady
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Examples
 from tangent_jax.models import feature_map

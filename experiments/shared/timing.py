@@ -125,3 +125,8 @@ def standard(config: tj.models.ViTConfig, w: Tree, x: jax.Array, start: int) -> 
     end, every = config.depth + 1, tj.models.VisionTransformer(config.replace(pool="avg"))  # forms no query row
     tokens = every.replace(depth=end).apply(w, x, start, end)  # of which no block up to this end is the last
     return every.apply(w, tokens[:, 0], end)
+
+
+def steady(fitted: tj.Fitted) -> float:
+    """The training time with the median epoch's time for all epochs, as the first one also compiles."""
+    return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)

@@ -39,12 +39,7 @@ def measure(folder, *flags):
         pytest.param(
             "agreement,private",
             ["agreement", "private", "peak", "steps", "solver", "models", "trunk"],
-            [
-                "outputs, bfloat16",
-                "TAFT-1 step",
-                "private step, norms in closed form",
-                "a step of 50 models at once",
-            ],
+            ["outputs, bfloat16", "TAFT-1 step", "private step, norms in closed form", "a step of 50 models at once"],
             marks=pytest.mark.long,
         ),
     ],

@@ -310,7 +310,9 @@ def test_other_frameworks_trees_keep_their_structure():
     assert_rel_close(predict(predict.zeros(), stages[0](w, x)), net.layers[1](net.first(x)))
     assert biases == ("head/layers/1/bias", "head/layers/1/kernel", "layers/0/bias", "norm/bias")
     assert "layers/0/bias/value" in model.model.to_world(model.model.shapes())  # exports keep NNX's own names
-    with pytest.raises(InputError, match=r"rngs/count/value must be an array of float32; got uint32.*nnx.Param of whole numbers"):
+    with pytest.raises(
+        InputError, match=r"rngs/count/value must be an array of float32; got uint32.*nnx.Param of whole numbers"
+    ):
         tj.model_of(stages, nnx.state(nnx.Dropout(0.5, rngs=nnx.Rngs(0))), x)
 
     w, static = eqx.partition(eqx.nn.MLP(4, 2, 5, 1, key=jax.random.key(0)), eqx.is_inexact_array)

@@ -45,10 +45,7 @@ MEANINGS = (
         "yes, it goes on",
     ),
     Meaning(
-        TWICE,
-        "stopped while libraries were loaded; nothing had begun",
-        "`interrupted before anything began`",
-        "yes",
+        TWICE, "stopped while libraries were loaded; nothing had begun", "`interrupted before anything began`", "yes"
     ),
     Meaning(TWICE, "stopped a second time; the work since the last save is lost", "`stopping at the next step`", "yes"),
     Meaning(

@@ -112,10 +112,7 @@ def spaced(heights: Sequence[float], gap: float) -> np.ndarray:
 
 
 def name_ends(
-    axes: Axes,
-    ends: Mapping[str, tuple[float, float]],
-    colour: Mapping[str, str],
-    write: Callable[[str], str] = shown,
+    axes: Axes, ends: Mapping[str, tuple[float, float]], colour: Mapping[str, str], write: Callable[[str], str] = shown
 ) -> None:
     """Writes names in the right margin at the heights of their lines' ends, without overlap, joined to the lines.
 

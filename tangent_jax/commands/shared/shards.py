@@ -237,8 +237,3 @@ def tell_of_lost_owners(train: tj.Features) -> None:
             print(
                 f"train inputs: {images} of owner {owner} cannot be read: no component is of {owner}", file=sys.stderr
             )
-
-
-def steady(fitted: tj.Fitted) -> float:
-    """The training time with the median epoch's time for all epochs, as the first one also compiles."""
-    return float(np.median([row["seconds"] for row in fitted.history])) * len(fitted.history)

@@ -18,12 +18,7 @@ from tangent_jax.store import MERGES, SOLVERS
 
 
 def flag(
-    kind: str,
-    help: str,
-    values: Iterable[str] = (),
-    low: float | None = None,
-    high: float | None = None,
-    **more: Any,
+    kind: str, help: str, values: Iterable[str] = (), low: float | None = None, high: float | None = None, **more: Any
 ) -> partial:
     """A flag for `define`; `values`: of an enum; `low`, `high`: bounds of a number; no default: the Recipe's."""
     bounds = {"lower_bound": low, "upper_bound": high}
@@ -153,9 +148,7 @@ TABLE: dict[str, partial] = {
     ),
     "solver": flag("enum", "adam, or optimum: conjugate gradients, without learning rate or epochs.", SOLVERS),
     "certificate": flag(
-        "float",
-        "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.",
-        low=0.0,
+        "float", "With --solver=optimum: the largest L2 distance from the optimum, for a penalty > 0.", low=0.0
     ),
     "passes": flag("integer", "With --solver=optimum: the largest number of passes over the training set.", low=2),
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
@@ -163,9 +156,7 @@ TABLE: dict[str, partial] = {
     "seed": flag("integer", "Seed of the new head, of reset blocks, and of the order of examples.", low=0, high=SEEDS),
     "delta": flag("float", "Delta of the privacy budget (epsilon, delta), below 1 / images.", low=0.0, default=1e-5),
     "public": flag(
-        "string",
-        "Public images, as --dataset; only inputs of the train split are read. Unset: none.",
-        default=None,
+        "string", "Public images, as --dataset; only inputs of the train split are read. Unset: none.", default=None
     ),
     "whiten": flag(
         "bool",
@@ -190,9 +181,7 @@ TABLE: dict[str, partial] = {
     "concentration": flag("float", "Concentration of --sharding=dirichlet; small is uneven.", low=0.0, default=0.5),
     "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
     "compilation_cache": flag(
-        "string",
-        "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR.",
-        default=None,
+        "string", "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR.", default=None
     ),
     "metrics": flag("list", "Writers that log every step to --out/metrics: csv, tensorboard, wandb.", default=["csv"]),
     "profile_steps": flag(
@@ -289,18 +278,11 @@ TABLE: dict[str, partial] = {
         default="gaussian",
     ),
     "noise_seed": flag(
-        "integer",
-        "Seed of repeatable noise and samples: NOT private. Unset: entropy.",
-        low=0,
-        high=SEEDS,
-        default=None,
+        "integer", "Seed of repeatable noise and samples: NOT private. Unset: entropy.", low=0, high=SEEDS, default=None
     ),
     "part": flag("string", "I/K: only images of part I (from 0) of K, by content (or owner) hash.", default=None),
     "canaries": flag(
-        "integer",
-        "Canaries that audit the run; unset: none. They cost a little accuracy.",
-        low=FEWEST,
-        default=None,
+        "integer", "Canaries that audit the run; unset: none. They cost a little accuracy.", low=FEWEST, default=None
     ),
     "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
 }
