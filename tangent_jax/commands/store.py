@@ -95,9 +95,8 @@ def status(stores: list[tj.Store]) -> dict[str, Any]:
 
 def listing(store: tj.Store) -> dict[str, Any]:
     added: dict[str, str] = {}
-    for line in store.journal.entries:
-        names = [line["name"]] if line["op"] == "add" else line.get("added", ())
-        added |= dict.fromkeys(names, line["time"])
+    for line in store.state.lines:
+        added |= dict.fromkeys(line.adds, line.time)
     table = []
     for name in store:
         origin = store.provenance(name)

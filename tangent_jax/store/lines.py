@@ -55,6 +55,16 @@ class Line(Checked):
 
     time: str = dataclasses.field(default_factory=timestamp)
 
+    @property
+    def operation(self) -> str:
+        """Its name in the journal."""
+        return type(self).__name__.lower()
+
+    @property
+    def adds(self) -> list[str]:
+        """The names of the components that it brings in."""
+        return []
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry(Checked):
@@ -106,6 +116,11 @@ class Add(Line, Entry):
 
     name: str
     shown: bool = False
+
+    @property
+    def adds(self) -> list[str]:
+        """The component's name."""
+        return [self.name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,6 +175,11 @@ class Remove(Discard):
     forgotten: tuple[str, ...] = ()
     seal: str = ""
 
+    @property
+    def adds(self) -> list[str]:
+        """The components that were trained again."""
+        return sorted(self.added)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge(Line):
@@ -187,7 +207,7 @@ def parse(fields: dict[str, Any]) -> Line:
 def spell(line: Line) -> dict[str, Any]:
     """The fields of a line as JSON has them: the inverse of `parse`."""
     fields = {name: value for name, value in dataclasses.asdict(line).items() if value is not None}
-    return {"op": type(line).__name__.lower(), **fields}
+    return {"op": line.operation, **fields}
 
 
 def part(kind: type[T], line: Line) -> T:

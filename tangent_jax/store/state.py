@@ -56,7 +56,12 @@ class State:
     accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
     intended: tuple[str, ...] = ()  # traces that removals since the last receipt said they would erase
-    removals: list[Remove] = dataclasses.field(default_factory=list)
+    lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
+
+    @property
+    def removals(self) -> list[Remove]:
+        """The lines of all removals."""
+        return [line for line in self.lines if isinstance(line, Remove)]
 
     def has_forgotten(self, identifier: str) -> bool:
         """True if an example of this content identifier was removed from the store."""
@@ -85,7 +90,6 @@ class State:
                     self.compose(Composed(line.composed, line.names))
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
-                self.removals.append(line)
                 self.intended = ()
             case Discard():
                 self.take_out(line, {})
@@ -93,6 +97,7 @@ class State:
                 self.release(line.released)
                 self.exports += line.exports
                 self.show(line.showed)
+        self.lines.append(line)
 
     def take_out(self, line: Discard, added: Mapping[str, Entry]) -> None:
         """Takes components out with their compositions, puts others in, and keeps the accounts of those shown."""

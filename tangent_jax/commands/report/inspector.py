@@ -16,6 +16,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, show_progress
+from tangent_jax.store.lines import Add, Compose, Discard, Entry, Export, Intend, Line, Merge, Remove
 
 MOST_BYTES = 1 << 28
 """The bytes of tangent weights in memory while components are compared."""
@@ -59,24 +60,24 @@ class Component:
 class Removal:
     """A removal: its journal line; its receipt, None if unreadable; `wrong`: claims that do not verify."""
 
-    line: dict[str, Any]
+    line: Remove
     receipt: tj.store.Receipt | None
     wrong: list[str]
 
     @property
     def retrained(self) -> list[str]:
         """The retrained components."""
-        return sorted(self.line["added"])
+        return self.line.adds
 
     @property
     def dropped(self) -> list[str]:
         """The components that were removed for good."""
-        return [name for name in self.line["removed"] if name not in self.line["added"]]
+        return [name for name in self.line.removed if name not in self.line.added]
 
     @property
     def page(self) -> str:
         """The name of the page of its receipt."""
-        return f"receipt-{self.line['receipt']}.html"
+        return f"receipt-{self.line.receipt}.html"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Event:
     """Consecutive journal lines of one operation, and the components that they name."""
 
     operation: str
-    lines: list[dict[str, Any]]
+    lines: list[Line]
     names: list[str]
 
 
@@ -101,7 +102,7 @@ class Inspection:
     """All data of a store's pages, read once."""
 
     def __init__(self, store: tj.Store) -> None:
-        self.store, self.entries = store, store.journal.entries
+        self.store = store
         with show_progress("verifying"):
             self.wrong = store.verify()
             self.removals = [*removals_of(store)]
@@ -113,7 +114,7 @@ class Inspection:
         kind = tj.store.kind_of(self.origins.values())
         self.has_own_heads = kind.have_own_heads(self.origins.values())
         self.tasks = groups(self.origins)
-        self.owners, self.events = owners_of(self.origins), events_of(self.entries)
+        self.owners, self.events = owners_of(self.origins), events_of(store.state.lines)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
         self.cosines = similarity(kind.summands(store.trees, self.origins), self.whole)
@@ -132,27 +133,30 @@ class Inspection:
     def compositions(self) -> list[dict[str, Any]]:
         """All compositions, newest first; "after": a removal made it; "here": its file is in the store."""
         lines = []
-        usual = {"weighted": None, "merge": "mean", "privacy": None}
-        for line in reversed(self.entries):
-            after = line["op"] != "compose"
-            composed = line.get("composed") if after else line
-            if composed:
-                here = composed["id"] in self.store.state.composed
-                lines.append({**usual, **line, **composed, "after": after, "here": here})
+        for line in reversed(self.store.state.lines):
+            match line:
+                case Compose():
+                    composed, how = line, {"weighted": line.weighted, "merge": line.merge, "privacy": line.privacy}
+                case Remove(composed=Entry() as composed):
+                    how = {"weighted": None, "merge": "mean", "privacy": None}
+                case _:
+                    continue
+            here = composed.id in self.store.state.composed
+            file = {"time": line.time, "names": line.names, "weights": composed.weights}
+            lines.append({**file, **how, "after": isinstance(line, Remove), "here": here})
         return lines
 
     @property
-    def exports(self) -> list[dict[str, Any]]:
+    def exports(self) -> list[Export]:
         """The lines of all exports."""
-        return [line for line in self.entries if line["op"] == "export"]
+        return [line for line in self.store.state.lines if isinstance(line, Export)]
 
 
 def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
     """The components of a store by name; `wrong`: what `verify` says."""
     added: dict[str, str] = {}
-    for line in store.journal.entries:
-        if line["op"] not in ("compose", "export", "merge", "intend", "erase"):
-            added |= {name: line["time"] for name in names_in(line)}
+    for line in store.state.lines:
+        added |= dict.fromkeys(line.adds, line.time)
     first: tuple[Tree, tj.store.Provenance] | tuple[()] = ()
     for number, name in enumerate(store, 1):
         entry = store.state.components[name]
@@ -170,20 +174,26 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
         yield Component(number, name, added[name], entry.weights, origin, damage)
 
 
-def names_in(line: Mapping[str, Any]) -> list[str]:
-    """The components of a journal line; for a removal with retrained components, the latter."""
-    if line["op"] == "add":
-        return [line["name"]]
-    fields = {"remove": "added", "discard": "added", "merge": "showed"}
-    return [*line.get(fields.get(line["op"], "names"), ())]
+def names_in(line: Line) -> tuple[str, ...]:
+    """The components of a journal line."""
+    match line:
+        case Add():
+            return (line.name,)
+        case Discard() | Intend():
+            return line.removed
+        case Merge():
+            return line.showed
+        case Compose() | Export():
+            return line.names
+    return ()
 
 
 def removals_of(store: tj.Store) -> Iterator[Removal]:
     """The removals of a store, newest first, with their receipts, verified."""
-    lines = [line for line in store.journal.entries if "receipt" in line]
+    lines = store.state.removals
     with progress_bar(len(lines), "receipt") as bar:
         for line in reversed(lines):
-            path = store.root / "receipts" / f"{line['receipt']}.json"
+            path = store.root / "receipts" / f"{line.receipt}.json"
             receipt = None
             wrong = []
             try:
@@ -192,8 +202,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             except InputError as error:
                 wrong.append(str(error))
             bar.update()
-            whole = {"added": {}, "forgotten": [], **line}  # a line lists the changes
-            yield Removal(whole, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
+            yield Removal(line, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
 
 
 def groups(origins: Mapping[str, tj.store.Provenance]) -> dict[str, list[str]]:
@@ -219,18 +228,17 @@ def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
     return [Owned(owner, len(images[owner]), held[owner]) for owner in order]
 
 
-def events_of(entries: Sequence[dict[str, Any]]) -> list[Event]:
+def events_of(lines: Sequence[Line]) -> list[Event]:
     """The journal's lines, newest first; consecutive additions within a day are one event."""
 
-    def kind(numbered: tuple[int, dict[str, Any]]) -> tuple[str, str | int]:
+    def kind(numbered: tuple[int, Line]) -> tuple[str, str | int]:
         number, line = numbered
-        return line["op"], line["time"][:10] if line["op"] == "add" else number
+        return line.operation, line.time[:10] if isinstance(line, Add) else number
 
     events = []
-    for (operation, _), numbered in groupby(enumerate(entries), kind):
-        lines = [line for _, line in numbered]
-        named = [[*line["removed"]] if "removed" in line else names_in(line) for line in lines]
-        events.append(Event(operation, lines, [name for names in named for name in names]))
+    for (operation, _), numbered in groupby(enumerate(lines), kind):
+        together = [line for _, line in numbered]
+        events.append(Event(operation, together, [name for line in together for name in names_in(line)]))
     return events[::-1]
 
 

@@ -127,7 +127,7 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
 def answers(removal: Removal, word: str) -> bool:
     """True if a removal removed the image of an identifier, or all images of an owner."""
     owner = removal.receipt.owner if removal.receipt else None
-    return word == owner or bool(hidden([word]) & {*removal.line["forgotten"]})
+    return word == owner or bool(hidden([word]) & {*removal.line.forgotten})
 
 
 def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> tuple[list[Asked], list[str]]:

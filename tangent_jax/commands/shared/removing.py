@@ -81,11 +81,11 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
 def removed_on(store: tj.Store, word: str, identifier: str = "") -> str | None:
     """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
     hashes = hidden([word, identifier])
-    for line in reversed([line for line in store.journal.entries if "receipt" in line]):
-        receipt = tj.store.read_receipt(store.root / "receipts" / f"{line['receipt']}.json")[0]
+    for line in reversed(store.state.removals):
+        receipt = tj.store.read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
         asked = {receipt.owner, *map(normal_name, receipt.asked)}
-        if normal_name(word) in asked or not hashes.isdisjoint(line.get("forgotten", ())):
-            return line["time"][:10]
+        if normal_name(word) in asked or not hashes.isdisjoint(line.forgotten):
+            return line.time[:10]
     return None
 
 
