@@ -95,7 +95,7 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 	  --constraint constraints.txt --dest build/wheels $(LACKS)
 
 .venv/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: expected Python 3.11 or newer; got " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: Python must be 3.11 or newer; it is " + sys.version.split()[0] + ". Run make PYTHON=python3.12.")'
 	$(PYTHON) -m venv .venv
 	touch $@
 
