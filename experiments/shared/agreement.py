@@ -11,6 +11,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.steps import Step, make_pass, trunk
 from tangent_jax.core.notation import Tree
+from tangent_jax.io.progress import check_stop
 
 
 def values(
@@ -47,8 +48,11 @@ def values(
         "Hessian's product": Step(times, (predict, dw, made.fresh)),
         "factors": Step(of_curvature, (made.fresh, dw, predict(dw, x), *made.curvature.arguments[3:])),
     }
-    calls = {name: (jax.jit(run), jax.device_put(arguments, device)) for name, (run, arguments) in programs.items()}
-    return jax.device_get({name: run(*arguments) for name, (run, arguments) in calls.items()})
+    results = {}
+    for name, (run, arguments) in programs.items():
+        check_stop()  # a device may compile each for seconds
+        results[name] = jax.device_get(jax.jit(run)(*jax.device_put(arguments, device)))
+    return results
 
 
 def relative(got: Tree, want: Tree) -> float:
