@@ -19,7 +19,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -28,13 +28,14 @@ import numpy as np
 from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.identifiers import hash_of
 from tangent_jax.io.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.io.journal import Journal
 from tangent_jax.io.records import convert, parse_json
 
 CHUNK = 64
 """The number of rows in a chunk."""
+ERASED = "erased"
+"""The identifier of a row that was erased."""
 TICK = 2  # seconds: the coarsest clock of a file system
 LARGE = 4 << 30  # bytes: rows that take long to check again
 
@@ -292,36 +293,33 @@ def write_examples(folder: Path, identifiers: Sequence[str]) -> None:
     write_whole(folder / "examples.txt", "".join(f"{name}\n" for name in identifiers), private=True)
 
 
-def rows_of(folder: Path, hashes: Set[str], before: Set[str] = frozenset()) -> list[int]:
-    """The rows of images with these hashed identifiers, erased or not, in a folder of rows; other folders have none.
+def rows_of(folder: Path, is_removed: Callable[[str], bool]) -> list[int]:
+    """The rows of removed images, by their identifiers, that are not erased yet; other folders than of rows have none.
 
-    Args:    before: hashes of images that were removed before, whose rows count unless they are erased.
-    Raises:  InputError for a folder that is a link.
+    Raises: InputError for a folder that is a link.
     """
     if not inside(folder.parent, folder.name).is_dir() or not (folder / "examples.txt").exists():
         return []
-    wanted = hashes | before
-    return [i for i, name in enumerate(identifiers_of(folder)) if name in hashes or hash_of(name) in wanted]
+    return [i for i, name in enumerate(identifiers_of(folder)) if name != ERASED and is_removed(name)]
 
 
-def erase(folder: Path, hashes: Set[str]) -> bool:
-    """Overwrites with zeros the rows of images with these hashed identifiers (`hidden`).
+def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
+    """Overwrites with zeros the rows of removed images, by their identifiers.
 
     Returns:    True if there were any. Their chunks then count as missing, so that the next reader computes them; the
-                identifiers are replaced by their hashes.
+                identifiers are replaced by ERASED, which tells nothing.
     Guarantees: a program that computes these rows meanwhile does not write them.
     Raises:     OSError or InputError if a file cannot be read or written.
     """
-    if not rows_of(folder, hashes):
+    if not rows_of(folder, is_removed):
         return False
     with hold_lock(folder / "lock", quiet=True):
-        names = identifiers_of(folder)
-        erased = [own if (own := hash_of(name)) in hashes else name for name in names]
-        rows = [i for i, name in enumerate(erased) if name in hashes]
+        erased = [ERASED if name == ERASED or is_removed(name) else name for name in identifiers_of(folder)]
+        rows = [i for i, name in enumerate(erased) if name == ERASED]
         (folder / "complete").unlink(missing_ok=True)
         synchronize(folder)
         if (folder / "inputs.bin").exists():  # not if a program was killed between both
-            zero_rows(folder / "inputs.bin", rows, len(names))
+            zero_rows(folder / "inputs.bin", rows, len(erased))
         write_examples(folder, erased)  # last: after a failure, a later call must find them again
     return True
 

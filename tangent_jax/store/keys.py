@@ -8,6 +8,7 @@ Who has a photograph, a receipt or a list of removed images, but not the key, ca
 travels with copies of the store (copies.py), never with an export or a receipt. A component's own file in the store
 keeps plain identifiers, as it keeps the names of its images: a removal must find every copy of an image, also in
 components that came from another store, and it deletes that file. So whatever leaves a store hides them first.
+A store of version 0.4 has no key; it gets one at its first change, and what its lists say stays valid.
 
 Source: HMAC, RFC 2104.
 """
@@ -86,10 +87,10 @@ def write_keys(path: Path, ring: KeyRing) -> None:
     write_whole(path, seal_fields({"keys": [key.secret.hex() for key in ring.keys]}), private=True)
 
 
-def read_keys(path: Path, own: str) -> KeyRing:
-    """Reads keys.json; `own`: the id of the store's key, as store.json names it.
+def read_keys(path: Path, own: str = "") -> KeyRing:
+    """Reads keys.json; `own`: the id of the store's key, as store.json names it, "" before it does.
 
-    Raises: InputError if the file is missing or altered, or has another key first.
+    Raises: InputError if the file is missing or altered, or does not hold that key.
     """
     advice = "Restore it from a backup of the store: without it no list of removed images can be read"
     if not path.is_file():
@@ -101,9 +102,10 @@ def read_keys(path: Path, own: str) -> KeyRing:
         raise InputError(f"{path} must hold keys in hex; got others. {advice}") from error
     if any(len(key.secret) != SIZE for key in ring.keys):
         raise InputError(f"{path} must hold keys of {SIZE} bytes; got others. {advice}")
-    if not ring.keys or ring.own.id != own:
-        raise InputError(f"{path} must hold the store's key {own} first; got another. {advice}")
-    return ring
+    first = [key for key in ring.keys if own in ("", key.id)]
+    if not first:
+        raise InputError(f"{path} must hold the store's key {own}; it does not. {advice}")
+    return KeyRing((first[0],)).joined(ring)
 
 
 def form_of_04(text: str) -> str:

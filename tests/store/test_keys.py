@@ -56,7 +56,7 @@ def test_missing_altered_and_foreign_keys_are_refused(tmp_path):
     with pytest.raises(InputError, match="it is missing"):
         read_keys(path, ring.own.id)
     write_keys(path, ring)
-    with pytest.raises(InputError, match="must hold the store's key 0123456789abcdef first"):
+    with pytest.raises(InputError, match="must hold the store's key 0123456789abcdef; it does not"):
         read_keys(path, "0123456789abcdef")
     path.write_text(path.read_text().replace(ring.own.secret.hex(), KeyRing.make().own.secret.hex()))
     with pytest.raises(InputError, match="Restore it from a backup"):

@@ -55,7 +55,7 @@ class Changes(RuleBasedStateMachine):
         store = self.stores[number]
         store.settle()
         found = {seed for seed in SEEDS if f"shard {seed}" in store}
-        gone = {seed for seed in SEEDS if any(map(store.state.has_forgotten, origin(seed).identifiers))}
+        gone = {seed for seed in SEEDS if any(map(store.has_forgotten, origin(seed).identifiers))}
         assert (found, gone, len(store.state.receipts)) in outcomes
         self.held, self.gone, self.receipts = found, gone, len(store.state.receipts)
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.shared.thumbnails import thumbnail
 from tangent_jax.core.checks import InputError
-from tangent_jax.data import SUFFIXES, Dataset, content_identifier, hidden
+from tangent_jax.core.names import normal_name
+from tangent_jax.data import SUFFIXES, Dataset, content_identifier
 from tangent_jax.io.records import read_lines
 
 SHOWN = 60
@@ -116,18 +117,20 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
     entries = []
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
     for word in plan.unknown:
-        before = [removal for removal in seen.removals if answers(removal, plan.removed.get(word, word))]
-        asked = [r for r in seen.removals if r.receipt and word in r.receipt.asked and r not in before]
+        forms = {*seen.store.keys.forms(normal_name(word))}
+        answer = {*seen.store.keys.forms(plan.removed.get(word, word))}
+        before = [removal for removal in seen.removals if answers(removal, answer)]
+        asked = [r for r in seen.removals if r.receipt and not forms.isdisjoint(r.receipt.asked) and r not in before]
         last = Path(request.spelled(word)).name
         alike = sorted(name for name in names if Path(name).name == last)
         entries.append(Unknown(request.spelled(word), before, asked, alike[:3]))
     return entries
 
 
-def answers(removal: Removal, word: str) -> bool:
-    """True if a removal removed the image of an identifier, or all images of an owner."""
+def answers(removal: Removal, forms: Set[str]) -> bool:
+    """True if a removal removed the image of an identifier, or all images of an owner, by its hidden forms."""
     owner = removal.receipt.owner if removal.receipt else None
-    return word == owner or bool(hidden([word]) & {*removal.line.forgotten})
+    return not forms.isdisjoint({owner, *removal.line.forgotten})
 
 
 def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> tuple[list[Asked], list[str]]:
