@@ -109,15 +109,26 @@ def test_lists_of_two_stores_of_one_image_share_nothing(tmp_path):
 
 
 def test_a_store_without_its_key_is_read_and_told_and_does_not_change(tmp_path):
+    """The next change tells of it, so that it is not the next removal that does."""
     store = filled(tmp_path / "store")
-    remove(store, plan_removal(store, examples=[IDENTIFIERS[1]]))
     (store.root / KEYS).unlink()
     again = Store(store.root)
-    assert [*again] == ["shard 1", "shard 2"]
+    assert [*again] == ["shard 0", "shard 1", "shard 2"]
     assert ["keys.json" in line and "missing" in line for line in again.verify()] == [True]
     with pytest.raises(InputError, match=r"must hold the store's key; it is missing. Restore it from a backup"):
-        again.add("back", part(0), seen(range(3)))
+        again.add("more", part(3), seen(range(9, 12)))
     assert not (store.root / KEYS).exists()
+
+
+@pytest.mark.parametrize("lost", [["store.json"], ["store.json", KEYS]], ids=len)
+def test_a_store_that_lost_its_marker_keeps_its_key_or_does_not_change(tmp_path, lost):
+    store = filled(tmp_path / "store")
+    remove(store, plan_removal(store, examples=[IDENTIFIERS[1]]))
+    for name in lost:
+        (store.root / name).unlink()
+    match = "must not be removed ones" if len(lost) == 1 else r"store.json and keys.json; both are missing"
+    with pytest.raises(InputError, match=match):
+        Store(store.root).add("back", part(0), seen(range(3)))
 
 
 # Copies
@@ -133,7 +144,7 @@ def test_a_copy_at_a_url_brings_the_key_which_its_user_alone_reads(tmp_path):
     assert (tmp_path / "copy" / KEYS).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("moment", range(12))
+@pytest.mark.parametrize("moment", range(48))
 def test_a_copy_of_version_04_takes_the_key_of_the_store_that_went_on(tmp_path, moment):
     """Also if a pull is killed at any of its writes."""
     store = of_04(tmp_path / "store")
@@ -219,7 +230,7 @@ def test_a_store_of_version_04_gets_a_key_at_its_first_change_and_forgets_nothin
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("moment", range(8))
+@pytest.mark.parametrize("moment", range(23))
 def test_a_store_of_version_04_that_is_killed_while_it_gets_a_key_forgets_nothing(tmp_path, moment):
     store = of_04(tmp_path / "store")
     with ending(moment, Killed), pytest.raises(Killed):
