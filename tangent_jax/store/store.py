@@ -98,13 +98,17 @@ class Store(Disk, Components):
         origins = [self.provenance(name) for name in names]
         parts = [(origin.privacy, frozenset(origin.protected_units())) for origin in origins]
         unit_of = {form: unit for _, units in parts for unit in units for form in self.keys.forms(unit)}
-        released = self.state.released
-        common = {""} if len({account.key for account in released}) > 1 else set[str]()
-        for account in released:
+        common = {""} if self.has_released_under_keys else set[str]()
+        for account in self.state.released:
             units = {unit_of.get(form, form) for form in account.examples}
             parts.append((account.privacy, frozenset(units | common)))
         accounts = [(spent, units) for spent, units in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
+
+    @property
+    def has_released_under_keys(self) -> bool:
+        """True if units of components that were released and then removed are hidden by different keys."""
+        return len({account.key for account in self.state.released}) > 1
 
     def forms(self, texts: Iterable[str]) -> set[str]:
         """Every form that these identifiers, or owners, may have in the store's lists (keys.py)."""

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 from helpers import Killed, ending, origin, part
+from run_binary import run
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import seal_fields
@@ -181,7 +182,9 @@ def test_accounts_under_different_keys_add_up(tmp_path):
         here.add_all(other)
         if s == 0:
             assert here.spent([*here]) == other.spent([*other])  # one key: in parallel
+            assert not here.has_released_under_keys
     assert len(here.keys.keys) == 3
+    assert "in sequence: removed components" in run("store", "compose", f"--store={here.root}")[1]
     apart = here.spent([*here])
     assert apart.epsilon > 1.3 > other.spent([*other]).epsilon
     # what is still in the store is compared with each list, under its own key
