@@ -40,7 +40,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
             writing fails. The copy at the URL stays whole in each case.
 
     >>> store = demo.store()
-    >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 3  # and marker, journal, HEAD
+    >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 4  # marker, keys, journal, HEAD
     True
     """
     remote = Remote(url)
