@@ -133,7 +133,7 @@ def take_keys(store: Disk, remote: Remote, objects: Path) -> None:
     """Gives a store the keys of its copy at a URL, before the lines that they hide; a kill leaves keys that fit."""
     sha = remote.files.get(KEYS)
     if sha and sha != file_fingerprint(store.root / KEYS):
-        write_keys(store.root / KEYS, read_keys(objects / sha).joined(store.keys))
+        write_keys(store.root / KEYS, read_keys(objects / sha).joined(store.ring))
         write_whole(store.marker, (objects / remote.files[store.marker.name]).read_bytes())
         store.load()
 

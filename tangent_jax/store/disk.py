@@ -82,7 +82,7 @@ class Disk:
         self.state, self._lock = State(), None
         self.identity = ""
         self.key = ""  # the id of its key
-        self._keys: KeyRing | None = None
+        self._ring: KeyRing | None = None
         if not is_store(self.root):
             self.create()
         self.reload()
@@ -117,15 +117,15 @@ class Disk:
     # Its keys
 
     @property
-    def keys(self) -> KeyRing:
+    def ring(self) -> KeyRing:
         """The keys that hide identifiers; a store of version 0.4 has none until its first change."""
-        if self._keys is None:
-            self._keys = read_keys(self.root / KEYS, self.key) if self.key else KeyRing(())
-        return self._keys
+        if self._ring is None:
+            self._ring = read_keys(self.root / KEYS, self.key) if self.key else KeyRing(())
+        return self._ring
 
     def has_forgotten(self, identifier: str) -> bool:
         """True if an example of this content identifier was removed from the store."""
-        return bool(self.state.forgotten) and not self.state.forgotten.isdisjoint(self.keys.forms(identifier))
+        return bool(self.state.forgotten) and not self.state.forgotten.isdisjoint(self.ring.forms(identifier))
 
     # Its files
 
@@ -218,7 +218,7 @@ class Disk:
             torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
             wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
             try:
-                _ = self.keys
+                _ = self.ring
             except InputError as error:
                 wrong.append(str(error))
         return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
@@ -263,7 +263,7 @@ class Disk:
                 if not self.key:
                     self.mark()
                     self.load()
-                _ = self.keys  # without them a removed image could come back
+                _ = self.ring  # without them a removed image could come back
                 self.sweep()
             yield
 
@@ -282,7 +282,7 @@ class Disk:
                     "Update tangent_jax; nothing was changed"
                 )
             fields = read_sealed(Marker, self.marker, "Restore it from a backup")
-            self.identity, self.key, self._keys = fields.store, fields.key, None
+            self.identity, self.key, self._ring = fields.store, fields.key, None
         self.journal.load()
         self.state = replay(self.journal.entries)
 

@@ -96,7 +96,7 @@ def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iter
     before = removed_here(store)
 
     def is_removed(identifier: str) -> bool:
-        return identifier in identifiers or not before.isdisjoint(store.keys.forms(identifier))
+        return identifier in identifiers or not before.isdisjoint(store.ring.forms(identifier))
 
     folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
     for folder, place in folders.items():

@@ -199,7 +199,7 @@ def commit(
     """
     with store.using(change=True):
         check_fits(store, plan)
-        key = store.keys.own
+        key = store.ring.own
         files = erasure.files_of(store, [*plan.components])
         found = intend(store, plan, cache, Intend)
         intended = store.state.intended

@@ -97,7 +97,7 @@ class Store(Disk, Components):
         """
         origins = [self.provenance(name) for name in names]
         parts = [(origin.privacy, frozenset(origin.protected_units())) for origin in origins]
-        unit_of = {form: unit for _, units in parts for unit in units for form in self.keys.forms(unit)}
+        unit_of = {form: unit for _, units in parts for unit in units for form in self.ring.forms(unit)}
         common = {""} if self.has_released_under_keys else set[str]()
         for account in self.state.released:
             units = {unit_of.get(form, form) for form in account.examples}
@@ -112,7 +112,7 @@ class Store(Disk, Components):
 
     def forms(self, texts: Iterable[str]) -> set[str]:
         """Every form that these identifiers, or owners, may have in the store's lists (keys.py)."""
-        return {form for text in texts for form in self.keys.forms(text)}
+        return {form for text in texts for form in self.ring.forms(text)}
 
     # Changing
 
@@ -199,10 +199,10 @@ class Store(Disk, Components):
         hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
         if accounts or exports or hidden_here:
             with self.using(change=True):
-                ring = self.keys.joined(other.keys)
-                if ring != self.keys:  # before the line: what its lists say can be compared from then on
+                ring = self.ring.joined(other.ring)
+                if ring != self.ring:  # before the line: what its lists say can be compared from then on
                     write_keys(self.root / KEYS, ring)
-                    self._keys = ring
+                    self._ring = ring
                 self.commit(
                     Merge(of=other.identity, released=tuple(accounts), exports=tuple(exports), showed=tuple(shown))
                 )
@@ -323,7 +323,7 @@ class Store(Disk, Components):
         """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            released = self.state.accounts_shown(removed, self.keys.own)
+            released = self.state.accounts_shown(removed, self.ring.own)
             self.commit(Discard(removed=tuple(sorted(names)), released=released))
 
     # Verifying

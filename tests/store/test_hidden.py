@@ -89,14 +89,14 @@ def test_no_byte_that_a_removal_leaves_tells_of_an_image_to_who_lacks_the_key(tm
         assert told == [], number
     for identifier in plan.identifiers:  # who holds the key finds each
         assert store.has_forgotten(identifier)
-        assert store.keys.own.hide(identifier).encode() in content
+        assert store.ring.own.hide(identifier).encode() in content
 
 
 def test_components_that_were_discarded_leave_no_plain_unit_in_the_account(tmp_path):
     store = filled(tmp_path / "store", privacy=SPENT)
     store.discard(["shard 0"])
     content = kept_by(store)
-    assert store.keys.own.hide(IDENTIFIERS[0]).encode() in content
+    assert store.ring.own.hide(IDENTIFIERS[0]).encode() in content
     assert [form for form in forms_without_key(store, 0) if form in content] == []
 
 
@@ -114,7 +114,7 @@ def test_a_store_without_its_key_is_read_and_told_and_does_not_change(tmp_path):
     store = filled(tmp_path / "store")
     (store.root / KEYS).unlink()
     again = Store(store.root)
-    assert [*again] == ["shard 0", "shard 1", "shard 2"]
+    assert [*again.keys()] == ["shard 0", "shard 1", "shard 2"]  # of a mapping
     assert ["keys.json" in line and "missing" in line for line in again.verify()] == [True]
     with pytest.raises(InputError, match=r"must hold the store's key; it is missing. Restore it from a backup"):
         again.add("more", part(3), seen(range(9, 12)))
@@ -140,7 +140,7 @@ def test_a_copy_at_a_url_brings_the_key_which_its_user_alone_reads(tmp_path):
     remove(store, plan_removal(store, examples=[IDENTIFIERS[1]]))
     copies.push(store, url)
     copies.pull(tmp_path / "copy", url)
-    assert Store(tmp_path / "copy").keys == store.keys
+    assert Store(tmp_path / "copy").ring == store.ring
     assert Store(tmp_path / "copy").has_forgotten(IDENTIFIERS[1])
     assert (tmp_path / "copy" / KEYS).stat().st_mode & 0o777 == 0o600
 
@@ -161,7 +161,7 @@ def test_a_copy_of_version_04_takes_the_key_of_the_store_that_went_on(tmp_path, 
     assert Store(tmp_path / "copy").has_forgotten(IDENTIFIERS[1])
     copies.pull(tmp_path / "copy", url)
     copy = Store(tmp_path / "copy")
-    assert copy.keys.own == store.keys.own
+    assert copy.ring.own == store.ring.own
     assert copy.has_forgotten(IDENTIFIERS[1])
     assert copy.has_forgotten(IDENTIFIERS[4])
     assert copy.verify() == []
@@ -183,7 +183,7 @@ def test_accounts_under_different_keys_add_up(tmp_path):
         if s == 0:
             assert here.spent([*here]) == other.spent([*other])  # one key: in parallel
             assert not here.has_released_under_keys
-    assert len(here.keys.keys) == 3
+    assert len(here.ring.keys) == 3
     assert "in sequence: removed components" in run("store", "compose", f"--store={here.root}")[1]
     apart = here.spent([*here])
     assert apart.epsilon > 1.3 > other.spent([*other]).epsilon

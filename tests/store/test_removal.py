@@ -143,7 +143,7 @@ def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(
         assert np.asarray(test.inputs[row]).any()
         receipt = remove(store, plan, cache=cache)
         assert not np.asarray(test.inputs[row]).any()
-        assert ({*receipt.removed}, receipt.unseen) == (set(), (store.keys.own.hide(identifier),))
+        assert ({*receipt.removed}, receipt.unseen) == (set(), (store.ring.own.hide(identifier),))
         assert store.verify() + store.verify_receipt(receipt.path) == []
         assert plan_removal(store, examples=[word]).unseen == ()
     assert store.path("all").read_bytes() == kept
@@ -498,7 +498,7 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
         assert {whose[name] for component in left for _, name in left.provenance(component).examples} == {"bob"}
         assert "trained again on the 60 left" in err or [*left] == ["bob"]
         receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())
-        assert receipt["owner"] == left.keys.own.hide("ann@example.org")
+        assert receipt["owner"] == left.ring.own.hide("ann@example.org")
     _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run", code=1)
     assert "carl: no component saw it" in err
     assert "none of them knows 1 of those asked for" in err

@@ -117,8 +117,8 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
     entries = []
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
     for word in plan.unknown:
-        forms = {*seen.store.keys.forms(normal_name(word))}
-        answer = {*seen.store.keys.forms(plan.removed.get(word, word))}
+        forms = {*seen.store.ring.forms(normal_name(word))}
+        answer = {*seen.store.ring.forms(plan.removed.get(word, word))}
         before = [removal for removal in seen.removals if answers(removal, answer)]
         asked = [r for r in seen.removals if r.receipt and not forms.isdisjoint(r.receipt.asked) and r not in before]
         last = Path(request.spelled(word)).name
