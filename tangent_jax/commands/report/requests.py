@@ -24,11 +24,15 @@ SHOWN = 60
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such."""
+    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such.
+
+    `spelling`: the owner as given.
+    """
 
     asked: tuple[str, ...] = ()
     files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     owner: str | None = None
+    spelling: str = ""
 
     def plan(self, store: tj.Store, owners: Mapping[str, str] | None) -> tj.store.RemovalPlan:
         """The plan of the removal; changes nothing."""
@@ -217,9 +221,7 @@ def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) 
     return tj.store.preview_removal(seen.store, plan, cache).not_reached
 
 
-def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The words of each way's command; `file`: of the request; `given`: other flags, None to omit one."""
-    what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
-    flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+def commands_of(flags: Sequence[str]) -> dict[str, list[str]]:
+    """The words of each way's command; `flags`: those that name the store and the request."""
     ends = {how: [] if how == "drop" else [f"--{how}"] for how in tj.store.WAYS}
-    return {how: ["tangent-jax", "store", "remove", *flags, what, *end] for how, end in ends.items()}
+    return {how: ["tangent-jax", "store", "remove", *flags, *end] for how, end in ends.items()}
