@@ -282,10 +282,12 @@ class OpenRows:
         with hold_lock(self.folder / "lock", quiet=True):  # an erasure that began is over then
             names = identifiers_of(self.folder) if path.exists() else []
             values = self.copied(index)
-        self.erased = np.array(names) != np.array(self.identifiers) if len(names) == len(self) else np.ones(len(self))
+        is_listed = len(names) == len(self)
+        erased = np.array(names) != np.array(self.identifiers) if is_listed else np.ones(len(self), bool)
+        self.erased = erased
         first = index[0] if isinstance(index, tuple) else index
         rows = np.unique(np.arange(len(self))[first])
-        if any(self.erased[row] or not self.base[row].any() for row in rows):  # zeros: erased, then listed again
+        if any(erased[row] or not self.base[row].any() for row in rows):  # zeros: erased, then listed again
             raise InputError(
                 f"the images of {self.folder} must stay while their features are in use; some were removed. Run it "
                 "again without them"

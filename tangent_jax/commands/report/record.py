@@ -319,7 +319,7 @@ def before_and_after(seen: Inspection, plan: tj.store.RemovalPlan, removals: Seq
         yield "| | before | after | |"
         yield "|---|---|---|---|"
     for removal, receipt in receipts:
-        composed = (receipt.composed_before, "not composed"), (receipt.composed_after, "nothing left to compose")
+        composed = (receipt.composed_before, "none was kept"), (receipt.composed_after, "nothing left to compose")
         before, after = (code(short(weights)) if weights else reason for weights, reason in composed)
         yield f"| model, {day(removal.line.time)} | {before} | {after} | |"
         for name, weights in receipt.removed.items():
