@@ -153,7 +153,9 @@ def rows_in(folder: Path, hashes: set[str], before: set[str], place: str) -> Ite
 
 
 def rows_of_folder(cached: Path, hashes: set[str], before: set[str]) -> Iterator[Trace]:
-    """The rows of removed images in one folder of rows."""
+    """The rows of removed images in one folder of rows; one that lost its list of images is left alone, and named."""
+    if not cached.is_symlink() and (cached / "inputs.bin").exists() and not (cached / "examples.txt").exists():
+        yield Trace(f"{cached}: cached rows without examples.txt, which says whose they are; delete the folder")
     if rows_of(cached, hashes, before):
         yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, hashes | before))
 
