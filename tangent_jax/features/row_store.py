@@ -169,6 +169,10 @@ class RowStore:
         """The journals of all processes."""
         return sorted(self.folder.glob("journal*.jsonl"))
 
+    def opened(self) -> "OpenRows":
+        """The rows, "n ...", for a reader who goes on while another program may erase some of them."""
+        return OpenRows(self.inputs, self.folder, self.identifiers, self.listed)
+
     # Writing
 
     def create(self) -> None:
@@ -245,6 +249,61 @@ class RowStore:
         return tuple((state.st_size, state.st_mtime_ns) for state in states)
 
 
+class OpenRows:
+    """The rows of a folder, "n ...", as one array; reads are copies, and raise InputError for a row that was erased.
+
+    An erasure overwrites rows under a memory map: who holds the map would take zeros for an image's features. `listed`:
+    the state of examples.txt, which an erasure replaces before it overwrites a row. So it is compared after each read.
+    Other rows can still be read after an erasure.
+
+    >>> rows = tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs
+    >>> rows.shape, rows[1:3].flags.owndata
+    ((5, 6), True)
+    """
+
+    def __init__(self, base: np.memmap, folder: Path, identifiers: Sequence[str], listed: tuple[int, int]) -> None:
+        self.base = np.asarray(base)  # reading a row of a memmap has an overhead
+        self.folder = folder
+        self.identifiers = identifiers
+        self.listed = listed
+        self.erased: np.ndarray | None = None  # a mask of the rows, "n", once one was erased
+        self.shape = base.shape
+        self.dtype = base.dtype
+        self.ndim = base.ndim
+        self.nbytes = base.nbytes
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: Any) -> Any:
+        values = self.copied(index)
+        path = self.folder / "examples.txt"
+        if self.erased is None and path.exists() and state_of(path) == self.listed:
+            return values
+        with hold_lock(self.folder / "lock", quiet=True):  # an erasure that began is over then
+            names = identifiers_of(self.folder) if path.exists() else []
+            values = self.copied(index)
+        is_listed = len(names) == len(self)
+        erased = np.array(names) != np.array(self.identifiers) if is_listed else np.ones(len(self), bool)
+        self.erased = erased
+        first = index[0] if isinstance(index, tuple) else index
+        rows = np.unique(np.arange(len(self))[first])
+        if any(erased[row] or not self.base[row].any() for row in rows):  # zeros: erased, then listed again
+            raise InputError(
+                f"the images of {self.folder} must stay while their features are in use; some were removed. Run it "
+                "again without them"
+            )
+        return values
+
+    def copied(self, index: Any) -> Any:
+        """A copy of these rows."""
+        picked = self.base[index]
+        return picked.copy() if np.may_share_memory(picked, self.base) else picked
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
 def lines_since(journal: Journal) -> list[Line]:
     """The lines of a journal that were written since it was read, up to the first altered one."""
     read = len(journal.entries)
@@ -314,8 +373,10 @@ def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
     if not rows_of(folder, is_removed):
         return False
     with hold_lock(folder / "lock", quiet=True):
-        erased = [ERASED if name == ERASED or is_removed(name) else name for name in identifiers_of(folder)]
+        names = identifiers_of(folder)
+        erased = [ERASED if name == ERASED or is_removed(name) else name for name in names]
         rows = [i for i, name in enumerate(erased) if name == ERASED]
+        write_examples(folder, names)  # another file: who reads rows from now on is told (OpenRows)
         (folder / "complete").unlink(missing_ok=True)
         synchronize(folder)
         if (folder / "inputs.bin").exists():  # not if a program was killed between both

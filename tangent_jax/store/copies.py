@@ -55,7 +55,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
             )
         files = {str(path.relative_to(store.root)): sha for path, sha in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS if (store.root / name).exists()}
-        new = len({*files.values()} - {*remote.places})
+        new = sum(remote.places.get(sha) not in remote.objects for sha in {*files.values()})
         remote.push(store.root, files)
     return {"lines": len(lines), "files": len(files), "copied": new}
 

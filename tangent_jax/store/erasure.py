@@ -157,7 +157,9 @@ def rows_in(folder: Path, is_removed: Callable[[str], bool], place: str) -> Iter
 
 
 def rows_of_folder(cached: Path, is_removed: Callable[[str], bool]) -> Iterator[Trace]:
-    """The rows of removed images in one folder of rows."""
+    """The rows of removed images in one folder of rows; one that lost its list of images is left alone, and named."""
+    if not cached.is_symlink() and (cached / "inputs.bin").exists() and not (cached / "examples.txt").exists():
+        yield Trace(f"{cached}: cached rows without examples.txt, which says whose they are; delete the folder")
     if rows_of(cached, is_removed):
         yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, is_removed))
 

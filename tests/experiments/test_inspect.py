@@ -320,7 +320,6 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
         (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is none"),
         (["--examples=/nowhere"], "--examples must be a file or a folder; /nowhere does not exist"),
         (["--examples={tmp}"], "--examples must be a folder with images; {tmp} has none"),
-        (["--examples={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
         (["--examples={tmp}/ids", "--owner=ann"], "--examples or --owner must be given; got both"),
         (["--rehearse"], "--rehearse needs --examples or --owner; got neither"),
         (["--owner=nobody"], "owner"),

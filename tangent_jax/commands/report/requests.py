@@ -25,11 +25,15 @@ SHOWN = 60
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such."""
+    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such.
+
+    `spelling`: the owner as given.
+    """
 
     asked: tuple[str, ...] = ()
     files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     owner: str | None = None
+    spelling: str = ""
 
     def plan(self, store: tj.Store, owners: Mapping[str, str] | None) -> tj.store.RemovalPlan:
         """The plan of the removal; changes nothing."""
@@ -117,9 +121,8 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
     entries = []
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
     for word in plan.unknown:
-        forms = {*seen.store.ring.forms(normal_name(word))}
-        answer = {*seen.store.ring.forms(plan.removed.get(word, word))}
-        before = [removal for removal in seen.removals if answers(removal, answer)]
+        forms = seen.store.forms([normal_name(word)])
+        before = [r for r in seen.removals if answers(r, seen.store.forms([plan.removed.get(word, word)]))]
         asked = [r for r in seen.removals if r.receipt and not forms.isdisjoint(r.receipt.asked) and r not in before]
         last = Path(request.spelled(word)).name
         alike = sorted(name for name in names if Path(name).name == last)
@@ -220,9 +223,7 @@ def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) 
     return tj.store.preview_removal(seen.store, plan, cache).not_reached
 
 
-def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The words of each way's command; `file`: of the request; `given`: other flags, None to omit one."""
-    what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
-    flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+def commands_of(flags: Sequence[str]) -> dict[str, list[str]]:
+    """The words of each way's command; `flags`: those that name the store and the request."""
     ends = {how: [] if how == "drop" else [f"--{how}"] for how in tj.store.WAYS}
-    return {how: ["tangent-jax", "store", "remove", *flags, what, *end] for how, end in ends.items()}
+    return {how: ["tangent-jax", "store", "remove", *flags, *end] for how, end in ends.items()}

@@ -79,7 +79,7 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
 
 def removed_on(store: tj.Store, word: str, identifier: str = "") -> str | None:
     """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
-    names = {form for name in (word, normal_name(word), identifier) for form in store.ring.forms(name)}
+    names = store.forms([word, normal_name(word), identifier])
     for line in reversed(store.state.removals):
         receipt = tj.store.read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
         if not names.isdisjoint({receipt.owner, *receipt.asked, *line.forgotten}):
