@@ -220,6 +220,7 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
     test = extract(predict, open_dataset(recipe.dataset).test, cache)
+    test = dataclasses.replace(test, inputs=np.asarray(test.inputs))  # the removal below erases a row
     index, page = read(out / "index.html").text, read(out / "request.html")
     for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
         accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)
