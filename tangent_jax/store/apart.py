@@ -103,7 +103,7 @@ class Shards:
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
         """The rows of each shard without examples that were removed from the store; empty shards are left out."""
-        gone = np.array([store.state.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
+        gone = np.array([store.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
         left = {name: rows[~gone[rows]] for name, rows in self.rows.items()}
         count = sum(map(len, self.rows.values())) - sum(map(len, left.values()))
         if count:

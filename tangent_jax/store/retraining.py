@@ -75,7 +75,8 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    dataset, removed = data(origin.dataset()), store.state.forgotten
+    dataset = data(origin.dataset())
+    removed = {*filter(store.has_forgotten, dataset.train.identifiers())}
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
     start = jax.tree.map(np.array, store.read_tree(name)) if warm else None
     if recipe.is_by_class:
@@ -100,7 +101,7 @@ def read_remaining(
 ) -> Features:  # fmt: skip
     """The features of the remaining examples, by (identifier, name), with the classes of their provenance.
 
-    Args:   removed: hashed identifiers of images that were removed before.
+    Args:   removed: the identifiers of images that were removed before.
     Raises: InputError if one of them, or a class of `name`, is no longer in the data set.
     """
     recipe, train = origin.recipe, dataset.train.without(removed)

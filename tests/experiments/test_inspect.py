@@ -220,6 +220,7 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
     test = extract(predict, open_dataset(recipe.dataset).test, cache)
+    test = dataclasses.replace(test, inputs=np.asarray(test.inputs))  # the removal below erases a row
     index, page = read(out / "index.html").text, read(out / "request.html")
     for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
         accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)
@@ -320,7 +321,6 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
         (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is none"),
         (["--examples=/nowhere"], "--examples must be a file or a folder; /nowhere does not exist"),
         (["--examples={tmp}"], "--examples must be a folder with images; {tmp} has none"),
-        (["--examples={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
         (["--examples={tmp}/ids", "--owner=ann"], "--examples or --owner must be given; got both"),
         (["--rehearse"], "--rehearse needs --examples or --owner; got neither"),
         (["--owner=nobody"], "owner"),

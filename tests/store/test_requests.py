@@ -427,3 +427,15 @@ def test_an_older_plan_erases_nothing(kept):
     with pytest.raises(InputError, match="Plan again"):
         erase_traces(store, plan)
     assert is_there(folders["a"])
+
+
+def test_cached_rows_that_lost_their_list_of_images_are_named(kept, tmp_path):
+    store, _ = kept
+    rows = tmp_path / "rows" / "key-images"
+    rows.mkdir(parents=True)
+    (rows / "inputs.bin").write_bytes(b"1")
+    traces = preview_removal(store, plan_removal(store, names=["a"]), Cache(rows.parent))
+    assert (
+        f"{rows}: cached rows without examples.txt, which says whose they are; delete the folder" in traces.not_reached
+    )
+    assert (rows / "inputs.bin").exists()

@@ -133,7 +133,7 @@ def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
     store.compose()
     drop(store, "shard 0")
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
-    assert len(files) == 6  # component, composition, receipt, journal, HEAD, the store's mark
+    assert len(files) == 7  # component, composition, receipt, journal, HEAD, the store's mark and keys
     rng = random.Random(0)
     for path in files:
         content = path.read_bytes()

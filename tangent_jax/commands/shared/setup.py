@@ -104,7 +104,7 @@ def train_images(dataset: Dataset) -> Examples:
 
 def left(examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
-    rest = examples.without(hosts.from_writer(removed_images))
+    rest = examples.without(hosts.from_writer(functools.partial(removed_images, examples)))
     if title and len(rest) < len(examples):
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
@@ -115,18 +115,19 @@ def left(examples: Examples, title: str = "") -> Examples:
     return rest
 
 
-def removed_images() -> set[str]:
-    """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
+def removed_images(examples: Examples) -> set[str]:
+    """The identifiers of examples that were removed from a store in --store; none without that flag."""
     if "store" not in F or not F.store or urls.is_url(F.store):
         return set()
     root = path_of("store")
-    hashes = set[str]()
+    removed = set[str]()
     for marker in sorted(path for depth in ("", "*/") for path in root.glob(f"{depth}store.json")):
         try:
-            hashes |= tj.Store(marker.parent).state.forgotten
+            store = tj.Store(marker.parent)
+            removed |= {*filter(store.has_forgotten, examples.identifiers())} if store.state.forgotten else set()
         except (InputError, OSError) as error:
             print(f"{marker.parent}: images removed from it are not left out: {error}", file=sys.stderr)
-    return hashes
+    return removed
 
 
 def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
