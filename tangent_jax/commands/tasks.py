@@ -132,10 +132,10 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
         if is_same and (store.has_factors(task.name) or not with_factors):
             return
         store.discard([task.name])
-    with tj.show_progress(f"{task.name} {task.recipe.method}"):
+    with tj.show_progress(f"{task.name} {task.predict.method}"):
         fitted = task.recipe.fit(task.predict, task.train)
     factors = (
-        tj.solver.make_curvature(task.predict, task.train, task.recipe.objective(), fitted.dw) if with_factors else None
+        tj.solver.make_curvature(task.predict, task.train, task.recipe.objective, fitted.dw) if with_factors else None
     )
     own = dataclasses.replace(origin, seconds=fitted.seconds)
     store.add(task.name, jax.tree.map(np.asarray, fitted.dw), own, factors)

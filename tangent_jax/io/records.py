@@ -104,7 +104,8 @@ def convert(kind: Any, value: Any, where: object) -> Any:
 def plain(value: Any) -> Any:
     """The value as JSON has it: the inverse of `convert`. Unlike `dataclasses.asdict` it copies no tuple of texts."""
     if dataclasses.is_dataclass(value):
-        return tag_of(type(value)) | {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return tag_of(type(value)) | fields
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value[:1])):
         return tuple(map(plain, value))
     return value

@@ -23,7 +23,7 @@ from tangent_jax.io.progress import shown
 from tangent_jax.io.records import Tagged, convert, plain, tag_of
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.heads import restrict
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings
+from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import KINDS
 from tangent_jax.pretrained.load import load
@@ -76,10 +76,10 @@ class Anchor:
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyRecipe(Tagged):
+class BaseRecipe(Tagged):
     """The settings of both kinds of recipes.
 
-    `dataset` as `open_dataset` takes it; `cache_dtype` as `Cache`; `order`: of the examples, another one for each shard.
+    `dataset` as `open_dataset` takes it; `cache_dtype` as `Cache`; `order`: of the examples, another in each shard.
     """
 
     anchor: Anchor = Anchor()
@@ -106,7 +106,7 @@ class AnyRecipe(Tagged):
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe(AnyRecipe):
+class Recipe(BaseRecipe):
     """All settings that decide tangent weights, except their examples. The defaults are the paper's.
 
     `trained`: the leaves and their head, `Tangent` or `Network`; `objective`: of a loss in `tj.losses.LOSSES`;
@@ -117,15 +117,15 @@ class Recipe(AnyRecipe):
     Objective(loss=CrossEntropy(), penalty=0.001)
     """
 
-    trained: Tangent | Network = Tangent()
-    objective: Objective = make_objective()
-    trainer: Adam | Optimum = Adam()
+    trained: Tangent | Network = dataclasses.field(default_factory=Tangent)
+    objective: Objective = dataclasses.field(default_factory=make_objective)
+    trainer: Adam | Optimum = dataclasses.field(default_factory=Adam)
     seed: int = dataclasses.field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that do not fit each other, before any long computation."""
         super().__post_init__()
-        objective = make_objective(self.objective.loss, self.objective.penalty)  # in JSON the loss is a text
+        objective = make_objective(self.objective.loss, float(self.objective.penalty))  # JSON has the loss as text
         spell_loss(objective.loss)
         object.__setattr__(self, "objective", objective)
         if self.is_optimum and not self.trained.is_linear:
@@ -142,6 +142,11 @@ class Recipe(AnyRecipe):
         return self.trained.head.is_by_class
 
     @property
+    def has_named_head(self) -> bool:
+        """True if the heads of its components are joined over all classes."""
+        return self.is_by_class
+
+    @property
     def needs_names(self) -> bool:
         """True if its predictor needs the names of the classes."""
         return self.trained.head.needs_names
@@ -155,11 +160,6 @@ class Recipe(AnyRecipe):
     def output(self) -> str:
         """The outputs that training uses: f_w + J dw ("total"), or J dw alone ("tangent")."""
         return self.trained.output
-
-    @property
-    def together(self) -> Adam | None:
-        """The trainer of several shards as one program; None where they train one by one."""
-        return self.trainer if isinstance(self.trainer, Adam) and not self.is_by_class else None
 
     @property
     def key(self) -> Array:
@@ -204,7 +204,7 @@ class Recipe(AnyRecipe):
 
 
 @dataclasses.dataclass(frozen=True)
-class StatisticsRecipe(AnyRecipe):
+class StatisticsRecipe(BaseRecipe):
     """All settings that decide statistics, except their examples: those of the features of the pre-trained model.
 
     >>> recipe = tj.store.StatisticsRecipe(features=tj.models.FeatureSettings(("h",)))
@@ -212,13 +212,13 @@ class StatisticsRecipe(AnyRecipe):
     ('counts', 'gram', 'sums')
     """
 
-    features: FeatureSettings = FeatureSettings()
+    features: FeatureSettings = dataclasses.field(default_factory=FeatureSettings)
     is_optimum: ClassVar[bool] = False
     is_by_class: ClassVar[bool] = True
+    has_named_head: ClassVar[bool] = False
     needs_names: ClassVar[bool] = True
     head_file: ClassVar[None] = None
     output: ClassVar[str] = "total"
-    together: ClassVar[None] = None
 
     def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Any:
         """The feature map; it is called, evaluated and exported like a predictor. Arguments as those of `Recipe`."""
@@ -244,6 +244,9 @@ class StatisticsRecipe(AnyRecipe):
         raise InputError("factors must be of tangent weights; got statistics, which are summed without them")
 
 
+AnyRecipe = Recipe | StatisticsRecipe
+
+
 def sum_features(map_: Any, features: Features) -> Fitted:
     """The statistics of the features as leaves, in the form of a run's result; one pass."""
     began = time.perf_counter()
@@ -253,28 +256,72 @@ def sum_features(map_: Any, features: Features) -> Fitted:
 
 
 def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of all parts in one dict; a part that is one of several gives its type under its own name."""
+    """The fields of all parts in one dict; a part that may be of several types has its type under its own name."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
-        if not isinstance(value, dict):
+        if isinstance(value, dict):
+            flat |= {name: value["type"]} if "type" in value else {}
+            flat |= flatten(value)
+        elif name != "type":
             flat[name] = value
-            continue
-        parts = dict(value)
-        tag = parts.pop("type", None)
-        flat |= flatten(parts) if tag is None else {name: tag, **flatten(parts)}
-    return {name: value for name, value in flat.items() if name != "type"}
+    return flat
 
 
-# Flat settings: those of flags, and of the stores that version 0.4 wrote
+# Flat settings: those that flags have, and that version 0.4 wrote to stores
 
 METHODS = {"taft": Tangent, "nlft": Network, "fc": Tangent}
 SOLVERS = {"adam": Adam, "optimum": Optimum}
-"""The ways to train a component, by their names in flags."""
+"""The trainers by their names in flags."""
 LEAVES = {"head": HeadAlone, "adapter": Adapters, "lora": LowRank, "lora_b": LowRank}
-PARTS = ("anchor", "trained", "leaves", "head", "objective", "trainer")
-KINDS_OF_PARTS = (Anchor, HeadAlone, LowRank, OwnLeaves, Tangent, Adam, Optimum, StatisticsRecipe, Recipe)
-DEFAULTS = {
-    **{field.name: field.default for kind in KINDS_OF_PARTS for field in dataclasses.fields(kind) if field.name not in PARTS},
-    **{"method": "taft", "solver": "adam", "head": "drawn", "head_scale": 1.0, "loss": "rsl", "penalty": 1e-5},
-    "features": None,
+"""The leaves of each kind that is not of OwnLeaves."""
+FLAT: dict[str, Any] = {
+    field.name: field.default
+    for kind in (Anchor, LowRank, OwnLeaves, Tangent, Adam, Optimum, Recipe)
+    for field in dataclasses.fields(kind)
+    if field.name not in ("anchor", "trained", "leaves", "head", "objective", "trainer")
 }
+FLAT |= {"method": "taft", "solver": "adam", "loss": "rsl", "penalty": 1e-5, "head": "drawn", "head_scale": 1.0}
+FLAT["features"] = None
+"""The names and the defaults of flat settings."""
+TAKEN_BY = {"radius": "solver", "reset": "kind", "new_class_token": "kind"}
+"""Settings that only some trainers or leaves take."""
+
+
+def recipe_of(**settings: Any) -> Recipe:
+    """The recipe of flat settings, as flags have them (FLAT); others have the defaults.
+
+    >>> tj.store.recipe_of(method="fc", learning_rate=0.1).trained.leaves
+    HeadAlone(reset=False)
+    """
+    return convert(Recipe, nested(settings), "the settings")
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of the recipe of flat settings; InputError for one that is unknown, or that its part does not take."""
+    for name in settings:
+        one_of("settings", name, FLAT)
+    flat = {**FLAT, **settings}
+    method = one_of("method", flat["method"], METHODS)
+    solver = one_of("solver", flat["solver"], SOLVERS)
+    if method == "fc":  # new leaves alone
+        flat |= {"kind": "head", "reset": False, "new_class_token": False}
+    kind = one_of("kind", flat["kind"], KINDS)
+
+    def part(of: type, **parts: Any) -> dict[str, Any]:
+        names = [field.name for field in dataclasses.fields(of) if field.name in flat]
+        return {**tag_of(of), **{name: flat[name] for name in names}, **parts}
+
+    anchor = part(Anchor)
+    if flat["features"] is not None:
+        return part(StatisticsRecipe, anchor=anchor, features={**flat["features"], "dtype": flat["dtype"]})
+    leaves = part(LEAVES.get(kind, OwnLeaves))
+    trainer = part(SOLVERS[solver])
+    for name, taker in TAKEN_BY.items():
+        if flat[name] not in (None, False) and name not in leaves | trainer:
+            raise InputError(f"{name} must not be given with {taker} {flat[taker]}; got {flat[name]}")
+    head = {**tag_of(HeadFile), "file": flat["head"]}
+    if flat["head"] in ("drawn", "named"):
+        head = {**tag_of(NewHead), "by_name": flat["head"] == "named", "scale": flat["head_scale"]}
+    trained = part(METHODS[method], leaves=leaves, head=head)
+    objective = {"loss": flat["loss"], "penalty": flat["penalty"]}
+    return part(Recipe, anchor=anchor, trained=trained, objective=objective, trainer=trainer)

@@ -29,7 +29,7 @@ from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import StatisticsRecipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -200,7 +200,7 @@ def test_a_gram_matrix_that_is_not_symmetric_is_refused():
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     """(recipe, data set, its map, 60 of its training images as features in a cache, the cache)."""
-    recipe = Recipe(features=FeatureSettings(directions=2, width=16))
+    recipe = StatisticsRecipe(features=FeatureSettings(directions=2, width=16))
     data, cache = open_dataset("digits"), tj.Cache(tmp_path_factory.mktemp("cache"))
     built = recipe.predictor(data.classes, load("builtin"))
     return recipe, data, built, tj.extract(built, data.train.take(np.arange(60)), cache), cache
@@ -255,7 +255,7 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
     np.testing.assert_array_equal(tj.outputs(loaded, again, train), tj.outputs(predict, head, train))
     card = (tmp_path / "out/README.md").read_text()
     assert "a head on features of the anchor" in card
-    assert "FeatureSettings(parts=" in card
+    assert "parts ('h', 'ntk'), blocks 4, directions 2, width 16" in card
     for format in ("torch", "peft"):
         with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
             tj.export(tmp_path / format, predict, head, {}, format)
