@@ -313,7 +313,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     anchor = part(Anchor)
     if flat["features"] is not None:
-        return part(StatisticsRecipe, anchor=anchor, features={**flat["features"], "dtype": flat["dtype"]})
+        features = convert(FeatureSettings, flat["features"], "features")
+        return part(StatisticsRecipe, anchor=anchor, features=plain(features) | {"dtype": flat["dtype"]})
     leaves = part(LEAVES.get(kind, OwnLeaves))
     trainer = part(SOLVERS[solver])
     for name, taker in TAKEN_BY.items():

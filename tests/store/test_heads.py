@@ -162,7 +162,7 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
     features.take(np.arange(6)).relabel(data.classes, ("heron", "gull"))
     with pytest.raises(InputError, match="all examples must be of these 1 classes"):
         features.relabel(data.classes, ("heron",))
-    with pytest.raises(InputError, match="classes must be names for the head named"):
+    with pytest.raises(InputError, match="classes must be names for a head that is named"):
         fill(store, Shards(predict, features, recipe, {"a": np.arange(6)}))
 
 
