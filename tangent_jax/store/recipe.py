@@ -58,7 +58,7 @@ class Anchor:
     `image_size`: in pixels, a side or (height, width), None for the weights' own.
 
     >>> tj.store.Anchor(image_size=16).load().model.input_shape(0)
-    (16, 16, 1)
+    (16, 16, 3)
     """
 
     weights: str = "builtin"
@@ -139,7 +139,7 @@ class Recipe(BaseRecipe):
     @property
     def is_by_class(self) -> bool:
         """True if a component has only the classes of its own images."""
-        return self.trained.head.is_by_class
+        return self.trained.head.by_name
 
     @property
     def has_named_head(self) -> bool:
@@ -149,7 +149,7 @@ class Recipe(BaseRecipe):
     @property
     def needs_names(self) -> bool:
         """True if its predictor needs the names of the classes."""
-        return self.trained.head.needs_names
+        return self.is_by_class or self.head_file is not None
 
     @property
     def head_file(self) -> str | None:
@@ -199,7 +199,7 @@ class Recipe(BaseRecipe):
         return make_curvature(predict, features, self.objective, dw)
 
     def with_places(self, rename: Callable[[str], str]) -> Self:
-        head = self.trained.head.with_place(rename)
+        head = self.trained.head if self.head_file is None else HeadFile(rename(self.head_file))
         return dataclasses.replace(super().with_places(rename), trained=dataclasses.replace(self.trained, head=head))
 
 

@@ -7,8 +7,8 @@ A seed draws all that is new. The names of these classes stand in stores.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +120,7 @@ class NewHead(Tagged):
     `by_name`: draw each class by its name, so that heads of other classes join and a component has only the classes of
     its images.
 
-    >>> tj.store.Tangent(head=tj.store.NewHead(by_name=True)).head.is_by_class
+    >>> tj.Recipe(trained=tj.store.Tangent(head=tj.store.NewHead(by_name=True))).is_by_class
     True
     """
 
@@ -131,57 +131,31 @@ class NewHead(Tagged):
     def __post_init__(self) -> None:
         finite_number("head_scale", self.scale, 0.0)
 
-    @property
-    def is_by_class(self) -> bool:
-        """True if a component has only the classes of its own images."""
-        return self.by_name
-
-    @property
-    def needs_names(self) -> bool:
-        """True if it is made of the names of the classes."""
-        return self.by_name
-
-    def with_place(self, rename: Callable[[str], str]) -> Self:
-        """The head: it has no file."""
-        return self
-
     def on(self, pretrained: Pretrained, classes: int | Sequence[str], key: Array) -> Pretrained:
-        """The model with this head for these classes."""
+        """The model with a head of these classes, before it is scaled."""
         if self.by_name:
             return pretrained.with_head(names_of(classes, "named"), key)
         return pretrained.with_head(classes if isinstance(classes, int) else len(classes), key)
-
-    def scaled(self, pretrained: Pretrained) -> Pretrained:
-        """The model with its head at the scale."""
-        return pretrained.with_scaled_head(self.scale)
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadFile(Tagged):
     """The frozen head in a file, as `read_frozen_head` reads it.
 
-    >>> tj.store.HeadFile("head.safetensors").is_by_class
+    >>> tj.store.HeadFile("head.safetensors").by_name
     False
     """
 
     file: str
-    is_by_class: ClassVar[bool] = False
-    needs_names: ClassVar[bool] = True
+    by_name: ClassVar[bool] = False
+    scale: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_printable("head", self.file)
 
-    def with_place(self, rename: Callable[[str], str]) -> Self:
-        """The head with another name of its file."""
-        return dataclasses.replace(self, file=rename(self.file))
-
     def on(self, pretrained: Pretrained, classes: int | Sequence[str], key: Array) -> Pretrained:
         """The model with the head's rows of these classes."""
         return pretrained.with_frozen_head(read_frozen_head(self.file).of_classes(names_of(classes, self.file)))
-
-    def scaled(self, pretrained: Pretrained) -> Pretrained:
-        """The model: a frozen head has a scale of its own."""
-        return pretrained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +173,7 @@ class Trained(Tagged):
         below = self.leaves.below_head(pretrained, token, fresh)
         anchor = self.leaves.with_head(self.head.on(below, classes, head), fresh)
         dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
-        return self.at(self.head.scaled(anchor), linearization=self.linearization, dtype=dtype)
+        return self.at(anchor.with_scaled_head(self.head.scale), linearization=self.linearization, dtype=dtype)
 
     def at(self, anchor: Pretrained, **options: Any) -> Predictor:
         """The predictor at this anchor."""
