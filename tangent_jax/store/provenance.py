@@ -132,7 +132,7 @@ class Provenance:
         """This provenance for a component trained on these examples; `folders`: in addition to their cache."""
         folders = tuple(urls.with_urls([features.folder or "", *folders]))
         if self.recipe is not None and self.total_penalty is None:
-            changes = {"total_penalty": self.recipe.total_penalty(len(features)), **changes}
+            changes = {"total_penalty": self.recipe.total_penalty(len(features.targets)), **changes}
         owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
         owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
@@ -211,12 +211,12 @@ class Provenance:
         """
         text = metadata.get("provenance", "")
         is_own = machine.is_own(sealed_text(text, weights), metadata.get("seal"))
-        fields = parse_json(text, where)
+        fields = {**parse_json(text, where), "is_own": is_own}  # the seal decides, never the text
         recipe = fields.get("recipe")
         if isinstance(recipe, dict) and "type" not in recipe:  # version 0.4 wrote flat recipes
             with about(f"recipe of {where}"):
                 fields["recipe"] = nested(recipe)
-        return convert(cls, {**fields, "is_own": is_own}, where)  # the seal decides, never the text
+        return convert(cls, fields, where)
 
 
 def sealed_text(text: str, weights: str) -> str:
