@@ -474,7 +474,7 @@ def test_settings_that_cannot_be_are_refused():
             Settings(**{"out": "/tmp", **wrong})
     with pytest.raises(InputError, match="known settings; got \\['outt'\\]"):
         Settings.of({"out": "/tmp", "outt": 1})
-    request = Request(dataclasses.replace(LDA, image_size=16), CLASSES, True, forget=("a",))
+    request = Request(dataclasses.replace(LDA, anchor=tj.store.Anchor(image_size=16)), CLASSES, True, forget=("a",))
     assert Request.from_json(request.to_json()) == request
 
 
