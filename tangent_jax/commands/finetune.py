@@ -57,7 +57,7 @@ def main() -> None:
         "learning_rate": F.lr,
         "loss": recipe.settings["loss"],
         "seed": F.seed,
-        "blocks": 0 if F.method == "fc" else F.blocks,
+        "blocks": recipe.trained.leaves.blocks,
         "subset": predict.subset.name,
         "dataset": dataset.name,
         "accuracy": tj.evaluate(predict, fitted.dw, test),

@@ -270,6 +270,8 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 # Flat settings: those that flags have, and that version 0.4 wrote to stores
 
 METHODS = {"taft": Tangent, "nlft": Network, "fc": Tangent}
+FIXED = {"fc": {"kind": "head", "reset": False, "new_class_token": False}}
+"""The settings that a method decides."""
 SOLVERS = {"adam": Adam, "optimum": Optimum}
 """The trainers by their names in flags."""
 LEAVES = {"head": HeadAlone, "adapter": Adapters, "lora": LowRank, "lora_b": LowRank}
@@ -302,9 +304,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         one_of("settings", name, FLAT)
     flat = {**FLAT, **settings}
     method = one_of("method", flat["method"], METHODS)
+    flat |= FIXED.get(method, {})
     solver = one_of("solver", flat["solver"], SOLVERS)
-    if method == "fc":  # new leaves alone
-        flat |= {"kind": "head", "reset": False, "new_class_token": False}
     kind = one_of("kind", flat["kind"], KINDS)
 
     def part(of: type, **parts: Any) -> dict[str, Any]:

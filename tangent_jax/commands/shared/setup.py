@@ -20,12 +20,16 @@ from tangent_jax.store.recipe import FLAT
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
+OWN = {"nlft": {"learning_rate": "lr_nlft"}}
+"""The settings of a method that have a flag of their own, in the binaries that define it."""
 
 
 def settings(**changes: Any) -> dict[str, Any]:
     """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
     given = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
-    return FLAT | {field: value for field, value in given.items() if not isinstance(value, list)} | changes
+    given = {field: value for field, value in given.items() if not isinstance(value, list)}
+    own = {field: F[flag].value for field, flag in OWN.get(changes.get("method", ""), {}).items() if flag in F}
+    return FLAT | given | own | changes
 
 
 def recipe(**changes: Any) -> tj.Recipe:

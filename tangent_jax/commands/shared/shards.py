@@ -165,9 +165,7 @@ def make_method(method: str, name: str | None = None, recipe: tj.Recipe | None =
     Args:   name: of its stores, None for the method's; recipe: to use instead of the flags'; changes: fields of the
             recipe that differ from the flags.
     """
-    if recipe is None:
-        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        recipe = setup.recipe(method=method, **rate | changes)
+    recipe = recipe or setup.recipe(method=method, **changes)
     dataset = setup.open_tested(F.dataset)
     division = division_of_flags()
     if division.is_by_owner:
