@@ -48,7 +48,7 @@ from tangent_jax.train.objective import Objective, distance_bound, make_objectiv
 from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import as_labels
 
-plain.register(Loss)(spell_loss)
+plain.register(Loss)(spell_loss)  # JSON has a loss as the text that flags take
 
 
 @dataclasses.dataclass(frozen=True)

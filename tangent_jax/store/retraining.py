@@ -25,6 +25,7 @@ from tangent_jax.store.store import Store
 from tangent_jax.store.trainers import Optimum
 from tangent_jax.train.features import Features
 from tangent_jax.train.objective import distance_bound
+from tangent_jax.train.targets import Predict
 
 
 def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
@@ -129,7 +130,7 @@ def read_remaining(
 
 
 def solve_again(
-    origin: Provenance, recipe: Recipe, optimum: Optimum, predict: Predictor, left: Features, start: Tree | None,
+    origin: Provenance, recipe: Recipe, optimum: Optimum, predict: Predict, left: Features, start: Tree | None,
     name: str,
 ) -> Retrained:  # fmt: skip
     """The optimum on a component's remaining examples, with the Lambda of all its examples.

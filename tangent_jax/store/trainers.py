@@ -9,7 +9,6 @@ from jax import Array
 from tangent_jax.io.log import current_log
 from tangent_jax.io.progress import shown
 from tangent_jax.io.records import Tagged
-from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import accuracy
@@ -18,6 +17,7 @@ from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
+from tangent_jax.train.targets import Predict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Adam(Tagged):
 
     def fit(
         self,
-        predict: Predictor,
+        predict: Predict,
         features: Features,
         objective: Objective,
         key: Array,
@@ -74,7 +74,7 @@ class Optimum(Tagged):
 
     def fit(
         self,
-        predict: Predictor,
+        predict: Predict,
         features: Features,
         objective: Objective,
         key: Array | None = None,
