@@ -340,7 +340,7 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
         return "only components without privacy are trained again"
     if origin.recipe is None:
         return "no recipe says how it was trained"
-    is_optimum = origin.recipe.solver == "optimum" and origin.total_penalty
+    is_optimum = origin.recipe.is_optimum and origin.total_penalty
     unsolved = "only a component that was solved to its optimum, with a penalty above 0, can be moved"
     return None if how == "retrain" or is_optimum else unsolved
 

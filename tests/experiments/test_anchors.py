@@ -238,7 +238,7 @@ def test_an_image_in_the_anchor_alone_is_found_by_its_name_and_forgotten(root, c
 
 def test_a_removal_of_others_names_no_anchor(store):
     now = Store(store.root)
-    inside = {*load(next(iter(now.origins.values())).recipe.weights).session.identifiers}
+    inside = {*load(next(iter(now.origins.values())).recipe.anchor.weights).session.identifiers}
     other = next(i for origin in now.origins.values() for i in origin.identifiers if i not in inside)
     plan = plan_removal(now, examples=[other])
     assert (len(plan.components), plan.anchors) == (1, ())

@@ -25,7 +25,7 @@ from tangent_jax.pretrained.load import load, save
 from tangent_jax.store import erasure
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -40,9 +40,9 @@ def solved(tmp_path_factory):
     model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=2))
     save(root / "tiny.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
     settings = {"kind": "head", "solver": "optimum", "penalty": 0.1, "output": "tangent"}
-    recipe = Recipe(str(root / "tiny.safetensors"), f"folder:{photos}", **settings)
+    recipe = recipe_of(weights=str(root / "tiny.safetensors"), dataset=f"folder:{photos}", **settings)
     dataset, cache = open_dataset(recipe.dataset), Cache(root / "cache")
-    predict = recipe.predictor(dataset.classes, load(recipe.weights))
+    predict = recipe.predictor(dataset.classes, load(recipe.anchor.weights))
     features, rows = extract(predict, dataset.train, cache), np.arange(8)
     fill(Store(root / "store"), Shards(predict, features, recipe, {"a": rows[:4], "b": rows[4:]}, dataset.classes))
     return root
@@ -108,7 +108,7 @@ def test_a_request_of_which_nothing_matches_has_a_record_that_says_so_and_ends_a
 def test_a_data_set_that_cannot_be_opened_is_said(tmp_path):
     store = Store(tmp_path / "store")
     photos = photographs(tmp_path / "set", count=2)
-    store.add("a", part(0), origin(0, recipe=Recipe(dataset=f"folder:{photos}")))
+    store.add("a", part(0), origin(0, recipe=recipe_of(dataset=f"folder:{photos}")))
     shutil.rmtree(photos)
     text = record_of(store, asked(store, "x.jpg"), exit_code=1)
     assert f"Not looked up: the data set `folder:{photos}`, which cannot be opened now" in section(text, 2)
@@ -167,7 +167,7 @@ def test_a_removal_that_was_killed_is_stopped_until_it_is_repeated(store, monkey
 def extract_rows(store, cache):
     recipe = store.provenance("a").recipe
     dataset = open_dataset(recipe.dataset)
-    extract(recipe.predictor(dataset.classes, load(recipe.weights)), dataset.train, cache)
+    extract(recipe.predictor(dataset.classes, load(recipe.anchor.weights)), dataset.train, cache)
 
 
 def test_a_store_or_receipt_that_was_altered_is_said_above_all(store):

@@ -29,7 +29,7 @@ from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import StatisticsRecipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -200,7 +200,7 @@ def test_a_gram_matrix_that_is_not_symmetric_is_refused():
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """(recipe, data set, its map, a cache)."""
-    recipe = Recipe(features=FeatureSettings(directions=2, width=16))
+    recipe = StatisticsRecipe(features=FeatureSettings(directions=2, width=16))
     data, cache = open_dataset("digits"), tj.Cache(tmp_path_factory.mktemp("cache"))
     return recipe, data, recipe.predictor(data.classes, load("builtin")), cache
 

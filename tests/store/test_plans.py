@@ -24,14 +24,14 @@ from tangent_jax.store import erasure, plans, removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
 
 TWINS = (("0" * 64, "a.jpg"), ("1" * 64, "b.jpg"), ("0" * 64, "a copy.jpg"))
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
-SOLVED = Recipe(solver="optimum", penalty=0.1)
+SOLVED = recipe_of(solver="optimum", penalty=0.1)
 
 
 def filled(root, count=3, **changes):
@@ -53,7 +53,8 @@ def photographs(tmp_path_factory):
 @pytest.fixture
 def trained(photographs, tmp_path):
     """(a store of two shards trained on the photographs, their features, the cache)."""
-    recipe, cache = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1, output="tangent"), tmp_path / "cache"
+    recipe = recipe_of(dataset=f"folder:{photographs}", kind="head", epochs=1, output="tangent")
+    cache = tmp_path / "cache"
     predict = recipe.predictor(2, load("builtin"))
     features = extract(predict, open_dataset(recipe.dataset).train, Cache(cache))
     store, rows = Store(tmp_path / "store"), np.arange(12)

@@ -154,7 +154,8 @@ def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
     if features.blocks == "auto":
         depths = try_depths()
         features = dataclasses.replace(features, blocks=min(depths, key=depths.__getitem__))
-    method = make_method("taft", "-".join(features.parts), setup.recipe_of(features))
+    recipe: Any = setup.recipe_of(features)
+    method = make_method("taft", "-".join(features.parts), recipe)
     own: dict[str, Any] = {"title": title, "how": how, "settings": F.settings, "depths": depths, "once": once}
     made = Additive(**vars(method), **own)
     train = made.map_once(made.train, "train")

@@ -1,5 +1,6 @@
 """The recipe, model, data and features of a binary's flags."""
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -15,24 +16,32 @@ from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
 from tangent_jax.io.records import first_names
 from tangent_jax.remote import urls
+from tangent_jax.store.recipe import FLAT
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
+OWN = {"nlft": {"learning_rate": "lr_nlft"}}
+"""The settings of a method that have a flag of their own, in the binaries that define it."""
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
+    given = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
+    given = {field: value for field, value in given.items() if not isinstance(value, list)}
+    own = {field: F[flag].value for field, flag in OWN.get(changes.get("method", ""), {}).items() if flag in F}
+    return FLAT | given | own | changes
 
 
 def recipe(**changes: Any) -> tj.Recipe:
-    """The recipe of the binary's flags, with changes."""
-    given: dict[str, Any] = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
-    given = {field: value for field, value in given.items() if not isinstance(value, list)}  # lists are searched
-    return tj.Recipe(**given | changes)
+    """The recipe of the binary's flags, with changes of its flat settings."""
+    return tj.store.recipe_of(**settings(**changes))
 
 
-def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
+def recipe_of(features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
     """The recipe of statistics of these features, on the flags' model and data."""
     own = recipe()
-    fields: dict[str, Any] = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
-    fields["features"] = features
-    return tj.Recipe(**fields)
+    features = dataclasses.replace(features, dtype=own.trained.dtype)
+    return tj.store.StatisticsRecipe(own.anchor, features, dataset=own.dataset, cache_dtype=own.cache_dtype)
 
 
 def settings_of(text: str) -> tj.solver.Settings:
@@ -76,7 +85,7 @@ def open_datasets() -> dict[str, Dataset]:
 
 def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
     """The recipe's predictor, its weights checked against --architecture."""
-    return recipe.predictor(classes, pretrained(recipe.weights))
+    return recipe.predictor(classes, pretrained(recipe.anchor.weights))
 
 
 @functools.cache
