@@ -85,6 +85,12 @@ def test_the_version_is_the_same_everywhere():
     assert settings["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "tangent_jax._version.__version__"
 
 
+def test_the_makefile_names_tests_that_exist():
+    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", (ROOT / "Makefile").read_text()))
+    assert "tests/core" in named
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
 def test_the_table_of_installation_has_every_extra():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     page = (ROOT / "docs/reference/commands.md").read_text().partition("## Install")[2].partition("\n## ")[0]
