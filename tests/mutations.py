@@ -288,10 +288,10 @@ MUTATIONS = [
         "tests/features/test_row_store.py::test_rows_that_were_erased_and_listed_again_are_not_read_as_zeros",
     ),
     Mutation(
-        "tangent_jax/commands/report/record.py",
-        "stopped",
-        "not isinstance(line, Erase)",
-        "isinstance(line, Erase)",
+        "tangent_jax/store/state.py",
+        "State.apply",
+        "if not x.is_part_of(line.removed, line.forgotten)",
+        "if False",
         "tests/experiments/test_record.py::test_a_removal_that_was_killed_is_stopped_until_it_is_repeated",
     ),
     Mutation(

@@ -8,12 +8,13 @@ import json
 import shutil
 import threading
 import unicodedata
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ending, origin, part
+from helpers import ending, origin, part, stopping
 from photos import write
 from run_binary import refused, run
 
@@ -21,14 +22,17 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of, read_owners
+from tangent_jax.features import extract as extraction
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.features.row_store import RowStore
 from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
+from tangent_jax.store.erasure import erase_found
 from tangent_jax.store.files import write_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import erase_traces, preview_removal, remove
+from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.store import Store
 
 JOINED = "train/a/fam\u200dily.png"
@@ -403,13 +407,47 @@ def test_a_removal_that_ends_at_any_write_erases_nothing_that_no_journal_line_na
         assert again.verify() + again.verify_receipt(receipt) == []
         wrote = read_receipt(receipt)[0]
         assert is_there(folders["a"]) == any(trace in line for line in wrote.not_reached)
-        assert is_there(folders["a"]) or trace in wrote.deleted
+        assert is_there(folders["a"]) != any(trace in line for line in wrote.deleted)
         if left[0] >= 0:
             assert moment > 8
             return
 
 
-@pytest.mark.parametrize("call", [erase_traces, preview_removal, remove])
+def stop(store, plan, cache=None):
+    """A removal that is killed after its intent, before it erases anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(removal.erasure, "erase_found", stopping(erase_found, lambda: True))
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, plan, cache=cache)
+    return Store(store.root)
+
+
+def test_the_receipt_of_another_removal_says_nothing_of_one_that_was_stopped(kept):
+    store, folders = kept
+    again = stop(store, plan_removal(store, names=["a"]))
+    other = remove(again, plan_removal(again, names=["b"]))
+    assert is_there(folders["a"])
+    assert not [line for line in other.deleted if str(folders["a"]) in line]
+    (folders["a"] / "dw.safetensors").unlink()  # as if the first call had been stopped after its erasure
+    receipt = remove(again, plan_removal(again, names=["a"]))
+    assert [removal.STOPPED in line for line in receipt.deleted if str(folders["a"]) in line] == [True]
+    assert again.state.intended == []
+
+
+def test_a_cache_that_is_not_searched_again_is_not_said_to_be_erased(kept, tmp_path):
+    store, folders = kept
+    cache = Cache(tmp_path / "rows")
+    (folders["a"] / "dw.safetensors").rename(tmp_path / "aside")
+    identifiers = [identifier for identifier, _ in store.provenance("a").examples]
+    rows = RowStore(cache.path / "key", identifiers, (2,), np.dtype("float32"))
+    extraction.fill(rows, lambda spans: ((np.ones((len(span), 2), np.float32), []) for span in spans))
+    again = stop(store, plan_removal(store, names=["a"]), cache)
+    receipt = remove(again, plan_removal(again, names=["a"]))
+    assert not [line for line in receipt.deleted if str(cache.path) in line]
+    assert [line for line in receipt.not_reached if str(cache.path) in line and "not searched" in line]
+
+
+@pytest.mark.parametrize("call", [erase_traces, preview_removal, remove, partial(rehearse, how="drop")])
 def test_a_plan_is_of_one_store(kept, tmp_path, call):
     store, folders = kept
     other = Store(tmp_path / "stores/two")
