@@ -112,7 +112,8 @@ def test_a_name_that_means_another_image_now_asks_for_both_and_says_so(store, ph
     aside.rename(second)
     plan = plan_removal(store, examples=["train/a/0.png"])
     assert {name: holding.left for name, holding in plan.components.items()} == {"a": 2, "b": 2}
-    assert "train/a/0.png names one image in the components and another in" in capsys.readouterr().err
+    said = "train/a/0.png names 2 images, in a, b, the data sets as they are now; all are asked for"
+    assert said in capsys.readouterr().err
 
 
 def test_an_image_that_no_component_saw_leaves_the_components(store):
@@ -286,6 +287,33 @@ def test_a_bare_name_that_means_one_image_corrects_its_owner(store):
     plan = plan_removal(store, owner="dee", owners={"caf\u00e9.png": "dee"})
     assert [image for _, image in plan.components["b"].rows] == [ACCENTED]
     assert {*plan_removal(store, owner="cy", owners={"caf\u00e9.png": "dee"}).components} == {"b"}
+
+
+@pytest.fixture
+def of_two(tmp_path):
+    """A store of two contributors, each with a folder of their own whose images have the same names."""
+    store = Store(tmp_path / "of two")
+    for number, who in enumerate(("ann", "bob")):
+        write(tmp_path / "unlike", *(f"{who}/{file}" for file in (*FILES[:4], *FILES[6:], "test/b/y.png")))
+        add(store, who, tmp_path / "unlike" / who, *FILES[:4], number=number, owners=dict.fromkeys(FILES[:4], who))
+    return store
+
+
+def test_a_name_of_two_contributors_asks_for_both_and_says_so(of_two, capsys):
+    assert {*plan_removal(of_two, examples=["train/a/0.png"]).components} == {"ann", "bob"}
+    assert "train/a/0.png names 2 images, in ann, bob; all are asked for" in capsys.readouterr().err
+    (identifier,) = [i for i, name in of_two.provenance("ann").examples if name == "train/a/0.png"]
+    assert {*plan_removal(of_two, examples=[identifier]).components} == {"ann"}
+    assert capsys.readouterr().err == ""
+
+
+def test_an_owners_lines_do_not_take_the_images_of_another_that_have_the_same_names(of_two, capsys):
+    """who.csv of ann has her names alone; bob's component names bob."""
+    lines = dict.fromkeys(FILES[:4], "ann")
+    plan = plan_removal(of_two, owner="ann", owners=lines)
+    assert ({*plan.components}, plan.components["ann"].left) == ({"ann"}, 0)
+    assert "4 names in the owners mean several images, such as train/a/0.png" in capsys.readouterr().err
+    assert {*plan_removal(of_two, owner="bob", owners=lines).components} == {"bob"}
 
 
 def test_two_owners_of_a_test_image_are_an_error_and_hide_no_test_image(store):
