@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tangent_jax.core.checks import InputError, one_of, visible
-from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.core.names import composed_name, normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
@@ -113,7 +113,7 @@ def plan_removal(
     if isinstance(examples, str) or isinstance(names, str):
         raise InputError("examples and names must be lists; got one text")
     words = tuple(dict.fromkeys(examples))
-    names = tuple(dict.fromkeys(names))
+    names = tuple(dict.fromkeys(map(composed_name, names)))
     given = bool(words) + bool(names) + (owner is not None)
     if given != 1:
         raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
