@@ -67,7 +67,7 @@ def word(name: str) -> str:
 
 def short(name: str) -> str:
     """A name in titles: "taft" is TAFT."""
-    return re.sub(r"^(taft|nlft|sisa|fc)\b", lambda match: match[0].upper(), name.replace("_", " "))
+    return re.sub(r"^(taft|nlft|sisa|fc|lda)\b", lambda match: match[0].upper(), name.replace("_", " "))
 
 
 def shown(name: str) -> str:
