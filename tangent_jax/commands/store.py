@@ -209,10 +209,9 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     if tj.exports.is_export(to) if at_url else Path(to).exists():
         raise InputError(f"--to must be a folder that does not exist yet; got {to}")
     tj.exports.check_format(F.format, F.opset)
-    parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
-    store.release(to, dw)
+    released = store.release(to, dw)
     if [*store] != names:
         raise InputError(f"the store {store.root} was changed while it was exported. Try again")
     cost = store.spent(names)
@@ -226,7 +225,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
         "removals": removed,
         "accuracy": accuracy,
     }
-    tj.export(to, predict, dw, {**sources, "of": parts}, F.format, classes, F.opset)
+    tj.export(to, predict, dw, {**sources, **released}, F.format, classes, F.opset)
     return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tangent_jax.composition.component import Component, Components, View
 from tangent_jax.composition.compose import compose
@@ -20,6 +21,7 @@ from tangent_jax.core.checks import InputError, one_of, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
+from tangent_jax.io.records import plain
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
@@ -31,6 +33,7 @@ from tangent_jax.store.keys import write_keys
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
+from tangent_jax.store.summary import summarize
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
 """The fields of a provenance that decide a component's privacy cost, and its units."""
@@ -215,7 +218,7 @@ class Store(Disk, Components):
         """
         if provenance.privacy is None:
             return
-        in_anchor = provenance.identifiers & {identifier for identifier, _ in provenance.anchor_images}
+        in_anchor = provenance.identifiers & (provenance.session.identifiers if provenance.session else frozenset())
         if in_anchor:
             raise InputError(
                 f"images of a private component must not be in its anchor, which its account does not cover; "
@@ -308,16 +311,19 @@ class Store(Disk, Components):
             raise InputError(f"{self.root} must hold at least one component; got none")
         return statistics_of(self.trees, self.origins)
 
-    def release(self, path: str | os.PathLike, dw: Tree) -> None:
+    def release(self, path: str | os.PathLike, dw: Tree) -> dict[str, Any]:
         """Journals an export of tangent weights of all components to `path`, before the export is made.
 
         So neither a kill nor a removal in between can hide an export from a later receipt.
+        Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components.
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
             exported = Exported(names=tuple(self), path=visible(place), result=trees.fingerprint(dw))
             seal = machine.seal(exported.text(self.identity))
+            summary = summarize(self.origins.values(), self.ring.own)
             self.commit(Export(**{**vars(exported), "seal": seal}))
+        return {"of": plain(summary)}
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""
