@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import predictor, tree_normal
+from run_binary import run
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
@@ -19,6 +20,7 @@ from tangent_jax.io.records import convert
 from tangent_jax.models.session import FirstSession
 from tangent_jax.store.commitment import commit
 from tangent_jax.store.keys import form_of_04
+from tangent_jax.store.proofs import check_proof, prove
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.sessions import anchors_that_saw
@@ -169,3 +171,57 @@ def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_preve
     assert line.startswith(
         "removed images may be in the anchor builtin, which was fine-tuned on 3 images: it came with"
     )
+
+
+# Proofs
+
+
+@pytest.fixture
+def proved(tmp_path):
+    """A store of three components, and the summary of its export."""
+    predict, dw = tangent()
+    store = filled(tmp_path / "store", predict, dw)
+    said = store.release(tmp_path / "out", dw)
+    export(tmp_path / "out", predict, dw, said)
+    return store, convert(Summary, json.loads(json.dumps(said))["of"], "of")
+
+
+@pytest.mark.parametrize(("number", "is_in"), [(0, True), (8, True), (10, True), (13, True), (None, False)])
+def test_who_holds_the_key_proves_that_an_image_is_in_an_export_or_is_not(proved, number, is_in):
+    """Of a component, public, of the anchor, and of none."""
+    store, summary = proved
+    identifier = hashlib.sha256(b"another").hexdigest() if number is None else IDENTIFIERS[number]
+    proof = prove(store, summary, identifier)
+    assert check_proof(proof, summary) is is_in
+    assert not any(text in json.dumps(dataclasses.asdict(proof)) for text in IDENTIFIERS)
+    empty = dataclasses.replace(proof.sets[-1], paths=())
+    with pytest.raises(InputError, match="a proof that an image is not in a set must show its two neighbours"):
+        check_proof(dataclasses.replace(proof, sets=(*proof.sets[:-1], empty)), summary)
+    with pytest.raises(InputError, match=r"a proof must be of this export; it says nothing of 1 of its 7 sets"):
+        check_proof(dataclasses.replace(proof, sets=proof.sets[1:]), summary)
+
+
+def test_an_export_of_components_that_left_cannot_be_proved(proved):
+    store, summary = proved
+    store.discard([PEOPLE[0]])
+    with pytest.raises(InputError, match=r"the export must be of components that .* holds now; .* Export again"):
+        prove(store, summary, IDENTIFIERS[3])
+
+
+def test_store_prove_writes_proofs_and_checks_them_without_the_store(proved, tmp_path):
+    store, _ = proved
+    (tmp_path / "asked").mkdir()
+    for number in (1, 14, 15):
+        (tmp_path / f"asked/{number}.png").write_bytes(f"photograph {number}".encode())
+    flags = [f"--source={tmp_path / 'out'}", f"--to={tmp_path / 'proof.json'}", f"--store={store.root}"]
+    result = json.loads(run("store", "prove", f"--examples={tmp_path / 'asked'}", *flags)[0])
+    assert [*result["is_in"].values()] == [True, True, False]
+    text = (tmp_path / "proof.json").read_text()
+    assert not any(identifier in text for identifier in IDENTIFIERS)
+    check = [f"--check={tmp_path / 'proof.json'}", f"--source={tmp_path / 'out'}", f"--store={tmp_path / 'none'}"]
+    checked = json.loads(run("store", "prove", *check)[0])
+    assert [*checked["is_in"].values()] == [True, True, False]
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "names.txt").write_text("portrait 1.jpg\n")
+    _, error = run("store", "prove", f"--examples={tmp_path / 'names.txt'}", *flags, code=1)
+    assert "--examples must be images, or identifiers of 64 hex digits; got portrait 1.jpg" in error
