@@ -22,6 +22,8 @@ export   exports the composed model to --to in --format: anchor and tangent weig
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
 
+revoked  writes the signed list of exports that hold what was removed to --to, for load_export(revoked=) and run.py
+         --revoked
 prove    whether the --examples, images or identifiers, are in the export --source, which has commitments alone; the
          proofs go to --to. --check checks such a file against the export, without the store
 
@@ -281,6 +283,7 @@ READ = {
     "verify": {"receipt"},
     "push": set(),
     "pull": set(),
+    "revoked": {"to"},
     "prove": {"examples", "source", "to", "check"},
     "export": {
         *["merge", "merge_penalty", "head", "same_classes", "to", "format", "opset", "cache_dir", "weights", "dataset"],
@@ -297,6 +300,7 @@ COMMANDS = {
     "remove": remove,
     "verify": verify,
     "export": export_all,
+    "revoked": releases.revoked,
     "prove": releases.prove,
 }
 

@@ -37,6 +37,7 @@ from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.io.records import convert, parse_json, plain
+from tangent_jax.io.revoked import check_revoked
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import FeatureMap, FeatureSettings
@@ -188,14 +189,17 @@ def without_names(predict: Predictor | FeatureMap, provenance: Mapping[str, Any]
     return dataclasses.replace(predict, session=session)
 
 
-def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
+def load_export(
+    folder: str | os.PathLike, model: Model | None = None, revoked: str | os.PathLike | None = None
+) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) of an export; for a feature map, which `FeatureSettings.of` restores, the head.
 
-    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not.
+    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not; revoked: a
+                file of `tangent-jax store revoked`, which the export's store must have signed.
     Guarantees: the model equals the exported one; w, in f32, and dw have the same numbers; if part of a fused qkv was
                 trained, its rest has a dw of zeros.
-    Raises:     InputError if the folder is no export, a file does not match provenance.json, or dw does not fit its
-                anchor.
+    Raises:     InputError if the folder is no export, a file does not match provenance.json, dw does not fit its
+                anchor, or the export is on the list of revoked ones.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {})
@@ -205,8 +209,10 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     """
     if urls.is_url(folder):
         with urls.passing_copy(folder) as copy:
-            return load_export(copy, model)
+            return load_export(copy, model, revoked)
     folder = expand_path(folder)
+    if revoked is not None:
+        check_revoked(folder, expand_path(revoked))
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         if not path.exists():

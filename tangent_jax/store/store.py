@@ -8,6 +8,8 @@ checks the file's hash.
 
 import dataclasses
 import os
+import secrets
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,13 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.io.records import plain
+from tangent_jax.io.signing import can_sign, join_keys, key_id, make_key, public_half
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.statistics import Statistics
-from tangent_jax.store.disk import KEYS, Disk
+from tangent_jax.store.disk import KEYS, SIGNING, Disk
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.keys import write_keys
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
@@ -206,6 +209,8 @@ class Store(Disk, Components):
                 if ring != self.ring:  # before the line: what its lists say can be compared from then on
                     write_keys(self.root / KEYS, ring)
                     self._ring = ring
+                if exports and (other.root / SIGNING).exists():
+                    join_keys(self.root / SIGNING, other.root / SIGNING)
                 self.commit(
                     Merge(of=other.identity, released=tuple(accounts), exports=tuple(exports), showed=tuple(shown))
                 )
@@ -315,15 +320,37 @@ class Store(Disk, Components):
         """Journals an export of tangent weights of all components to `path`, before the export is made.
 
         So neither a kill nor a removal in between can hide an export from a later receipt.
-        Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components.
+        Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components; `export`,
+                 its identity; `revocation_key`, the public half of the key that signs lists of revoked exports, None
+                 if the package cryptography is not installed, of which a line on stderr tells.
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
-            exported = Exported(names=tuple(self), path=visible(place), result=trees.fingerprint(dw))
+            public = self.revocation_key()
+            exported = Exported(
+                names=tuple(self),
+                path=visible(place),
+                result=trees.fingerprint(dw),
+                identity=secrets.token_hex(16),
+                key=key_id(public) if public else "",
+            )
             seal = machine.seal(exported.text(self.identity))
             summary = summarize(self.origins.values(), self.ring.own)
             self.commit(Export(**{**vars(exported), "seal": seal}))
-        return {"of": plain(summary)}
+        return {"export": exported.identity, "revocation_key": public, "of": plain(summary)}
+
+    def revocation_key(self) -> str | None:
+        """The public half (PEM) of the key that signs lists of revoked exports, made at the first export.
+
+        None, and a line on stderr, if the package cryptography is not installed.
+        """
+        if not can_sign():
+            lost = "this export cannot be revoked by a signed list, as the package cryptography is not installed"
+            print(f"{lost}; run pip install 'tangent-jax[sign]', and export again", file=sys.stderr)
+            return None
+        if not (self.root / SIGNING).exists():
+            make_key(self.root / SIGNING)
+        return public_half(self.root / SIGNING)
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""

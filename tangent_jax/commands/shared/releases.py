@@ -1,6 +1,7 @@
-"""What `store` says of exports that have left: proofs of their images."""
+"""What `store` says of exports that have left: which are revoked, and proofs of their images."""
 
 import json
+import sys
 from typing import Any
 
 import tangent_jax as tj
@@ -12,7 +13,22 @@ from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.store.proofs import Proof, check_proof
 from tangent_jax.store.proofs import prove as prove_of
 from tangent_jax.store.provenance import IDENTIFIER
+from tangent_jax.store.revocation import write_revoked
 from tangent_jax.store.summary import Summary
+
+
+def revoked(store: tj.Store) -> dict[str, Any]:
+    """Writes the signed list of exports that hold what has left to --to."""
+    if not F.to:
+        raise InputError("--to must be the file of the list; got none")
+    listed, others = write_revoked(store, path_of("to"))
+    for own in others:
+        print(f"NOT on the list, as no key here revokes it: {own.export.path}; withdraw it by hand", file=sys.stderr)
+    return {
+        "revoked": [own.export.path for own in listed],
+        "not_listed": [own.export.path for own in others],
+        "to": F.to,
+    }
 
 
 def prove(store: tj.Store) -> dict[str, Any]:
