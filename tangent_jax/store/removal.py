@@ -118,7 +118,8 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
         traces = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen)
         files = erasure.files_of(store, names)
     left = [trace.line for trace in traces if trace.erase is None]
-    return Traces(files + [trace.line for trace in traces if trace.erase is not None], left + elsewhere)
+    deleted = files + [trace.line for trace in traces if trace.erase is not None]
+    return Traces([*dict.fromkeys(deleted)], [*dict.fromkeys(left + elsewhere)])
 
 
 def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
