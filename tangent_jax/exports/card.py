@@ -26,9 +26,8 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.exports.loading import loading
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.ntk import FeatureMap
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.parametrize import unwrap
-from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import input_dtype
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import EMBEDDED, load
@@ -50,7 +49,7 @@ class Removed:
     receipts: dict[str, str]
 
 
-def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
+def make_card(predict: ComponentPredictor, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
     """The text of an export's README.md; equal for equal exports.
 
     Args:   said: the provenance that `export` takes. The card uses `of` {component: its provenance}, `privacy` (a
@@ -100,7 +99,7 @@ LIMITS = (
 
 def front(
     title: str,
-    predict: Predictor | FeatureMap,
+    predict: ComponentPredictor,
     parts: list[Provenance],
     format: str,
     accuracy: Mapping[str, float],
@@ -198,7 +197,7 @@ def data_sets(parts: list[Provenance]) -> list[str]:
     return sorted({PurePath(spec.partition(":")[2] or spec).stem for spec in specs})
 
 
-def anchor(predict: Predictor | FeatureMap, parts: list[Provenance], title: str) -> list[str]:
+def anchor(predict: ComponentPredictor, parts: list[Provenance], title: str) -> list[str]:
     """The architecture, its weights and their fingerprint."""
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
     files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
@@ -229,7 +228,7 @@ def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[st
     ]
 
 
-def training(predict: Predictor | FeatureMap, said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
+def training(predict: ComponentPredictor, said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
     """The method, the trained leaves, and the settings that all components share."""
     lines = [f"Method: {predict.method}, {METHODS[predict.method]}; its outputs are the {predict.output}"]
     lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
@@ -278,7 +277,7 @@ def versions(said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
     return [f"Exported by {here}", *opset, *(f"Trained by {plain(line)}" for line in trained)]
 
 
-def licence_of(predict: Predictor | FeatureMap, said: Mapping[str, Any]) -> str:
+def licence_of(predict: ComponentPredictor, said: Mapping[str, Any]) -> str:
     """The licence that the exporter states, or that of embedded weights, by their content; "" if unknown."""
     if said.get("license"):
         return str(said["license"])

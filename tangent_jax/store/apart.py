@@ -5,7 +5,6 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
 from tangent_jax.io.progress import show_progress, shown
 from tangent_jax.models.heads import restrict
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.optimum import certificate_of
 from tangent_jax.solver.problem import make_curvature
@@ -49,14 +48,14 @@ class Shards:
     ['ann', 'bob']
     """
 
-    predict: Predictor
+    predict: ComponentPredictor
     features: Features
     recipe: Recipe
     rows: Rows
     classes: Sequence[str] = ()
     at_once: int = AT_ONCE
 
-    def task(self, name: str) -> tuple[Predictor, Features]:
+    def task(self, name: str) -> tuple[ComponentPredictor, Features]:
         """The predictor and the features of a shard; with a named head, restricted to the shard's own classes."""
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
@@ -246,22 +245,23 @@ def check_own(store: Store) -> None:
 
 
 def own_head(
-    predict: Predictor, features: Features, recipe: Recipe, classes: Sequence[str]
-) -> tuple[Predictor, Features]:
+    predict: ComponentPredictor, features: Features, recipe: Recipe, classes: Sequence[str]
+) -> tuple[ComponentPredictor, Features]:
     """(predictor, features) of a component; with a named head, restricted to the classes of its images."""
     if not recipe.is_by_class:
         return predict, features
     present = features.classes_in(classes)
-    narrow: Any = dataclasses.replace(predict, outputs=len(present)) if recipe.features else None
-    return narrow or restrict(predict, classes, present), features.relabel(classes, present)
+    is_map = isinstance(predict, FeatureMap)
+    narrow = dataclasses.replace(predict, outputs=len(present)) if is_map else restrict(predict, classes, present)
+    return narrow, features.relabel(classes, present)
 
 
-def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:
+def of_own_classes(origin: Provenance, predict: ComponentPredictor, classes: Sequence[str]) -> Provenance:
     """The provenance of a component of these classes, trained by this predictor."""
     head, config = trees.fingerprint(predict.w["head"]), {**origin.config, "classes": len(classes)}
     return dataclasses.replace(origin, classes=tuple(classes), head=head, config=config)
 
 
-def factors_of(predict: Predictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
+def factors_of(predict: ComponentPredictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
     """A component's Kronecker factors, from the signals of all classes."""
     return make_curvature(predict, features, recipe.objective(), dw)

@@ -17,7 +17,7 @@ from tangent_jax.core.preprocessing import ImageSize
 from tangent_jax.io.log import current_log
 from tangent_jax.io.progress import shown
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.models.ntk import FeatureMap, FeatureSettings
 from tangent_jax.models.predict import Predictor, nonlinear, tangent
 from tangent_jax.models.subsets import MADE, make_subset
 from tangent_jax.pretrained.frozen_head import read_frozen_head
@@ -31,7 +31,7 @@ from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Checkpoints, Fitted
-from tangent_jax.train.targets import as_labels
+from tangent_jax.train.targets import Predict, as_labels
 
 SOLVERS = ("adam", "optimum")
 """The ways to train a component: see `Recipe`."""
@@ -141,7 +141,7 @@ class Recipe:
         optimizer = adam(self.learning_rate)
         return optimizer if self.radius is None else project(optimizer, self.radius)
 
-    def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor:
+    def predictor(self, classes: int | Sequence[str], pretrained: Pretrained | None = None) -> Predictor | Any:
         """The predictor at its anchor, with its new head, new class token and reset; or the feature map.
 
         Args:   classes: their names, or their number for a drawn head; pretrained: the weights, if they are loaded
@@ -183,7 +183,7 @@ class Recipe:
         options = {"linearization": self.linearization, "dtype": dtype, "output": self.output}
         return tangent(pretrained, self.blocks, kind, **options)
 
-    def map(self, pretrained: Pretrained, outputs: int) -> Any:
+    def map(self, pretrained: Pretrained, outputs: int) -> FeatureMap:
         """The feature map; it is called, evaluated and exported like a predictor."""
         assert self.features is not None
         return dataclasses.replace(self.features.of(pretrained), outputs=outputs)
@@ -207,7 +207,7 @@ class Recipe:
 
     def solve(
         self,
-        predict: Predictor,
+        predict: Predict,
         features: Features,
         start: Tree | Fitted | None = None,
         *,

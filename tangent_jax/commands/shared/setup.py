@@ -14,6 +14,7 @@ from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
 from tangent_jax.io.records import first_names
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
 
 CHOICES = ("held_out", "leave_one_out")
@@ -74,7 +75,7 @@ def open_datasets() -> dict[str, Dataset]:
     return sets
 
 
-def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
+def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor | Any:
     """The recipe's predictor, its weights checked against --architecture."""
     return recipe.predictor(classes, pretrained(recipe.weights))
 
@@ -129,7 +130,7 @@ def removed_images() -> set[str]:
     return hashes
 
 
-def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
+def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
     examples = left(examples, title)
     with tj.show_progress(title):
@@ -142,13 +143,13 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
     return data
 
 
-def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
     """Returns (train, test); to choose settings, the validation split or a fifth of train instead of test."""
     train = features(predict, dataset.train, "train inputs")
     return (train, features(predict, dataset.test, "test inputs")) if on_test else hold_out(predict, dataset, train)
 
 
-def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
+def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
     """(features to train on, features that choose settings): the validation split, or a fifth of train."""
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")
