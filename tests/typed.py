@@ -45,8 +45,8 @@ def unread(hint: Any) -> Any:
 
 
 def rebuilds() -> bool:
-    """Whether the nearest caller, but for what checks, is JAX's module of trees."""
+    """Whether the nearest caller, but for what checks, is a module of JAX."""
     frame = sys._getframe(1)
     while any(name in frame.f_code.co_filename for name in CHECKERS) and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code.co_filename.endswith("jax/_src/tree_util.py")
+    return "/jax/_src/" in frame.f_code.co_filename

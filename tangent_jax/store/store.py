@@ -16,7 +16,7 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, one_of, visible
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.identifiers import hidden
 from tangent_jax.io import machine
@@ -296,7 +296,9 @@ class Store(Disk, Components):
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
-            exported = Exported(names=tuple(self), path=visible(place), result=trees.fingerprint(dw))
+            if not place.isprintable():  # a removal could not find what a kill left there
+                raise InputError(f"the path of an export must have only characters that show; got {place!r}")
+            exported = Exported(names=tuple(self), path=place, result=trees.fingerprint(dw))
             seal = machine.seal(exported.text(self.identity))
             self.commit(Export(**{**vars(exported), "seal": seal}))
 

@@ -150,12 +150,11 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
         out = tmp_path / binary
         result = json.loads(run(binary, f"--cache_dir={tmp_path / 'cache'}", "--epochs=2", *flags, f"--out={out}")[0])
         dw, metadata = read_component(out / "dw.safetensors")
-        recipe = Recipe(**json.loads(metadata["provenance"])["recipe"])
         known = tuple(zip(images.identifiers(), images.names, strict=True)) if binary == "private" else ()
         origin = Provenance.from_json(metadata["provenance"])
         assert (origin.public, origin.whitening) == (known, "images" if known else None)
         assert binary != "private" or result["public"] == {"dataset": public, "examples": len(known)}
-        predict = recipe.predictor(10)
+        predict = origin.recipe.predictor(10)
         test, train = (extract(predict, part, cache) for part in (digits.test, digits.train))
         assert abs(evaluate(predict, dw, test) - result["accuracy"]) < 1e-6
         assert abs(evaluate(predict, dw, train) - result["accuracy"]) > 1e-3

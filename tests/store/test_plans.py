@@ -13,6 +13,7 @@ from photos import write
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.data.arrays import examples
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.sources import Dataset
 from tangent_jax.features.extract import Cache, extract
@@ -316,7 +317,8 @@ def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
 
 
 def test_a_component_of_another_machine_hides_no_data_set_that_ours_names(monkeypatch):
-    monkeypatch.setattr(plans, "open_dataset", lambda spec: Dataset(spec, ("a",), {}))
+    monkeypatch.setattr(plans, "open_dataset", lambda spec: Dataset(spec, ("a", "b"), {"train": rows}))
+    rows = examples(np.zeros((2, 1)), np.array([0, 1]))
     made = origin(0, recipe=Recipe(dataset="folder:photos"))
     ours, theirs = (dataclasses.replace(made, is_own=is_own) for is_own in (True, False))
     for origins, count in (((ours, theirs), 1), ((theirs, ours), 1), ((theirs,), 0)):

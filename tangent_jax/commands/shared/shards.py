@@ -55,7 +55,7 @@ class Method:
     name: str
     recipe: tj.Recipe
     dataset: Dataset
-    predict: tj.Predictor
+    predict: tj.Predictor | Any
     train: tj.Features
     test: tj.Features
     listed: tj.Features
