@@ -25,7 +25,7 @@ test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fu
 	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
 	$(BIN)/python tests/mutations.py
 
-QUICK := tests/core tests/rules tests/train tests/test_linearization.py tests/models/test_features.py \
+QUICK := tests/core tests/rules tests/train tests/test_linearization.py tests/models/test_oracle.py \
   tests/privacy/test_clipping.py tests/solver/test_optimum.py
 VERSIONS := --quiet --disable-pip-version-check --editable . scikit-learn tensorboardX pytest hypothesis chex beartype
 NEWEST ?= python3.13

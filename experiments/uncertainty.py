@@ -34,7 +34,7 @@ def main() -> None:
     images = setup.open_tested(F.other).test if F.other else None
     method = make_method("taft")
     with tj.show_progress("kernel"):
-        kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective(), progress=shown)
+        kernel = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective, progress=shown)
     solution, _ = kernel.choose(penalties)
     laplace = tj.solver.make_posterior(solution, progress=shown)
     train = method.train.targets

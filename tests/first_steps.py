@@ -46,7 +46,7 @@ def commands(python, **environment):
 
 
 if __name__ == "__main__":
-    accuracy, where = first_steps(sys.argv[1])
+    accuracy, *_, where = first_steps(sys.argv[1])
     print(f"accuracy {accuracy}; tangent_jax {where}")
     results, pages = commands(sys.argv[1])
     print(*map(json.dumps, results), pages, sep="\n")

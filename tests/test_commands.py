@@ -24,7 +24,6 @@ from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, parse
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.data.folders import question_of
-from tangent_jax.data.identifiers import hash_of
 from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
 
@@ -179,8 +178,8 @@ def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, 
     train = Examples(tuple("abc"), labels, lambda i: f"train {i}".encode())
     test = Examples(tuple("abc"), labels, lambda i: f"test {i}".encode())
     data = Dataset("set", ("cat", "hat"), {"train": train, "test": test})
-    gone = {hash_of(part.identifiers()[0]) for part in (data.train, data.test)}
-    monkeypatch.setattr(setup, "removed_images", lambda: gone)
+    gone = {part.identifiers()[0] for part in (data.train, data.test)}
+    monkeypatch.setattr(setup, "removed_images", lambda _: gone)
     monkeypatch.setattr(setup, "F", SimpleNamespace(store="s"))
     assert len(setup.left(data.train, "train inputs")) == 2
     assert "train inputs: no image of cat is left to train on" in capsys.readouterr().err

@@ -34,8 +34,9 @@ from tangent_federation.settings import Request, Settings
 
 COUNT, PARTS = 3, 60  # contributors, and the shards of which each has one
 CLASSES = tj.open_dataset("digits").classes
-LDA = tj.Recipe(features=FeatureSettings(("h",)))
-HEAD = tj.Recipe(kind="head", solver="optimum", penalty=0.1, passes=3)
+LDA = tj.store.StatisticsRecipe(features=FeatureSettings(("h",)))
+SETTINGS = {"kind": "head", "solver": "optimum", "penalty": 0.1, "passes": 3}
+HEAD = tj.store.recipe_of(**SETTINGS)
 NAMES = [f"contributor {i}" for i in range(COUNT)]
 
 
@@ -113,7 +114,7 @@ def test_contributors_of_other_classes_are_summed_by_the_names_of_classes(people
         own.features(map_, CLASSES)
 
 
-WIDE = tj.Recipe(features=FeatureSettings(("h", "ntk"), width=64))  # two parts
+WIDE = tj.store.StatisticsRecipe(features=FeatureSettings(("h", "ntk"), width=64))  # two parts
 LIES = {
     "nan": "finite; got NaN",
     "anchor": "features must be FeatureSettings",
@@ -314,7 +315,7 @@ def made_by_hand(predict, recipe, number):
 @pytest.mark.parametrize("kind", ["head", "blocks"])
 def test_a_component_of_other_weights_is_not_summed_and_is_asked_for_again(tmp_path, kind):
     """One folder, two runs: the second one is of weights that moved, where only a head is trained its head alone."""
-    recipe = dataclasses.replace(HEAD, kind=kind)
+    recipe = tj.store.recipe_of(**SETTINGS | {"kind": kind})
     predict = recipe.predictor(CLASSES)
     moved = dataclasses.replace(predict, w=trees.add(predict.w, jax.tree.map(jnp.ones_like, predict.zeros())))
     sent = [made_by_hand(predict, recipe, i) for i in range(COUNT)]
@@ -338,7 +339,7 @@ def test_tangents_merged_by_their_factors_have_the_bits_of_one_process(people, c
     own = Collection(tj.Store(tmp_path / "store"), Request(HEAD, CLASSES, factors=True), predict, HEAD)
     for person in people[::-1]:
         assert own.take(person.name, person.contribute(own.request)), own.left_out
-    merged = [store.compose(how="inputs", penalty=HEAD.penalty) for store in (own.store, alone)]
+    merged = [store.compose(how="inputs", penalty=HEAD.objective.penalty) for store in (own.store, alone)]
     assert same(*merged)
 
 
@@ -473,7 +474,7 @@ def test_settings_that_cannot_be_are_refused():
             Settings(**{"out": "/tmp", **wrong})
     with pytest.raises(InputError, match="known settings; got \\['outt'\\]"):
         Settings.of({"out": "/tmp", "outt": 1})
-    request = Request(dataclasses.replace(LDA, image_size=16), CLASSES, True, forget=("a",))
+    request = Request(dataclasses.replace(LDA, anchor=tj.store.Anchor(image_size=16)), CLASSES, True, forget=("a",))
     assert Request.from_json(request.to_json()) == request
 
 

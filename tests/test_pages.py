@@ -19,6 +19,7 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 PAGES = [README, *sorted(path for end in ("*.md", "*.ipynb") for path in DOCS.rglob(end))]
+ROOTS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]  # which pages of docs/ include
 CELL = re.compile(r"^```(?:python|\{code-cell\} ipython3)\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^):#]*)(?:#([^)]+))?\)")
 
@@ -70,7 +71,7 @@ def test_a_tutorial_is_a_valid_notebook_without_outputs(page):
     assert notebook.metadata.kernelspec.name == "python3"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *ROOTS], ids=name)
 def test_links_lead_to_a_page_and_a_heading_and_code_compiles(page):
     for target, heading in LINK.findall(prose_of(page)):
         to = (page.parent / target).resolve() if target else page

@@ -63,7 +63,7 @@ def test_the_readme_s_first_steps_and_the_commands_run_from_the_wheel_in_another
     (wheel,) = built.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", tmp_path, wheel], check=True)
-    accuracy, where = first_steps(sys.executable, PYTHONPATH=str(tmp_path))
+    accuracy, *_, where = first_steps(sys.executable, PYTHONPATH=str(tmp_path))
     assert float(accuracy) == pytest.approx(0.91, abs=0.03)
     assert where.startswith(f"{tj.__version__} {tmp_path}/tangent_jax/")
     assert (tmp_path / "bin/tangent-jax").exists()
@@ -83,6 +83,12 @@ def test_the_version_is_the_same_everywhere():
     assert dated == f"{tj.__version__} ({released})"
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "tangent_jax._version.__version__"
+
+
+def test_the_makefile_names_tests_that_exist():
+    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", (ROOT / "Makefile").read_text()))
+    assert "tests/core" in named
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
 def test_the_table_of_installation_has_every_extra():

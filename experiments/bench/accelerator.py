@@ -6,7 +6,7 @@
     private     a private step over an ordinary one, and by vmapped gradients
     solver      the computations of a pass, and the factors
     models      50 shards' models at once, over one
-    trunk       images a second by size, dtype and batch, and the fraction of the peak
+    trunk       images a second by size, dtype and batch, and the fraction of the peak; without the kernel, too
     attention   of frozen blocks in bfloat16: the library's, with its matrix, and jax.nn's
 
 Weights are random. Each section has its share of --seconds; a line reports each failure, also of time or memory.
@@ -27,6 +27,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -139,13 +140,25 @@ def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
                 name = f"{size}, {dtype}, batch {batch}"
                 config = pretrained.model.config
                 make = partial(operations.trunk, pretrained, batch, jnp.dtype(dtype))
-                for row in timing.measured({name: make}, deadline, EACH[F.quick]):
+                makes: Any = {name: make}
+                if dtype == "bfloat16":  # where a kernel computes attention on CUDA
+                    makes[f"{name}, attention with its matrix"] = partial(with_matrix, make)
+                for row in timing.measured(makes, deadline, EACH[F.quick]):
                     if "seconds" in row:
                         speed = batch / row["seconds"]
                         row["images/s"] = f"{speed:.4g}"
                         if dtype in peaks:
                             row["of peak"] = f"{operations.trunk_flops(config) * speed / peaks[dtype]:.0%}"
                     yield row
+
+
+def with_matrix(make: Callable[[], timing.Operation]) -> timing.Operation:
+    """An operation whose attention forms its matrix on every device."""
+    jax.clear_caches()  # programs that were traced with the kernel
+    with mock.patch.object(multi_head, "fused_attention", multi_head.plain):
+        operation = make()
+    jax.clear_caches()
+    return operation
 
 
 def attention(deadline: float, done: dict[str, Any]) -> Iterator[Row]:

@@ -16,7 +16,6 @@ The last line of stdout: {"rivals": {DATASET: {"nlft 1" or "fedavg 1, 10 contrib
 {a setting: its values}, "held_out": the chosen setting's accuracy on held-out images, None if there was one alone}}}}.
 """
 
-import dataclasses
 import itertools
 import shutil
 import sys
@@ -32,6 +31,7 @@ from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.core.checks import instance
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
@@ -82,27 +82,27 @@ def every_rival() -> list[Rival]:
     ]
 
 
-def recipes_of(rival: Rival, spec: str) -> list[tj.Recipe]:
-    """The recipes to search for a rival on a data set."""
+def settings_of(rival: Rival, spec: str) -> list[dict[str, Any]]:
+    """The flat settings of the recipes to search for a rival on a data set."""
     epochs = numbers("local_epochs", int) if rival.method == "fedavg" else [F.epochs]
     fixed = {"method": "nlft", "dataset": spec, "blocks": rival.blocks}
     grid = itertools.product(numbers("lr", float), epochs)
-    return [setup.recipe(**fixed, learning_rate=rate, epochs=count) for rate, count in grid]
+    return [setup.settings(**fixed, learning_rate=rate, epochs=count) for rate, count in grid]
 
 
 def measured(dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
     """One cell of the table: the setting with the highest accuracy on held-out images, on test, for each seed."""
-    recipes = recipes_of(rival, spec)
+    searched = settings_of(rival, spec)
     fields = FIELDS[rival.method]
     few = {"epochs": F.search_epochs} if rival.method == "nlft" else {}
-    several = len(recipes) > 1
-    held = [run(dataset, rival, dataclasses.replace(own, **few), runs) for own in recipes] if several else [0.0]
-    best = recipes[int(np.argmax(held))]
-    seeds = [dataclasses.replace(best, seed=seed) for seed in numbers("seed", int)]
+    several = len(searched) > 1
+    held = [run(dataset, rival, tj.store.recipe_of(**own | few), runs) for own in searched] if several else [0.0]
+    best = searched[int(np.argmax(held))]
+    seeds = [tj.store.recipe_of(**best | {"seed": seed}) for seed in numbers("seed", int)]
     accuracies = [run(dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
     cell = {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": accuracies}
-    cell |= {"chosen": {field: getattr(best, field) for field in fields}, "searched": len(recipes)}
-    cell |= {"tried": {field: sorted({getattr(own, field) for own in recipes}) for field in fields}}
+    cell |= {"chosen": {field: best[field] for field in fields}, "searched": len(searched)}
+    cell |= {"tried": {field: sorted({own[field] for own in searched}) for field in fields}}
     return {**cell, "held_out": max(held) if several else None}
 
 
@@ -110,8 +110,9 @@ def run(dataset: Dataset, rival: Rival, recipe: tj.Recipe, runs: Runs, on_test: 
     """The accuracy of one rival, on test or on held-out images, read or trained now."""
     few = F.search_images if rival.method == "nlft" and not on_test else None
     rounds = F.rounds if rival.method == "fedavg" else 1
-    key = identity(setup.run_key(recipe.dataset, recipe.weights), recipe, rival, rounds, on_test, few)
-    title = f"{dataset.name} {rival.name}, lr {recipe.learning_rate:g}, {recipe.epochs} epochs"
+    key = identity(setup.run_key(recipe.dataset, recipe.anchor.weights), recipe, rival, rounds, on_test, few)
+    adam = instance("trainer", recipe.trainer, tj.store.Adam)
+    title = f"{dataset.name} {rival.name}, lr {adam.learning_rate:g}, {adam.epochs} epochs"
     title += f", seed {recipe.seed}" if on_test else ", held out"
     if key not in runs.done:
         predict = setup.predictor(recipe, dataset.classes)

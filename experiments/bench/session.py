@@ -110,7 +110,7 @@ def measured(
     found = dict[float, dict[str, Scores]]()
     of_psi = (F.feature_blocks, F.directions, F.width)
     for share, rows in sessions.items():
-        key = identity(setup.run_key(spec, recipe.weights), recipe, share, shares, *of_psi)
+        key = identity(setup.run_key(spec, recipe.anchor.weights), recipe, share, shares, *of_psi)
         names = [*ADDITIVE, *["network"] * (len(rows) > 0)]
         if any(f"{key} {name} held out" not in runs.done for name in names):
             own = at_anchor(predict, recipe, dataset, train, test, rows, folds)
@@ -140,7 +140,7 @@ def at_anchor(
             dw = recipe.fit(predict, train, rows).dw
         held = train.take(np.flatnonzero(folds < FOLDS))
         own["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
-    anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.weights)
+    anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.anchor.weights)
     psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.feature_blocks, F.directions, F.width, recipe.seed))
     relu = parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
     targets = np.concatenate([train.targets, test.targets])

@@ -7,7 +7,6 @@ was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam",
 The pass that reaches Adam's accuracy is one of a longer run: --passes=N ends with the step of pass N - 1, checked.
 """
 
-import dataclasses
 import time
 
 import jax
@@ -31,7 +30,7 @@ define("images", "width", "directions", "feature_blocks")
 
 def main() -> None:
     recipe = setup.recipe(solver="optimum")
-    adam = dataclasses.replace(recipe, solver="adam", penalty=1e-5, learning_rate=1e-3)
+    adam = setup.recipe(penalty=1e-5, learning_rate=1e-3)
     dataset = setup.open_dataset(recipe.dataset)
     predict = setup.predictor(recipe, len(dataset.classes))
     order = np.random.default_rng(F.seed).permutation(len(dataset.train))
@@ -45,9 +44,9 @@ def main() -> None:
     with tj.show_progress("Adam"):
         fitted = adam.fit(predict, train)
     with tj.show_progress("once, to compile"):
-        dataclasses.replace(recipe, passes=3).solve(predict, train)
+        setup.recipe(solver="optimum", passes=3).fit(predict, train)
     with tj.show_progress("optimum"):
-        solved = recipe.solve(predict, train, on_step=lambda _, dw: {"test_accuracy": accuracy(dw)})
+        solved = recipe.fit(predict, train, on_step=lambda _, dw: {"test_accuracy": accuracy(dw)})
     factor_seconds = [seconds_of_factors(predict, train, recipe) for _ in range(2)][1]  # the first one compiles
     wanted = accuracy(fitted.dw)
     seconds = [row["seconds"] for row in solved.history]
@@ -91,7 +90,7 @@ def of_statistics(
 def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe) -> float:
     """Returns the seconds for the factors, from one random signal per image, as in `solve`."""
     began = time.perf_counter()
-    jax.block_until_ready(tj.solver.make_curvature(predict, train, recipe.objective(), key=jax.random.key(0)))
+    jax.block_until_ready(tj.solver.make_curvature(predict, train, recipe.objective, key=jax.random.key(0)))
     return time.perf_counter() - began
 
 

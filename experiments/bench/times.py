@@ -35,8 +35,8 @@ def operations(method: str) -> list[Operation]:
     predict = setup.predictor(recipe, CLASSES)
     model = predict.model
     stage = predict.subset.stage
-    optimizer = recipe.optimizer()
-    objective = recipe.objective()
+    optimizer = tj.adam()
+    objective = recipe.objective
     label = jnp.zeros(1, int)
     images = jax.random.normal(jax.random.key(0), (1, *model.input_shape(0)))
     features = model.apply(predict.w, images, 0, stage)

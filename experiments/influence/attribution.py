@@ -12,7 +12,6 @@ The last line of stdout: {"penalty", "accuracy", "leave_one_out_accuracy", "scor
 "loo_max_error": of Newton's step against 20 optima solved again, relative to the largest change, "seconds"}.
 """
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ class Setting:
             self.predict = tj.tangent(network, blocks=len(networks.WIDTHS[F.network]), output=F.output)
         self.name, self.n = dataset.name, len(dataset.train)
         of = F.network, F.image_size, F.seed
-        self.key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), *of)
+        self.key = identity(setup.run_key(F.dataset, F.weights), recipe, *of)
         self.train = setup.features(self.predict, dataset.train, "train inputs")
         self.test = setup.features(self.predict, dataset.test, "test inputs")
         if self.n < 4:

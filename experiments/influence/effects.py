@@ -45,7 +45,7 @@ def main() -> None:
 
 def own_penalty() -> float:
     """The single penalty of --penalty; by default the Recipe's."""
-    values = positive("penalty") if F["penalty"].present else [tj.Recipe().penalty]
+    values = positive("penalty") if F["penalty"].present else [float(tj.Recipe().objective.penalty)]
     if len(values) != 1:
         raise InputError(f"--penalty must be one number beside --by=component or solver; got {','.join(F.penalty)}")
     return values[0]
@@ -100,7 +100,7 @@ def by_kernel() -> None:
     train = method.train
     test = method.test
     with tj.show_progress("kernel"):
-        kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective(), progress=shown)
+        kernel = tj.solver.make_kernel(method.predict, train, method.recipe.objective, progress=shown)
     solution, tried = kernel.choose(penalties)
     penalty = solution.total_penalty / len(train)
     with tj.show_progress("test images"):
@@ -134,7 +134,7 @@ def by_solver() -> None:
     reuse_freed()
     began = time.perf_counter()
     method = make_method("taft", penalty=own_penalty())
-    objective = method.recipe.objective()
+    objective = method.recipe.objective
     classes = len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
     if stated is None:
@@ -170,9 +170,7 @@ def against_kernel(
     outputs with them.
     """
     with tj.show_progress("kernel"):
-        solution = tj.solver.make_kernel(
-            method.predict, method.train, method.recipe.objective(), progress=shown
-        ).solve()
+        solution = tj.solver.make_kernel(method.predict, method.train, method.recipe.objective, progress=shown).solve()
         jacobian = tj.solver.jacobian_rows(method.predict, method.test.inputs, shown)
         cross = jacobian.gram(solution.kernel.rows, shown)
     measure = Measure(method.test.targets, solution.kernel.centers.max())

@@ -13,7 +13,6 @@ largest |dw| over the seeds}}}}.
 
 from typing import Any
 
-import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
@@ -32,8 +31,8 @@ TITLES = {
 }
 
 
-def columns(which: str) -> dict[str, list[tj.Recipe]]:
-    """The recipes to search, for each compared column."""
+def columns(which: str) -> dict[str, list[dict[str, Any]]]:
+    """The flat settings of the recipes to search, for each compared column."""
     variants: dict[str, dict[str, Any]] = {
         "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
         "pt": {"PT=T": {"reset": False}, "PT=F": {"reset": True}},
@@ -48,7 +47,7 @@ def columns(which: str) -> dict[str, list[tj.Recipe]]:
         }
     rates = numbers("lr", float)
     return {
-        name: [setup.recipe(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
+        name: [setup.settings(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
         for name, changes in variants[which].items()
     }
 

@@ -7,6 +7,7 @@ The last line of stdout: {DATASET: {ANCHOR: {"alone" or "10 shards": {"mean", "s
 from pathlib import Path
 from typing import Any
 
+import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.table import SEARCH, define
 from tangent_jax.commands.shared import command, setup
@@ -37,14 +38,14 @@ def main() -> None:
         for name, weights in anchors.items():
             # f_w(x) of a random head would count once in any sum: so a sum's outputs are the tangent alone
             rates = numbers("lr", float)
-            alone = [setup.recipe(weights=weights, learning_rate=rate) for rate in rates]
-            added = [setup.recipe(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
+            alone = [setup.settings(weights=weights, learning_rate=rate) for rate in rates]
+            added = [setup.settings(weights=weights, learning_rate=rate, output="tangent") for rate in rates]
             row: dict[str, Any] = {}
             for count in counts:
                 title, recipes = ("alone", alone) if count == 1 else (f"{count} shards", added)
                 row[title] = search.measure(spec, dataset, f"{name} {title}", recipes, runs, count)
                 table.setdefault(f"{dataset.name}, {title}", {})[name] = row[title]
-            predict = setup.predictor(alone[0], len(dataset.classes))
+            predict = setup.predictor(tj.store.recipe_of(**alone[0]), len(dataset.classes))
             row["parameters"] = sum(leaf.size for leaf in trees.leaves(predict.w).values())
             row["trained"] = predict.subset.size
             result.setdefault(dataset.name, {})[name] = row

@@ -7,6 +7,7 @@ is saved in runs.jsonl under --out, and the same command does not repeat it.
 
 import itertools
 import sys
+from typing import Any
 
 import tangent_jax as tj
 from experiments.shared import search
@@ -23,15 +24,15 @@ define(solver=["adam"])
 NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 
-def candidates(method: str, blocks: int, solver: str = "adam") -> list[tj.Recipe]:
-    """The recipes to search for one column of the table: learning rates, or penalties of the optimum."""
+def candidates(method: str, blocks: int, solver: str = "adam") -> list[dict[str, Any]]:
+    """The flat settings of each recipe of a column of the table: learning rates, or penalties of the optimum."""
     tokens = (False, True) if search.has_class_token() else (False,)
     searched = F.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
     name, values = ("learning_rate", "lr") if solver == "adam" else ("penalty", "penalty")
     fixed = {"method": method, "blocks": blocks, "solver": solver}
     return [
-        setup.recipe(**fixed, reset=reset, new_class_token=token, **{name: value})
+        setup.settings(**fixed, reset=reset, new_class_token=token, **{name: value})
         for reset, token in anchors
         for value in numbers(values, float)
     ]

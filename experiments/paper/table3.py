@@ -15,7 +15,6 @@ The last line of stdout: {DATASET: {EPSILON: {SUBSET: {METHOD: {"mean", "spread"
 "with_search": {EPSILON: epsilon}}.
 """
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -66,9 +65,10 @@ class Cell:
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
         self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
         self.whitening = method if method in ("norm", "public") else None
-        self.recipe = setup.recipe(dataset=spec, method="taft" if self.whitening else method, kind=subset)
+        self.settings = setup.settings(dataset=spec, method="taft" if self.whitening else method, kind=subset)
+        self.recipe = tj.store.recipe_of(**self.settings)
         known = setup.public_images(dataset.train).identifiers() if method == "public" else []
-        key = setup.run_key(spec, self.recipe.weights), self.recipe, F.delta
+        key = setup.run_key(spec, self.recipe.anchor.weights), self.recipe, F.delta
         self.key = identity(*key, self.whitening, known) if self.whitening else identity(*key)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
@@ -84,7 +84,7 @@ class Cell:
     def train(self, together: list[Run], on_test: bool) -> list[float]:
         """Trains the runs in one program and returns their accuracies."""
         anchors = sorted({(run.seed, run.reset) for run in together})
-        recipes = {a: dataclasses.replace(self.recipe, seed=a[0], reset=a[1]) for a in anchors}
+        recipes = {a: tj.store.recipe_of(**self.settings | {"seed": a[0], "reset": a[1]}) for a in anchors}
         predicts = {a: setup.predictor(r, len(self.dataset.classes)) for a, r in recipes.items()}
         first = predicts[anchors[0]]
         train, measured = setup.train_and_measured(first, self.dataset, on_test)
@@ -94,7 +94,7 @@ class Cell:
             predicts = {a: setup.whitened(predict, train) for a, predict in predicts.items()}
         chosen = [predicts[run.seed, run.reset] for run in together]
         with tj.show_progress(f"{self.title} {'final' if on_test else 'search'}, {len(together)} at once"):
-            return accuracies(chosen, train, measured, self.recipe.objective(), together)
+            return accuracies(chosen, train, measured, self.recipe.objective, together)
 
     def fill(self) -> dict[float, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""
@@ -111,7 +111,7 @@ class Cell:
 
         best = {e: max(runs[:FINALISTS], key=score) for e, runs in ranked.items()}
         scores = {e: score(run) for e, run in best.items()}
-        if self.recipe.kind != "head":  # PT=F re-initialises the head alone, which is new in any case
+        if self.settings["kind"] != "head":  # PT=F re-initialises the head alone, which is new in any case
             held |= self.measure([run._replace(reset=True) for run in best.values()], on_test=False)
             best = {e: max((run, run._replace(reset=True)), key=held.__getitem__) for e, run in best.items()}
         final = [run._replace(seed=s) for run in best.values() for s in numbers("seed", int)]

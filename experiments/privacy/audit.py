@@ -41,11 +41,11 @@ def main() -> None:
     predict = setup.predictor(recipe, classes)
     train = setup.features(predict, dataset.train, "train inputs")
     if F.canaries is not None:
-        return audit_runs(claimed, predict, train, recipe.objective())
+        return audit_runs(claimed, predict, train, recipe.objective)
     if F.repeats < 4:
         raise InputError(f"--repeats must be 4 at least without --canaries; got {F.repeats}")
     broken = break_mechanism(claimed, F.broken, F.images)
-    settings = {"objective": recipe.objective()}
+    settings = {"objective": recipe.objective}
     data = with_canary(train, classes)
     with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
         scores = tj.audit.canary_scores(predict, predict.zeros(), data, broken, F.repeats, **settings, claimed=claimed)

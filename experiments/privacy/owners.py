@@ -103,7 +103,7 @@ class Table:
             train = whole
             measured = setup.features(chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
-            return accuracies(chosen, train, measured, self.recipe.objective(), together)
+            return accuracies(chosen, train, measured, self.recipe.objective, together)
 
     def fill(self, owners: int) -> dict[str, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""

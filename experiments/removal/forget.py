@@ -116,7 +116,7 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     models = {"before": tj.compose(store), "after": after, "paragon": paragon.dw, "full, before": method.full()}
     score = {name: method.accuracy(dw) for name, dw in models.items()}
     bounds = [
-        tj.solver.distance_bound(method.predict, fitted.dw, method.train.batches(rows=rows), method.recipe.objective())
+        tj.solver.distance_bound(method.predict, fitted.dw, method.train.batches(rows=rows), method.recipe.objective)
         for rows, fitted in zip(left.values(), retrained, strict=True)
     ]
     sizes = [float(np.sqrt(trees.squared_norm(fitted.dw))) for fitted in retrained]

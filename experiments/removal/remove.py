@@ -10,7 +10,6 @@ The last line of stdout: {"cold": {"passes", "certificate", "accuracy", "seconds
 "membership": {fraction: {attack: [AUC warm - cold, low, high]}}, "adam_seconds", "speedup"}.
 """
 
-import dataclasses
 import sys
 from typing import Any
 
@@ -22,7 +21,7 @@ from experiments.shared import titles
 from experiments.shared.sharded import attack_removed
 from experiments.shared.table import define
 from experiments.shared.timing import steady
-from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared import command, plots, setup
 from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, numbers
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees
@@ -45,7 +44,7 @@ def main() -> None:
     table = {}
     attacks = {}
     with tj.show_progress("cold, of all images"):
-        whole = method.recipe.solve(method.predict, method.train)
+        whole = method.recipe.fit(method.predict, method.train)
     for size in sizes:
         row, warm, cold = without(method, whole, order[:size])
         table[f"{size}"] = row
@@ -63,7 +62,7 @@ def main() -> None:
         "seconds": whole.seconds,
     }
     result = {"cold": cold, "removed": table, "membership": attacks}
-    adam = dataclasses.replace(method.recipe, solver="adam", penalty=1e-5)
+    adam = setup.recipe(method="taft", penalty=1e-5)
     with tj.show_progress("Adam, one image less"):
         seconds = steady(adam.fit(method.predict, method.train, np.sort(order[1:])))
     result |= {"adam_seconds": seconds, "speedup": seconds / next(iter(table.values()))["seconds"]}
@@ -86,9 +85,9 @@ def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[st
     example_weights = np.ones(len(method.train))
     example_weights[gone] = 0
     with tj.show_progress(f"warm, without {len(gone)}"):
-        warm = method.recipe.solve(method.predict, method.train, whole, example_weights=example_weights)
+        warm = method.recipe.fit(method.predict, method.train, start=whole, example_weights=example_weights)
     with tj.show_progress(f"cold, without {len(gone)}"):
-        cold = method.recipe.solve(method.predict, method.train, example_weights=example_weights)
+        cold = method.recipe.fit(method.predict, method.train, example_weights=example_weights)
     gap = jnp.sqrt(trees.squared_norm(trees.plus(warm.dw, trees.scale(-1.0, cold.dw))))
     row = {"passes": warm.steps, "passes_cold": cold.steps, "certificate_before": warm.history[0]["certificate"]}
     row |= {

@@ -12,7 +12,6 @@ of an attacker who knows all other images, after an exact removal, by its certif
 on removed members are nearer to those of a model that never saw them or of the one before (tj.audit.relative_test).
 """
 
-import dataclasses
 import time
 
 import numpy as np
@@ -66,7 +65,7 @@ def main() -> None:
     folder = command.out_folder() / "parts"
     with tj.show_progress("the optimum of half weights"):
         base = pool.first(np.full(len(pool), 0.5))
-    key = identity(setup.run_key(F.dataset, F.weights), dataclasses.asdict(recipe), pool.data.targets, F.at_once)
+    key = identity(setup.run_key(F.dataset, F.weights), recipe, pool.data.targets, F.at_once)
     most = saved(folder, identity(key, asked_for), "the most vulnerable", vulnerable, pool, base, asked_for)
     asked, member = {"random": asked["random"], **most, **asked}, coins(F.shadows, len(pool))
     key = identity(key, F.shards, member, asked)

@@ -62,7 +62,7 @@ class Leaving:
 
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
         self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
-        self.objective, self.at_once = method.recipe.objective(), at_once
+        self.objective, self.at_once = method.recipe.objective, at_once
         self.test_changes = tj.solver.make_changes(self.predict, self.test)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:

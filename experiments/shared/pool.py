@@ -14,7 +14,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.rows import Parts
 from tangent_jax.io.progress import shown
 
@@ -95,7 +95,9 @@ def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
     labels = data.targets.copy()
     labels[rows] = (labels[rows] + rng.integers(1, len(dataset.classes), canaries)) % len(dataset.classes)
     data = dataclasses.replace(data, inputs=np.asarray(data.inputs), targets=labels)
-    return Pool(predict, data, rows, recipe.penalty / 2, recipe.certificate, recipe.passes, F.at_once)
+    optimum = instance("trainer", recipe.trainer, tj.store.Optimum)
+    penalty = float(recipe.objective.penalty) / 2
+    return Pool(predict, data, rows, penalty, optimum.certificate, optimum.passes, F.at_once)
 
 
 def requests(pool: Pool, classes: Sequence[str], count: int) -> dict[str, np.ndarray]:

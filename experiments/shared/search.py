@@ -3,7 +3,6 @@
 Every run is saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,26 +28,26 @@ def has_class_token() -> bool:
 
 
 def measure(
-    spec: str, dataset: Dataset, name: str, searched: Sequence[tj.Recipe], runs: Runs, shards: int = 1
+    spec: str, dataset: Dataset, name: str, searched: Sequence[dict[str, Any]], runs: Runs, shards: int = 1
 ) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of a table.
 
-    shards: the number of models trained apart, on parts of the images, and composed; 1 for one model.
+    searched: flat settings of recipes; shards: the number of models trained apart, on parts of the images, and
+    composed; 1 for one model.
     """
-    recipes = [dataclasses.replace(recipe, dataset=spec) for recipe in searched]
-    several = len(recipes) > 1
-    search = [dataclasses.replace(recipe, epochs=F.search_epochs) for recipe in recipes]
+    several = len(searched) > 1
+    search = [tj.store.recipe_of(**own | {"dataset": spec, "epochs": F.search_epochs}) for own in searched]
     held = {"on_test": False, "shards": shards}
     validated = [run(dataset, name, recipe, runs, **held)[0] for recipe in search] if several else [0.0]
-    best = recipes[int(np.argmax(validated))]
-    seeds = [dataclasses.replace(best, seed=seed) for seed in numbers("seed", int)]
+    best = searched[int(np.argmax(validated))]
+    seeds = [tj.store.recipe_of(**best | {"dataset": spec, "seed": seed}) for seed in numbers("seed", int)]
     final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
     mean = float(np.mean(accuracies))
     spread = float(np.std(accuracies))
-    chosen = {field: getattr(best, field) for field in FIELDS}
-    tried = {field: sorted({getattr(recipe, field) for recipe in recipes}) for field in FIELDS}
-    cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(recipes)}
+    chosen = {field: best[field] for field in FIELDS}
+    tried = {field: sorted({own[field] for own in searched}) for field in FIELDS}
+    cell = {"mean": mean, "spread": spread, "accuracies": accuracies, "chosen": chosen, "searched": len(searched)}
     cell |= {"tried": tried, "validation": max(validated) if several else None}
     print(f"{dataset.name} {name}: {mean_and_spread(cell, 4)}", file=sys.stderr)
     return {**cell, "step_norm": max(norm for _, norm in final)}
@@ -58,11 +57,14 @@ def run(
     dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool, shards: int = 1
 ) -> tuple[float, float]:
     """Returns the accuracy of one training, on test or on held-out images of train, and |dw|."""
-    key = identity(setup.run_key(recipe.dataset, recipe.weights), recipe, on_test, *([shards] if shards > 1 else []))
+    key = identity(
+        setup.run_key(recipe.dataset, recipe.anchor.weights), recipe, on_test, *([shards] if shards > 1 else [])
+    )
     if key not in runs.norms:
         predict = setup.predictor(recipe, len(dataset.classes))
         train, measured = setup.train_and_measured(predict, dataset, on_test)
-        with tj.show_progress(f"{dataset.name} {name} lr {recipe.learning_rate:g} seed {recipe.seed}"):
+        rate = recipe.settings.get("learning_rate", "none")
+        with tj.show_progress(f"{dataset.name} {name} lr {rate} seed {recipe.seed}"):
             if shards > 1:
                 parts = tj.shards.uniform(len(train), shards, recipe.seed)
                 named = {f"shard {s}": rows for s, rows in enumerate(parts)}

@@ -5,7 +5,6 @@ With --solver=optimum a --certificate that is not reached in --passes ends with 
 --passes without --certificate asks for the passes alone.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIM
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.records import plain
 from tangent_jax.solver.optimum import certificate_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "method", "subset")
@@ -27,7 +27,7 @@ define("factors", "save_anchor", "leave_out_anchor_images", images=SHARE, store=
 
 def main() -> None:
     recipe = setup.recipe()
-    if F.factors and recipe.method == "nlft":
+    if F.factors and not recipe.trained.is_linear:
         raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
     anchors.check_flags(recipe)
     dataset = setup.open_dataset(recipe.dataset)
@@ -45,16 +45,19 @@ def main() -> None:
     test = setup.features(predict, dataset.test, "test inputs")
     out = command.out_folder()
     measure = tj.metrics.Measure(predict, test)
-    with tj.show_progress(f"{recipe.method}-{recipe.blocks}"):
+    with tj.show_progress(f"{F.method}-{F.blocks}"):
         fitted = recipe.fit(predict, train, on_step=measure, checkpoints=tj.Checkpoints(out / "checkpoints"))
     write(out, fitted, predict, train, recipe, dataset.classes)
     anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
-    name = f"{recipe.method.upper()}, {predict.subset.name}, on {dataset.name}"
+    name = f"{F.method.upper()}, {predict.subset.name}, on {dataset.name}"
     plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     steady = float(np.median([row["seconds"] for row in fitted.history]))  # of an epoch: the first one also compiles
     result = {
-        **{name: getattr(recipe, name) for name in ("method", "learning_rate", "loss", "seed")},
-        "blocks": 0 if recipe.method == "fc" else recipe.blocks,
+        "method": F.method,
+        "learning_rate": F.lr,
+        "loss": recipe.settings["loss"],
+        "seed": F.seed,
+        "blocks": recipe.trained.leaves.blocks,
         "subset": predict.subset.name,
         "dataset": dataset.name,
         "accuracy": tj.evaluate(predict, fitted.dw, test),
@@ -63,18 +66,18 @@ def main() -> None:
         "trainable_parameters": predict.subset.size,
         "steps": fitted.steps,
         "skipped": train.skipped + test.skipped,
-        "solver": recipe.solver,
+        "solver": F.solver,
         "anchor": F.save_anchor,
         "step_norm": float(trees.squared_norm(fitted.dw)) ** 0.5,
         "seconds": round(fitted.seconds, 3),
-        **(optimum_of(recipe, fitted) if recipe.solver == "optimum" else {}),
+        **(optimum_of(fitted) if recipe.is_optimum else {}),
         "run": fitted.run,
     }
-    command.finish(result, history=fitted.history, recipe=dataclasses.asdict(recipe))
+    command.finish(result, history=fitted.history, recipe=plain(recipe))
     is_asked = F["certificate"].present or not F["passes"].present
     if is_asked and result.get("certificate") is not None and not result["converged"]:
         raise InputError(
-            f"--certificate must be reached in --passes; {recipe.certificate:g} was not: after {fitted.steps} passes "
+            f"--certificate must be reached in --passes; {F.certificate:g} was not: after {fitted.steps} passes "
             f"it is {result['certificate']:.3g}. The result is written. Raise --passes or --penalty, or pass --passes "
             "without --certificate"
         )
@@ -85,7 +88,7 @@ def write(
 ) -> None:
     """Writes the tangent weights with their provenance to a folder, and their factors with --factors."""
     if F.factors:
-        curvature = tj.solver.make_curvature(predict, train, recipe.objective(), fitted.dw)
+        curvature = tj.solver.make_curvature(predict, train, recipe.objective, fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
     folders = (str(out.absolute()),)
     origin = tj.store.make_provenance(predict, recipe, classes)
@@ -93,10 +96,10 @@ def write(
     tj.store.write_component(out / "dw.safetensors", fitted.dw, origin.metadata(trees.fingerprint(fitted.dw)))
 
 
-def optimum_of(recipe: tj.Recipe, fitted: tj.Fitted) -> dict[str, Any]:
+def optimum_of(fitted: tj.Fitted) -> dict[str, Any]:
     """Returns {"certificate", "converged", "passes"} of a solution."""
     certificate = certificate_of(fitted)
-    converged = certificate is not None and certificate <= recipe.certificate
+    converged = certificate is not None and certificate <= F.certificate
     return {"certificate": certificate, "converged": converged, "passes": fitted.steps}
 
 

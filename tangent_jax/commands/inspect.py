@@ -5,8 +5,12 @@ of their receipts, and all events; with --dataset also the accuracy with and wit
 page with its receipt in words. request.html answers a removal request: the components that hold the images, the cost of
 each way of removal, and its command. Pages need no network and run no scripts. The store does not change.
 
+record.md, also on stdout, is the page for the file of a request: who asked, what was found, what was erased, what is
+not reached and until when, the model before and after, how to check it. The backups on it are those of the list
+STORE.backups.toml beside the store (docs/howto/removal_request.md).
+
 The last line of stdout: {"components", "removals", "verified": true if every file and receipt matches the journal,
-"wrong": a line for each that does not (exit code 1), "seconds", "page", "request": its page}.
+"wrong": a line for each that does not (exit code 1), "seconds", "page", "request": its page, "record": its record}.
 """
 
 import sys
@@ -17,7 +21,9 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.report import requests
+from tangent_jax.commands.report.backups import read_backups
 from tangent_jax.commands.report.inspector import Inspection
+from tangent_jax.commands.report.record import record_page
 from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
@@ -39,9 +45,8 @@ def main() -> None:
     request = asked()
     store = tj.Store(path, trust=F.trust)
     plan = request and request.plan(store, tj.shards.read_owners(F.owners) if F.owners else None)
+    backups = read_backups(store.root)
     seen = Inspection(store)
-    if request is not None and plan is not None:
-        requests.check_known(seen, request, plan)
     accuracies = measured(seen)
     out = command.out_folder()
     values: dict[str, Any] = {"seen": seen, "version": tj.__version__, "asked": request is not None}
@@ -49,13 +54,19 @@ def main() -> None:
         write_page(out / removal.page, "receipt.html", removal=removal, **values)
     if request is not None and plan is not None:
         answer = answered(seen, request, plan, accuracies, out)
+        again = ["tangent-jax", "inspect", *flags_of(request, out), f"--out={out}"]
+        text = record_page(seen, request, plan, answer["ways"], answer["beyond"], backups, again)
+        write_whole(out / "record.md", text, private=True)
+        print(text)
+        requests.check_known(seen, request, plan)
         write_page(out / "request.html", "request.html", **answer, **values)
     write_page(out / "index.html", "index.html", accuracy=with_and_without(seen, accuracies), **values)
     for line in seen.wrong:
         print(line, file=sys.stderr)
     result: dict[str, Any] = {"components": len(store), "removals": len(seen.removals), "verified": not seen.wrong}
     result |= {"wrong": seen.wrong, "seconds": time.perf_counter() - began, "page": str(out / "index.html")}
-    command.finish(result | {"request": str(out / "request.html") if request else None})
+    pages = {"request": "request.html", "record": "record.md"}
+    command.finish(result | {name: str(out / page) if request else None for name, page in pages.items()})
     if seen.wrong:
         sys.exit(codes.FAILED)
 
@@ -69,7 +80,7 @@ def asked() -> requests.Request | None:
     if F.rehearse and not (F.examples or F.owner):
         raise InputError("--rehearse needs --examples or --owner; got neither")
     if F.owner is not None:
-        return requests.Request(owner=Owner(F.owner))
+        return requests.Request(owner=Owner(F.owner), spelling=F.owner)
     return None if F.examples is None else requests.read_request(path_of("examples"))
 
 
@@ -99,20 +110,27 @@ def answered(
     seen: Inspection, request: requests.Request, plan: tj.store.RemovalPlan, accuracies: Accuracies | None, out: Path
 ) -> dict[str, Any]:
     """The values of a request's page; identifiers of requested images are written to a file for the command."""
-    file = out / "request.txt" if request.files else F.examples
     if request.files:
         write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))
-    cache = F["cache_dir"]
-    given = {"store": str(seen.store.root), "owners": F.owners, "weights": F.weights}
-    given["cache_dir"] = None if cache.value == cache.default else cache.value
     where = tj.Cache(F.cache_dir)
     rehearse = partial(tj.store.rehearse, seen.store, plan, cache=where, weights=F.weights) if F.rehearse else None
-    ways = requests.ways_of(plan, requests.commands_of(request, file, given), accuracies, rehearse)
+    ways = requests.ways_of(plan, requests.commands_of(flags_of(request, out)), accuracies, rehearse)
     images, reasons = requests.asked_images(seen, request, plan)
     answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
     answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan, where)}
     tasks = [task.name for task in accuracies.tasks] if accuracies else []
     return answer | {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
+
+
+def flags_of(request: requests.Request, out: Path) -> list[str]:
+    """The flags by which other commands mean this request; of images, the file of their identifiers."""
+    cache = F["cache_dir"]
+    given = {"store": str(path_of("store").absolute()), "owners": F.owners, "weights": F.weights}
+    given["cache_dir"] = None if cache.value == cache.default else cache.value
+    flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    if request.owner is not None:
+        return [*flags, f"--owner={F.owner}"]
+    return [*flags, f"--examples={out / 'request.txt' if request.files else F.examples}"]
 
 
 if __name__ == "__main__":

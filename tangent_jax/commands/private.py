@@ -164,16 +164,14 @@ def whitening_of(predict: tj.Predictor) -> str | None:
 
 def train_weights(
     predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
-    origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
+    recipe: tj.Recipe, origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
 ) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
     """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
     trained = setup.whitened(predict, train) if F.whiten else predict
-    recipe = origin.recipe
-    assert recipe is not None
     out = command.out_folder()
     every = max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
-    settings = {"objective": recipe.objective(), "optimizer": tj.privacy.momentum(F.lr)}
+    settings = {"objective": recipe.objective, "optimizer": tj.privacy.momentum(F.lr)}
     settings |= {"folder": out, "on_step": measure, "log": current_log()}
     with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
         fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
@@ -239,7 +237,7 @@ def main() -> None:
     if F.method == "exact":
         fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
     else:
-        fitted, dw, audit = train_weights(predict, train, test, mechanism, origin, public, dataset)
+        fitted, dw, audit = train_weights(predict, train, test, mechanism, recipe, origin, public, dataset)
     spent = fitted.info.spent
     measured = [row for row in fitted.history if "test_accuracy" in row]
     epsilon = spent.compute_epsilon()

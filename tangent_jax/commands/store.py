@@ -147,6 +147,9 @@ def compose(store: tj.Store) -> dict[str, Any]:
     if cost is not None:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
+        if store.has_released_under_keys:
+            why = "their images or owners are hidden by different keys, and cannot be compared"
+            print(f"in sequence: removed components of stores that were merged, as {why}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
     result = {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
     return result | ({"accuracy": measured(*composed(store))} if F.dataset else {})

@@ -78,9 +78,8 @@ class Tasks:
     """The tasks of the flags, each with its component in one store; `on_test`: False to evaluate on held-out images."""
 
     def __init__(self, method: str, on_test: bool) -> None:
-        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
         self.method, self.on_test = method, on_test
-        self.tasks = {task.name: task for task in open_tasks(method, on_test, rate)}
+        self.tasks = {task.name: task for task in open_tasks(method, on_test)}
         title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
         self.store = tj.Store(path_of("store") / title)
         with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
@@ -106,13 +105,13 @@ class Tasks:
         return float(np.mean(self.ratios(accuracies)))
 
 
-def open_tasks(method: str, on_test: bool, rate: Mapping[str, float]) -> list[Task]:
+def open_tasks(method: str, on_test: bool) -> list[Task]:
     """The tasks of --dataset, each with its head in --head."""
     specs = listed("dataset")
     if F.head and len(F.head) != len(specs):
         raise InputError(f"--head must be one file for each of the {len(specs)} data sets, or none; got {len(F.head)}")
     heads = [{"head": path} for path in F.head] or [{}] * len(specs)
-    return [open_task(s, on_test, {**rate, **own, "method": method}) for s, own in zip(specs, heads, strict=True)]
+    return [open_task(s, on_test, {**own, "method": method}) for s, own in zip(specs, heads, strict=True)]
 
 
 def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
@@ -132,10 +131,10 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
         if is_same and (store.has_factors(task.name) or not with_factors):
             return
         store.discard([task.name])
-    with tj.show_progress(f"{task.name} {task.recipe.method}"):
+    with tj.show_progress(f"{task.name} {task.predict.method}"):
         fitted = task.recipe.fit(task.predict, task.train)
     factors = (
-        tj.solver.make_curvature(task.predict, task.train, task.recipe.objective(), fitted.dw) if with_factors else None
+        tj.solver.make_curvature(task.predict, task.train, task.recipe.objective, fitted.dw) if with_factors else None
     )
     own = dataclasses.replace(origin, seconds=fitted.seconds)
     store.add(task.name, jax.tree.map(np.asarray, fitted.dw), own, factors)

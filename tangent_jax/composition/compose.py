@@ -46,7 +46,7 @@ def statistics(components: Given) -> Statistics:
 
     Raises: InputError for tangent weights, no component, and a component that no images give, by name.
 
-    >>> recipe = tj.Recipe(features=tj.models.FeatureSettings(("h",)))
+    >>> recipe = tj.store.StatisticsRecipe(features=tj.models.FeatureSettings(("h",)))
     >>> origin = tj.store.make_provenance(demo.map, recipe, ["a", "b", "c"])
     >>> total = tj.statistics([tj.Component(demo.statistics.tree, origin)] * 2)
     >>> int(total.counts.sum()) == 2 * len(demo.train)

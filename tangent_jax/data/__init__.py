@@ -8,7 +8,7 @@ from tangent_jax.core.preprocessing import ImageSize, Preprocessing, check_image
 from tangent_jax.data.archives import ARCHIVES, locate
 from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.decode import decode as decode_image
-from tangent_jax.data.identifiers import content_identifier, hidden, index_in
+from tangent_jax.data.identifiers import content_identifier, index_in
 from tangent_jax.data.sources import SUFFIXES, Dataset, Examples
 from tangent_jax.data.workers import Decoder, decode_chunks
 
@@ -26,7 +26,6 @@ __all__ = [
     "content_identifier",
     "decode_chunks",
     "decode_image",
-    "hidden",
     "index_in",
     "locate",
 ]

@@ -68,16 +68,6 @@ def content_identifier(content: bytes | np.ndarray) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def hidden(identifiers: Iterable[str]) -> set[str]:
-    """Content identifiers, hashed again: removed content is recognised, without revealing its identifier."""
-    return {*map(hash_of, identifiers)}
-
-
-def hash_of(identifier: str) -> str:
-    """The hash of a content identifier, as in `hidden`."""
-    return hashlib.sha256(f"removed {identifier}".encode()).hexdigest()
-
-
 def file_state(path: Place) -> str | None:
     """A file's path and state as text; None if it is missing, or was changed too recently."""
     if isinstance(path, UrlPath):
@@ -144,22 +134,22 @@ def keep(texts: dict[bytes, str]) -> None:
         index.executemany("insert or replace into texts values (?, ?)", texts.items())
 
 
-def forget(path: str, hashes: Set[str], names: Set[str]) -> None:
-    """Deletes removed images from an index: identifiers with these hashes, and lists of tars that name them."""
-    gone = kept_of(path, hashes, names)
+def forget(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> None:
+    """Deletes removed images from an index: identifiers for which `is_removed`, and lists of tars that name them."""
+    gone = kept_of(path, is_removed, names)
     if gone:
         with contextlib.suppress(*FAULTS), contextlib.closing(open_index(path)) as index, index:
             index.executemany("delete from texts where key = ?", [(key,) for key in gone])
 
 
-def kept_of(path: str, hashes: Set[str], names: Set[str]) -> list[bytes]:
+def kept_of(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> list[bytes]:
     """The keys that `forget` deletes; does not create an index."""
     samples = {end for name in names for end in ends(name)}
     with contextlib.suppress(*FAULTS):
         if expand_path(path).is_file():
             with contextlib.closing(open_index(path)) as index:
                 rows = index.execute("select key, text from texts").fetchall()
-            return [key for key, text in rows if hash_of(text) in hashes or not samples.isdisjoint(samples_of(text))]
+            return [key for key, text in rows if is_removed(text) or not samples.isdisjoint(samples_of(text))]
     return []
 
 

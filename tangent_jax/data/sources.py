@@ -17,7 +17,7 @@ import numpy as np
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
-from tangent_jax.data.identifiers import content_identifier, forget, hash_of, identify, index_path
+from tangent_jax.data.identifiers import content_identifier, forget, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.records import first_names
@@ -89,13 +89,13 @@ class Examples:
         """The name of a class index, or the index where names are not known."""
         return self.classes[label] if label < len(self.classes) else f"class {label}"
 
-    def without(self, hashes: Set[str]) -> "Examples":
-        """The examples without removed ones, by the hashes of their identifiers; the index forgets those."""
-        identifiers = self.identifiers() if hashes else ()
-        removed = {i for i, identifier in enumerate(identifiers) if hash_of(identifier) in hashes}
+    def without(self, identifiers: Set[str]) -> "Examples":
+        """The examples without the removed ones that have these content identifiers; the index forgets those."""
+        present = self.identifiers() if identifiers else ()
+        removed = {i for i, identifier in enumerate(present) if identifier in identifiers}
         if not removed:
             return self
-        forget(index_path(), hashes, {self.names[i] for i in removed})
+        forget(index_path(), identifiers.__contains__, {self.names[i] for i in removed})
         kept = self.take(np.array([i for i in range(len(self)) if i not in removed], int))
         return kept.of_classes(self.classes, self.every_class)
 

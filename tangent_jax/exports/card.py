@@ -153,13 +153,10 @@ def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
     number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
     said = {}
     for i, part in enumerate(parts.values(), 1):
-        recipe, owned = part.recipe, part.owners
-        if recipe is not None:
-            places = {field: without_folders(getattr(recipe, field)) for field in ("weights", "dataset", "head")}
-            recipe = dataclasses.replace(recipe, **places)
+        owned = part.owners
         said[f"component {i}"] = dataclasses.replace(
             part,
-            recipe=recipe,
+            recipe=part.recipe and part.recipe.with_places(without_folders),
             folders=(),
             examples=tuple((identifier, identifier) for identifier, _ in part.examples),
             public=tuple((identifier, identifier) for identifier, _ in part.public),
@@ -200,7 +197,7 @@ def data_sets(parts: list[Provenance]) -> list[str]:
 def anchor(predict: ComponentPredictor, parts: list[Provenance], title: str) -> list[str]:
     """The architecture, its weights and their fingerprint."""
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
-    files = sorted({without_folders(part.recipe.weights) for part in parts if part.recipe}) or ["not known"]
+    files = sorted({without_folders(part.recipe.anchor.weights) for part in parts if part.recipe}) or ["not known"]
     lines = [f"Architecture: {plain(title)} ({plain(settings)[:2000]})", f"Weights: {plain(', '.join(files))}"]
     sessions = dict.fromkeys(str(own) for own in (predict.session, *(part.session for part in parts)) if own)
     lines += [f"First session: {plain(own)}; no removal changes it" for own in sessions]
@@ -240,7 +237,7 @@ def training(predict: ComponentPredictor, said: Mapping[str, Any], parts: list[P
     alike = {
         name: value
         for name, value in recipes[0].items()
-        if value not in (None, ()) and all(other[name] == value for other in recipes)
+        if value not in (None, ()) and all(other.get(name) == value for other in recipes)
     }
     shown = [f"{name} {without_folders(value) if isinstance(value, str) else value}" for name, value in alike.items()]
     return [*lines, f"Settings of every component: {plain(', '.join(shown))}"]

@@ -88,10 +88,10 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
 
     Args:       trunk: a Trunk; or a Predictor or FeatureMap, whose trunk is meant. At stage 0 the inputs are the
                 decoded uint8 images, or the arrays as they are.
-    Returns:    Features; `inputs` is a read-only memory map "n ...", or an array if images were skipped or there is no
-                example.
+    Returns:    Features; `inputs` are OpenRows, "n ...", whose rows are read from the disk when indexed; or an array
+                if there is no example.
     Raises:     InputError naming the first unreadable image, unless the cache skips them; with it, a class of the
-                training split without a readable image.
+                training split without a readable image. Reading rows raises it once images were removed from the cache.
 
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs.shape
     (5, 6)
@@ -107,7 +107,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     fill(rows, partial(compute, trunk, rows, examples, cache))
     check_classes(rows.skipped, examples, trunk.model, cache.most_pixels)
     pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
-    whole = Features(rows.inputs, examples.labels, pairs, len(rows.skipped), str(cache.path))
+    whole = Features(rows.opened(), examples.labels, pairs, len(rows.skipped), str(cache.path))
     return whole.take(np.setdiff1d(np.arange(len(rows)), sorted(rows.skipped))) if rows.skipped else whole
 
 

@@ -19,7 +19,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -28,13 +28,14 @@ import numpy as np
 from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.identifiers import hash_of
 from tangent_jax.io.files import allocate, hold_lock, inside, make_private, open_plain, synchronize, write_whole
 from tangent_jax.io.journal import Journal
 from tangent_jax.io.records import convert, parse_json
 
 CHUNK = 64
 """The number of rows in a chunk."""
+ERASED = "erased"
+"""The identifier of a row that was erased."""
 TICK = 2  # seconds: the coarsest clock of a file system
 LARGE = 4 << 30  # bytes: rows that take long to check again
 
@@ -168,6 +169,10 @@ class RowStore:
         """The journals of all processes."""
         return sorted(self.folder.glob("journal*.jsonl"))
 
+    def opened(self) -> "OpenRows":
+        """The rows, "n ...", for a reader who goes on while another program may erase some of them."""
+        return OpenRows(self.inputs, self.folder, self.identifiers, self.listed)
+
     # Writing
 
     def create(self) -> None:
@@ -244,6 +249,61 @@ class RowStore:
         return tuple((state.st_size, state.st_mtime_ns) for state in states)
 
 
+class OpenRows:
+    """The rows of a folder, "n ...", as one array; reads are copies, and raise InputError for a row that was erased.
+
+    An erasure overwrites rows under a memory map: who holds the map would take zeros for an image's features. `listed`:
+    the state of examples.txt, which an erasure replaces before it overwrites a row. So it is compared after each read.
+    Other rows can still be read after an erasure.
+
+    >>> rows = tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs
+    >>> rows.shape, rows[1:3].flags.owndata
+    ((5, 6), True)
+    """
+
+    def __init__(self, base: np.memmap, folder: Path, identifiers: Sequence[str], listed: tuple[int, int]) -> None:
+        self.base = np.asarray(base)  # reading a row of a memmap has an overhead
+        self.folder = folder
+        self.identifiers = identifiers
+        self.listed = listed
+        self.erased: np.ndarray | None = None  # a mask of the rows, "n", once one was erased
+        self.shape = base.shape
+        self.dtype = base.dtype
+        self.ndim = base.ndim
+        self.nbytes = base.nbytes
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: Any) -> Any:
+        values = self.copied(index)
+        path = self.folder / "examples.txt"
+        if self.erased is None and path.exists() and state_of(path) == self.listed:
+            return values
+        with hold_lock(self.folder / "lock", quiet=True):  # an erasure that began is over then
+            names = identifiers_of(self.folder) if path.exists() else []
+            values = self.copied(index)
+        is_listed = len(names) == len(self)
+        erased = np.array(names) != np.array(self.identifiers) if is_listed else np.ones(len(self), bool)
+        self.erased = erased
+        first = index[0] if isinstance(index, tuple) else index
+        rows = np.unique(np.arange(len(self))[first])
+        if any(erased[row] or not self.base[row].any() for row in rows):  # zeros: erased, then listed again
+            raise InputError(
+                f"the images of {self.folder} must stay while their features are in use; some were removed. Run it "
+                "again without them"
+            )
+        return values
+
+    def copied(self, index: Any) -> Any:
+        """A copy of these rows."""
+        picked = self.base[index]
+        return picked.copy() if np.may_share_memory(picked, self.base) else picked
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
 def lines_since(journal: Journal) -> list[Line]:
     """The lines of a journal that were written since it was read, up to the first altered one."""
     read = len(journal.entries)
@@ -292,36 +352,35 @@ def write_examples(folder: Path, identifiers: Sequence[str]) -> None:
     write_whole(folder / "examples.txt", "".join(f"{name}\n" for name in identifiers), private=True)
 
 
-def rows_of(folder: Path, hashes: Set[str], before: Set[str] = frozenset()) -> list[int]:
-    """The rows of images with these hashed identifiers, erased or not, in a folder of rows; other folders have none.
+def rows_of(folder: Path, is_removed: Callable[[str], bool]) -> list[int]:
+    """The rows of removed images, by their identifiers, that are not erased yet; other folders than of rows have none.
 
-    Args:    before: hashes of images that were removed before, whose rows count unless they are erased.
-    Raises:  InputError for a folder that is a link.
+    Raises: InputError for a folder that is a link.
     """
     if not inside(folder.parent, folder.name).is_dir() or not (folder / "examples.txt").exists():
         return []
-    wanted = hashes | before
-    return [i for i, name in enumerate(identifiers_of(folder)) if name in hashes or hash_of(name) in wanted]
+    return [i for i, name in enumerate(identifiers_of(folder)) if name != ERASED and is_removed(name)]
 
 
-def erase(folder: Path, hashes: Set[str]) -> bool:
-    """Overwrites with zeros the rows of images with these hashed identifiers (`hidden`).
+def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
+    """Overwrites with zeros the rows of removed images, by their identifiers.
 
     Returns:    True if there were any. Their chunks then count as missing, so that the next reader computes them; the
-                identifiers are replaced by their hashes.
+                identifiers are replaced by ERASED, which tells nothing.
     Guarantees: a program that computes these rows meanwhile does not write them.
     Raises:     OSError or InputError if a file cannot be read or written.
     """
-    if not rows_of(folder, hashes):
+    if not rows_of(folder, is_removed):
         return False
     with hold_lock(folder / "lock", quiet=True):
         names = identifiers_of(folder)
-        erased = [own if (own := hash_of(name)) in hashes else name for name in names]
-        rows = [i for i, name in enumerate(erased) if name in hashes]
+        erased = [ERASED if name == ERASED or is_removed(name) else name for name in names]
+        rows = [i for i, name in enumerate(erased) if name == ERASED]
+        write_examples(folder, names)  # another file: who reads rows from now on is told (OpenRows)
         (folder / "complete").unlink(missing_ok=True)
         synchronize(folder)
         if (folder / "inputs.bin").exists():  # not if a program was killed between both
-            zero_rows(folder / "inputs.bin", rows, len(names))
+            zero_rows(folder / "inputs.bin", rows, len(erased))
         write_examples(folder, erased)  # last: after a failure, a later call must find them again
     return True
 

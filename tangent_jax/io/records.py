@@ -9,7 +9,7 @@ import json
 import sys
 import types
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, singledispatch
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -20,6 +20,10 @@ UNIONS = (Union, types.UnionType)
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 """The names of types in messages; a tuple is a list, anything else an object."""
+
+
+class Tagged:
+    """The base of dataclasses of which a field takes one or another: JSON names the class, as "type"."""
 
 
 def read_text(path: File) -> str:
@@ -96,10 +100,12 @@ def convert(kind: Any, value: Any, where: object) -> Any:
     return float(value) if kind is float else value
 
 
+@singledispatch
 def plain(value: Any) -> Any:
     """The value as JSON has it: the inverse of `convert`. Unlike `dataclasses.asdict` it copies no tuple of texts."""
     if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return tag_of(type(value)) | fields
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value[:1])):
         return tuple(map(plain, value))
     return value
@@ -110,6 +116,7 @@ hints_of = cache(get_type_hints)  # evaluating the hints takes longer than the r
 
 def record(kind: Any, value: dict[str, Any], where: object) -> Any:
     """The dataclass of a JSON object's fields."""
+    value = {name: item for name, item in value.items() if name not in tag_of(kind)}
     hints = hints_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in value:
@@ -137,7 +144,14 @@ def matches(kind: Any, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin is tuple:
         return isinstance(value, (list, tuple))
-    return isinstance(value, dict if dataclasses.is_dataclass(origin) else origin)
+    if dataclasses.is_dataclass(origin):
+        return isinstance(value, dict) and tag_of(origin).items() <= value.items()
+    return isinstance(value, origin)
+
+
+def tag_of(kind: Any) -> dict[str, str]:
+    """{"type": the name of a Tagged class}; nothing for others."""
+    return {"type": kind.__name__} if isinstance(kind, type) and issubclass(kind, Tagged) else {}
 
 
 def spell(kind: Any) -> str:
@@ -147,7 +161,8 @@ def spell(kind: Any) -> str:
         return " or ".join(map(str, get_args(kind)))
     if origin in UNIONS:
         return " or ".join(spell(k) for k in get_args(kind))
-    return "a list" if origin is tuple else WORDS.get(origin, "an object")
+    tag = "".join(f" of type {name}" for name in tag_of(origin).values())
+    return "a list" if origin is tuple else WORDS.get(origin, f"an object{tag}")
 
 
 def short(value: Any) -> str:

@@ -131,7 +131,8 @@ class Remote:
         Raises: InputError if another writer made a state since this one was read, if a file does not match `files`, or
                 if writing fails; the newest state stays whole in each case.
         """
-        if files == self.files and self.number and not self.dead:
+        lost = {*self.places.values()} - self.objects
+        if files == self.files and self.number and not self.dead and not lost:
             return
         files = {name: self.upload(root / name, sha256, grow) for name, sha256 in files.items()}
         number = self.number + 1
@@ -154,7 +155,7 @@ class Remote:
 
     def upload(self, path: Path, sha256: str, grow: bool) -> str:
         """Writes the object of a file with this SHA-256, unless it exists; returns the actual SHA-256."""
-        if sha256 in self.places:
+        if self.places.get(sha256) in self.objects:  # the listing decides: a bucket may have lost what the index names
             return sha256
         if not path.is_file():
             raise InputError(f"{path} must be a file; it does not exist")

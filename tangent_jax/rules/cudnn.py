@@ -4,8 +4,8 @@
 
 `kernel` is the custom call of `jax.nn.dot_product_attention(implementation="cudnn")`. That function queries the tracing
 machine for cuDNN, so a machine without cuDNN could not export a program for CUDA; this one does not. The call has no
-forward rule, so `multi_head.attention` uses it only without tangents. On an H200 it makes the frozen blocks of a ViT-L
-1.26 times as fast as with the matrix (docs/accelerators/nvidia_h200.md).
+forward rule, so `multi_head.attention` uses it only without tangents. On an H200, ViT-L's trunk is 1.28
+times as fast with it as with the matrix (docs/accelerators/nvidia_h200.md).
 """
 
 import json

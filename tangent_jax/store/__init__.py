@@ -15,24 +15,37 @@ from tangent_jax.store.packing import pack, unpack
 from tangent_jax.store.plans import WAYS, RemovalPlan, plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
-from tangent_jax.store.recipe import OF_FEATURES, SOLVERS
+from tangent_jax.store.recipe import SOLVERS, Anchor, StatisticsRecipe, recipe_of
 from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
+from tangent_jax.store.trained import Adapters, HeadAlone, HeadFile, LowRank, Network, NewHead, OwnLeaves, Tangent
+from tangent_jax.store.trainers import Adam, Optimum
 
 __all__ = [
     "MERGES",
-    "OF_FEATURES",
     "SOLVERS",
     "WAYS",
     "WEIGHTED",
+    "Adam",
+    "Adapters",
+    "Anchor",
     "Claims",
+    "HeadAlone",
+    "HeadFile",
     "Joined",
+    "LowRank",
     "Merger",
+    "Network",
+    "NewHead",
+    "Optimum",
+    "OwnLeaves",
     "Provenance",
     "Receipt",
     "RemovalPlan",
     "Retrained",
     "Shards",
+    "StatisticsRecipe",
+    "Tangent",
     "body_factors",
     "erase_traces",
     "fill",
@@ -49,6 +62,7 @@ __all__ = [
     "read_component",
     "read_factors",
     "read_receipt",
+    "recipe_of",
     "rehearse",
     "remove",
     "union",

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,15 +16,14 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
 from tangent_jax.io.progress import show_progress, shown
-from tangent_jax.models.heads import restrict
-from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.optimum import certificate_of
-from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import AnyRecipe, Recipe
 from tangent_jax.store.store import Store
+from tangent_jax.store.trainers import Adam
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.features import Features
 from tangent_jax.train.fit_many import fit_many, groups
@@ -42,7 +42,7 @@ class Shards:
     outputs; with a named head, a component has only the classes of its own images. `at_once`: the most models that
     train as one program.
 
-    >>> recipe = tj.Recipe(kind="head", learning_rate=0.3, epochs=5)
+    >>> recipe = tj.Recipe(trainer=tj.store.Adam(0.3, epochs=5))
     >>> shards = tj.store.Shards(demo.predict, demo.train, recipe, demo.halves)
     >>> sorted(shards.fit())
     ['ann', 'bob']
@@ -50,42 +50,52 @@ class Shards:
 
     predict: ComponentPredictor
     features: Features
-    recipe: Recipe
+    recipe: AnyRecipe
     rows: Rows
     classes: Sequence[str] = ()
     at_once: int = AT_ONCE
 
-    def task(self, name: str) -> tuple[ComponentPredictor, Features]:
+    def task(self, name: str) -> tuple[Any, Features]:
         """The predictor and the features of a shard; with a named head, restricted to the shard's own classes."""
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
-    def batches(self, names: Iterable[str]) -> list[Batches]:
+    @property
+    def together(self) -> tuple[Recipe, Adam] | None:
+        """The recipe and its trainer, where several shards train as one program.
+
+        None where they train one by one: optima, and components of their own classes.
+        """
+        match self.recipe:
+            case Recipe(trainer=Adam() as adam) as recipe if not recipe.is_by_class:
+                return recipe, adam
+            case _:
+                return None
+
+    def batches(self, recipe: Recipe, adam: Adam, names: Iterable[str]) -> list[Batches]:
         """The batches of these shards, each in its own order of examples."""
-        named = [(self.recipe.for_shard(name).key, self.rows[name]) for name in names]
-        return [self.features.batches(key, rows=rows, batch_size=self.recipe.batch_size) for key, rows in named]
+        return [adam.batches(self.features, recipe.for_shard(name).key, self.rows[name]) for name in names]
 
     def groups(self) -> list[list[str]]:
         """The shards of each group that trains as one program, by name.
 
-        Optima, and heads of a shard's own classes, train one by one.
         Guarantees: all shards and `at_once` decide the groups; it does not matter which shards are trained already, or
                     by which process. So a component has the same bits whichever process trains it, on one kind of
                     device.
         """
         names = [*self.rows]
-        if self.recipe.solver == "optimum" or self.recipe.is_by_class:
+        if self.together is None:
             return [[name] for name in names]
-        return [[names[s] for s in members] for members in groups(self.batches(names), self.at_once)]
+        return [[names[s] for s in members] for members in groups(self.batches(*self.together, names), self.at_once)]
 
     def fit(self, names: Iterable[str] | None = None) -> dict[str, Fitted]:
         """Trains these shards, or all: as one program or one by one, as `groups` says. Returns a result for each."""
-        recipe, names = self.recipe, [*(self.rows if names is None else names)]
-        if recipe.is_by_class:
-            return {name: recipe.for_shard(name).fit(*self.task(name)) for name in names}
-        if recipe.solver == "optimum":
-            return {name: recipe.fit(self.predict, self.features, self.rows[name]) for name in names}
-        settings = {"optimizer": recipe.optimizer(), "epochs": recipe.epochs, "at_once": self.at_once}
-        fitted = fit_many(self.predict, self.batches(names), recipe.objective(), **settings, progress=shown)
+        names = [*(self.rows if names is None else names)]
+        if self.together is None:
+            return {name: self.recipe.for_shard(name).fit(*self.task(name)) for name in names}
+        recipe, adam = self.together
+        settings = {"optimizer": adam.optimizer(), "epochs": adam.epochs, "at_once": self.at_once}
+        batches = self.batches(recipe, adam, names)
+        fitted = fit_many(self.predict, batches, recipe.objective, **settings, progress=shown)
         return dict(zip(names, fitted, strict=True))
 
     def provenance(self, owners: Mapping[str, str]) -> Provenance:
@@ -102,7 +112,7 @@ class Shards:
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
         """The rows of each shard without examples that were removed from the store; empty shards are left out."""
-        gone = np.array([store.state.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
+        gone = np.array([store.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
         left = {name: rows[~gone[rows]] for name, rows in self.rows.items()}
         count = sum(map(len, self.rows.values())) - sum(map(len, left.values()))
         if count:
@@ -128,15 +138,13 @@ def fill(
             owner; only: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
     Raises: InputError if the store holds a component that `fill` did not make.
 
-    >>> store = tj.Store(demo.folder() / "store")
-    >>> tj.store.fill(store, tj.store.Shards(demo.predict, demo.train, tj.Recipe(epochs=5), demo.halves))
+    >>> store, recipe = tj.Store(demo.folder() / "store"), tj.Recipe(trainer=tj.store.Adam(epochs=5))
+    >>> tj.store.fill(store, tj.store.Shards(demo.predict, demo.train, recipe, demo.halves))
     >>> [*store]
     ['ann', 'bob']
     """
-    recipe = shards.recipe
-    needs_names = recipe.head != "drawn" or recipe.features is not None
-    if needs_names and not shards.classes:
-        raise InputError(f"classes must be names for the head {recipe.head}, or statistics; got none")
+    if shards.recipe.needs_names and not shards.classes:
+        raise InputError("classes must be names for a head that is named or in a file, and for statistics; got none")
     check_own(store)
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
@@ -215,7 +223,7 @@ class Filling:
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""
         origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=certificate_of(fitted))
-        factors = factors_of(*self.shards.task(name), self.shards.recipe, fitted.dw) if self.factors else None
+        factors = self.shards.recipe.factors(*self.shards.task(name), fitted.dw) if self.factors else None
         hosts.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, factors))
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
@@ -244,24 +252,15 @@ def check_own(store: Store) -> None:
         )
 
 
-def own_head(
-    predict: ComponentPredictor, features: Features, recipe: Recipe, classes: Sequence[str]
-) -> tuple[ComponentPredictor, Features]:
-    """(predictor, features) of a component; with a named head, restricted to the classes of its images."""
+def own_head(predict: Any, features: Features, recipe: AnyRecipe, classes: Sequence[str]) -> tuple[Any, Features]:
+    """(predictor, features) of a component, restricted to the classes of its images if the recipe says so."""
     if not recipe.is_by_class:
         return predict, features
     present = features.classes_in(classes)
-    is_map = isinstance(predict, FeatureMap)
-    narrow = dataclasses.replace(predict, outputs=len(present)) if is_map else restrict(predict, classes, present)
-    return narrow, features.relabel(classes, present)
+    return recipe.of_classes(predict, classes, present), features.relabel(classes, present)
 
 
 def of_own_classes(origin: Provenance, predict: ComponentPredictor, classes: Sequence[str]) -> Provenance:
     """The provenance of a component of these classes, trained by this predictor."""
     head, config = trees.fingerprint(predict.w["head"]), {**origin.config, "classes": len(classes)}
     return dataclasses.replace(origin, classes=tuple(classes), head=head, config=config)
-
-
-def factors_of(predict: ComponentPredictor, features: Features, recipe: Recipe, dw: Tree) -> Curvature:
-    """A component's Kronecker factors, from the signals of all classes."""
-    return make_curvature(predict, features, recipe.objective(), dw)

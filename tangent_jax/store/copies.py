@@ -3,7 +3,8 @@
 The URL holds the store's files by their SHA-256, as its journal names them, under an index (remote/snapshots.py). The
 journal decides which copy is ahead: each line holds the hash of the previous one, so one copy's journal is the start of
 the other's, or the copies have diverged. A push is refused if the URL has lines that this store lacks, and a pull if
-this store has lines that the URL lacks. Claims and locks are not copied: they belong to one machine's processes.
+this store has lines that the URL lacks. Claims and locks are not copied: they belong to one machine's processes. The
+store's key is copied (keys.py), so whoever reads the URL can tell the removed images that the store lists.
 
 The next push after a removal deletes the removed files at the URL, but not the older versions that a bucket may keep.
 """
@@ -15,11 +16,20 @@ from typing import Any
 
 from tangent_jax.composition.kinds import kind_of
 from tangent_jax.core.checks import InputError, about
-from tangent_jax.io.files import expand_path, file_fingerprint, fingerprint, inside, write_whole_folder
+from tangent_jax.io.files import (
+    expand_path,
+    file_fingerprint,
+    fingerprint,
+    inside,
+    make_private,
+    write_whole,
+    write_whole_folder,
+)
 from tangent_jax.io.journal import Journal
 from tangent_jax.remote.snapshots import Remote
-from tangent_jax.store.disk import MARKS, Disk, is_store
+from tangent_jax.store.disk import KEYS, MARKS, Disk, is_store
 from tangent_jax.store.files import read_component
+from tangent_jax.store.keys import read_keys, write_keys
 from tangent_jax.store.provenance import Provenance
 
 
@@ -30,7 +40,7 @@ def push(store: Disk, url: str) -> dict[str, Any]:
             writing fails. The copy at the URL stays whole in each case.
 
     >>> store = demo.store()
-    >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 3  # and marker, journal, HEAD
+    >>> tj.store.push(store, "memory://examples/pushed")["copied"] == len([*store]) + 4  # marker, keys, journal, HEAD
     True
     """
     remote = Remote(url)
@@ -44,8 +54,8 @@ def push(store: Disk, url: str) -> dict[str, Any]:
                 f"Pull it first: tangent-jax store pull {url}"
             )
         files = {str(path.relative_to(store.root)): sha for path, sha in store.fingerprints().items()}
-        files |= {name: file_fingerprint(store.root / name) for name in MARKS}
-        new = len({*files.values()} - {*remote.places})
+        files |= {name: file_fingerprint(store.root / name) for name in MARKS if (store.root / name).exists()}
+        new = sum(remote.places.get(sha) not in remote.objects for sha in {*files.values()})
         remote.push(store.root, files)
     return {"lines": len(lines), "files": len(files), "copied": new}
 
@@ -65,12 +75,12 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """
     root = expand_path(root).absolute()
     remote = Remote(url)
-    if not {*MARKS} <= {*remote.files}:
+    if not {*MARKS} - {KEYS} <= {*remote.files}:  # a store of version 0.4 has no key
         raise InputError(f"{url} must hold a store; it holds none. Copy one there: tangent-jax store push URL")
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
     wanted = {name: sha for name, sha in remote.files.items() if name in MARKS or name not in before}
-    remote.fetch(objects, {*wanted.values()})
+    remote.fetch(make_private(objects), {*wanted.values()})
     for name, sha in wanted.items():
         if name.startswith("components/"):
             check_file(objects / sha, name)
@@ -104,6 +114,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
                 f"{store.root} must hold a beginning of the journal of {remote.url}; it has other lines. "
                 "Push it first, or pull to another folder"
             )
+        take_keys(store, remote, objects)
         for name, sha in remote.files.items():
             path = inside(store.root, *name.split("/"))
             if name not in MARKS and not path.exists():
@@ -118,9 +129,19 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
         store.sweep()
 
 
+def take_keys(store: Disk, remote: Remote, objects: Path) -> None:
+    """Gives a store the keys of its copy at a URL, before the lines that they hide; a kill leaves keys that fit."""
+    sha = remote.files.get(KEYS)
+    if sha and sha != file_fingerprint(store.root / KEYS):
+        write_keys(store.root / KEYS, read_keys(objects / sha).joined(store.ring))
+        write_whole(store.marker, (objects / remote.files[store.marker.name]).read_bytes())
+        store.load()
+
+
 def place(source: Path, path: Path) -> None:
-    """Copies a file to its path."""
+    """Copies a file to its path; keys are for their user alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o600 if path.name == KEYS else 0o666)
     shutil.copyfile(source, path)
 
 

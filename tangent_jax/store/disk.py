@@ -1,6 +1,7 @@
 """The folder of a store: marker, journal, lock, and the files that the journal names.
 
-    store.json                  the marker: the store's identity, the version of the format
+    store.json                  the marker: the store's identity, the version of the format, the id of its key
+    keys.json                   the key that hides identifiers in the journal and in receipts (keys.py); mode 0600
     journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
@@ -19,6 +20,7 @@ The store may come from another party: opening and reading it writes nothing and
 import dataclasses
 import os
 import re
+import sys
 import time
 import uuid
 import zlib
@@ -40,23 +42,27 @@ from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.factors import as_tree, from_tree
 from tangent_jax.store.files import encode_component, read_component, read_metadata
+from tangent_jax.store.keys import KeyRing, read_keys, write_keys
 from tangent_jax.store.lines import Entry, Line, spell
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay
 
-FORMAT = 2
+FORMAT = 3
+WITHOUT_KEY = 2  # the format of version 0.4: read, and given a key at the first change
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
-MARKS = ("store.json", "journal.jsonl", "HEAD")
+KEYS = "keys.json"
+MARKS = ("store.json", KEYS, "journal.jsonl", "HEAD")
 CLAIMS = "claims"
 
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """The fields of store.json."""
+    """The fields of store.json; key: the id of the store's key, "" in a store of version 0.4."""
 
     format: int
     store: str
+    key: str = ""
 
 
 class Disk:
@@ -73,7 +79,10 @@ class Disk:
             raise InputError(f"{self.root} must be a folder; {nearest} is a file. Choose another folder")
         self.marker = self.root / "store.json"
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
-        self.state, self.identity, self._lock = State(), "", None
+        self.state, self._lock = State(), None
+        self.identity = ""
+        self.key = ""  # the id of its key
+        self._ring: KeyRing | None = None
         if not is_store(self.root):
             self.create()
         self.reload()
@@ -93,8 +102,30 @@ class Disk:
                 self.mark()
 
     def mark(self) -> None:
-        """Writes store.json with a fresh identity."""
-        write_whole(self.marker, seal_fields({"format": FORMAT, "store": uuid.uuid4().hex}))
+        """Writes keys.json with a new key, unless a killed call did, then store.json, which keeps its identity."""
+        path = self.root / KEYS
+        if self.identity and self.state.removals:
+            old = "lists of removed images, and receipts, that version 0.4 wrote stay as they are, without a key"
+            print(f"{self.root}: {old}; what is written from now on is hidden by {KEYS}", file=sys.stderr)
+        if not path.exists():
+            if self.journal.entries and not self.identity:
+                raise InputError(f"{self.root} must have store.json and {KEYS}; both are missing. Restore them")
+            write_keys(path, KeyRing.make())
+        fields = {"format": FORMAT, "store": self.identity or uuid.uuid4().hex, "key": read_keys(path).own.id}
+        write_whole(self.marker, seal_fields(fields))
+
+    # Its keys
+
+    @property
+    def ring(self) -> KeyRing:
+        """The keys that hide identifiers; a store of version 0.4 has none until its first change."""
+        if self._ring is None:
+            self._ring = read_keys(self.root / KEYS, self.key) if self.key else KeyRing(())
+        return self._ring
+
+    def has_forgotten(self, identifier: str) -> bool:
+        """True if an example of this content identifier was removed from the store."""
+        return bool(self.state.forgotten) and not self.state.forgotten.isdisjoint(self.ring.forms(identifier))
 
     # Its files
 
@@ -186,6 +217,10 @@ class Disk:
             wrong += [f"{path}: {left}" for path in extra]
             torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
             wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
+            try:
+                _ = self.ring
+            except InputError as error:
+                wrong.append(str(error))
         return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def commit(self, line: Line) -> None:
@@ -225,9 +260,10 @@ class Disk:
             if change:
                 self._lock: Lock | None = lock
                 self.journal.settle()
-                if not self.marker.exists():
+                if not self.key:
                     self.mark()
                     self.load()
+                _ = self.ring  # without them a removed image could come back
                 self.sweep()
             yield
 
@@ -240,12 +276,13 @@ class Disk:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json(self.marker.read_bytes(), self.marker)
-            if marker.get("format") != FORMAT:
+            if marker.get("format") not in (FORMAT, WITHOUT_KEY):
                 raise InputError(
                     f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
                     "Update tangent_jax; nothing was changed"
                 )
-            self.identity = read_sealed(Marker, self.marker, "Restore it from a backup").store
+            fields = read_sealed(Marker, self.marker, "Restore it from a backup")
+            self.identity, self.key, self._ring = fields.store, fields.key, None
         self.journal.load()
         self.state = replay(self.journal.entries)
 

@@ -13,13 +13,13 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
-from tangent_jax.data.identifiers import forget, hidden, index_paths, kept_of
+from tangent_jax.data.identifiers import forget, index_paths, kept_of
 from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
@@ -91,20 +91,24 @@ def find_traces(
 
 def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str]) -> Iterator[Trace]:
     """The cached rows of images, (identifier, name), and of those removed before, and what indices keep of them."""
-    hashes = hidden(identifier for identifier, _ in pairs)
+    identifiers = {identifier for identifier, _ in pairs}
     images = {image for _, image in pairs}
     before = removed_here(store)
+
+    def is_removed(identifier: str) -> bool:
+        return identifier in identifiers or not before.isdisjoint(store.ring.forms(identifier))
+
     folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
     for folder, place in folders.items():
-        yield from readable(folder, rows_in(folder, hashes, before, place))
+        yield from readable(folder, rows_in(folder, is_removed, place))
     for index in index_paths(folders):
-        if kept_of(index, hashes | before, images):
+        if kept_of(index, is_removed, images):
             line = f"in {expand_path(index).absolute()}: identifiers and names of removed images"
-            yield Trace(line, partial(forget, index, hashes | before, images))
+            yield Trace(line, partial(forget, index, is_removed, images))
 
 
 def removed_here(store: Store) -> set[str]:
-    """The hashed identifiers of earlier removals that carry this machine's seal."""
+    """The hidden identifiers of earlier removals that carry this machine's seal."""
     hashes = set[str]()
     for line in store.state.removals:
         if store.trust or machine.is_own(removal_text(store.identity, line.forgotten), line.seal):
@@ -143,19 +147,21 @@ def reason_of(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def rows_in(folder: Path, hashes: set[str], before: set[str], place: str) -> Iterator[Trace]:
+def rows_in(folder: Path, is_removed: Callable[[str], bool], place: str) -> Iterator[Trace]:
     """The cached rows of removed images below a folder."""
     if not folder.is_dir():
         yield Trace(f"{place}: not there now")
         return
     for cached in sorted(folder.iterdir()):
-        yield from readable(cached, rows_of_folder(cached, hashes, before))
+        yield from readable(cached, rows_of_folder(cached, is_removed))
 
 
-def rows_of_folder(cached: Path, hashes: set[str], before: set[str]) -> Iterator[Trace]:
-    """The rows of removed images in one folder of rows."""
-    if rows_of(cached, hashes, before):
-        yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, hashes | before))
+def rows_of_folder(cached: Path, is_removed: Callable[[str], bool]) -> Iterator[Trace]:
+    """The rows of removed images in one folder of rows; one that lost its list of images is left alone, and named."""
+    if not cached.is_symlink() and (cached / "inputs.bin").exists() and not (cached / "examples.txt").exists():
+        yield Trace(f"{cached}: cached rows without examples.txt, which says whose they are; delete the folder")
+    if rows_of(cached, is_removed):
+        yield Trace(f"in {cached}: rows of removed images, of any run", partial(erase, cached, is_removed))
 
 
 def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:

@@ -22,7 +22,7 @@ from tangent_jax.models.predict import Predictor
 from tangent_jax.store.provenance import Provenance, anchor_of
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
-from tangent_jax.train.losses import LOSSES, SquareLoss
+from tangent_jax.train.losses import LOSSES, SquareLoss, spell_loss
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,11 +70,13 @@ def join(
         raise InputError(f"{store.root} must hold at least one component; got none")
     first_name, first = next(iter(origins.items()))
     recipe = joinable_recipe(first_name, first)
+    first_loss = recipe.objective.loss
     for name, origin in origins.items():
-        other = joinable_recipe(name, origin)
-        if other.objective().loss != recipe.objective().loss:
+        loss = joinable_recipe(name, origin).objective.loss
+        if loss != first_loss:
             raise InputError(
-                f"the loss of {name} must be {recipe.loss}, as of the first; got {other.loss}. Train all alike"
+                f"the loss of {name} must be {spell_loss(first_loss)}, as of the first; got {spell_loss(loss)}. Train "
+                "all alike"
             )
         check_one_body(first, origin)
     check_meanings(origins, same_classes)
@@ -113,9 +115,10 @@ def joinable_recipe(name: str, origin: Provenance) -> Recipe:
     if not origin.classes:
         raise InputError(f"{name} must have the names of its classes; it has none. Train it again with them")
     recipe = origin.recipe
-    if recipe is None or not isinstance(recipe.objective().loss, SquareLoss):
-        square = " or ".join(name for name, loss in LOSSES.items() if issubclass(loss, SquareLoss))
-        got = "no recipe" if recipe is None else recipe.loss
+    loss = recipe.objective.loss if isinstance(recipe, Recipe) else None
+    if not (isinstance(recipe, Recipe) and isinstance(loss, SquareLoss)):
+        square = " or ".join(name for name, kind in LOSSES.items() if issubclass(kind, SquareLoss))
+        got = "no recipe" if loss is None else spell_loss(loss)
         raise InputError(f"the loss of {name} must be a square loss; got {got}. Train it with the loss {square}")
     return recipe
 

@@ -100,13 +100,15 @@ class Exported(Checked):
 class Released(Checked):
     """The account of a component that was composed or exported and then removed: its cost still counts.
 
-    privacy: None without an account; examples, public: hashed units and public images; of: a number, and the files of
-    the components that were removed with it, so that an account that a store shares with its copy counts once.
+    privacy: None without an account; examples, public: hidden units and public images; key: the id of the key that
+    hides them, "" as version 0.4 wrote them; of: a number, and the files of the components that were removed with it,
+    so that an account that a store shares with its copy counts once.
     """
 
     privacy: Spent | None = None
     examples: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    key: str = ""
     of: tuple[Any, ...] = ()
 
 
@@ -164,7 +166,7 @@ class Discard(Line):
 class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
-    forgotten: the hashed identifiers of images that must not return; seal: this machine's, of these identifiers.
+    forgotten: the hidden identifiers (keys.py) of images that must not return; seal: this machine's, of these.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -221,5 +223,5 @@ def partial_of(folder: Path, fingerprint: str) -> Path:
 
 
 def removal_text(store: str, forgotten: Iterable[str]) -> str:
-    """The sealed text of a removal: the hashed identifiers that it erased; `store`: the identity of the store."""
+    """The sealed text of a removal: the hidden identifiers that it erased; `store`: the identity of the store."""
     return json.dumps(["remove", store, [*forgotten]])

@@ -124,7 +124,7 @@ def plan_removal(
         missing = [name for name in names if name not in origins]
         if missing:
             raise InputError(f"names must be of components; got {missing[0]}. `store list` shows them")
-        state, present = store.state, contents(store)
+        present = contents(store)
     seen = {identifier for origin in origins.values() for identifier, _ in origin.images_seen}
     if names:
         request = request_components(origins, names)
@@ -133,10 +133,10 @@ def plan_removal(
     else:
         request = request_words(origins, words, seen)
     gone = request.identifiers
-    before = {word: sorted(filter(state.has_forgotten, request.answers.get(word, ()))) for word in request.unknown}
+    before = {word: sorted(filter(store.has_forgotten, request.answers.get(word, ()))) for word in request.unknown}
     affected = names or [n for n, origin in origins.items() if any(i in gone for i, _ in origin.images_seen)]
     components = {name: holding_of(origins[name], gone, bool(names)) for name in sorted(affected)}
-    unseen = sorted(identifier for identifier in gone - seen if not state.has_forgotten(identifier))
+    unseen = sorted(identifier for identifier in gone - seen if not store.has_forgotten(identifier))
     named = {identifier: name for origin in origins.values() for identifier, name in origin.anchor_images}
     named |= request.in_data
     identifiers = tuple(sorted((gone & seen) | {*unseen}))
@@ -340,7 +340,7 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
         return "only components without privacy are trained again"
     if origin.recipe is None:
         return "no recipe says how it was trained"
-    is_optimum = origin.recipe.solver == "optimum" and origin.total_penalty
+    is_optimum = origin.recipe.is_optimum and origin.total_penalty
     unsolved = "only a component that was solved to its optimum, with a penalty above 0, can be moved"
     return None if how == "retrain" or is_optimum else unsolved
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.composition.origin import OPTIONAL
-from tangent_jax.core.checks import InputError, visible
+from tangent_jax.core.checks import InputError, about, visible
 from tangent_jax.core.names import normal_name
 from tangent_jax.core.owners import Owner
 from tangent_jax.data import Preprocessing
@@ -26,7 +26,7 @@ from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import is_made, load
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.remote import urls
-from tangent_jax.store.recipe import HEADS, Recipe
+from tangent_jax.store.recipe import AnyRecipe, nested
 from tangent_jax.train.features import Features
 
 IDENTIFIER = re.compile("[0-9a-f]{64}")
@@ -65,7 +65,7 @@ class Provenance:
     anchor: str
     subset: tuple[str, ...]
     examples: tuple[tuple[str, str], ...] = ()
-    recipe: Recipe | None = None
+    recipe: AnyRecipe | None = None
     seconds: float = 0.0
     privacy: Spent | None = None
     versions: dict[str, str] = dataclasses.field(
@@ -130,8 +130,8 @@ class Provenance:
     ) -> "Provenance":
         """This provenance for a component trained on these examples; `folders`: in addition to their cache."""
         folders = tuple(urls.with_urls([features.folder or "", *folders]))
-        if self.recipe is not None and self.recipe.solver == "optimum" and self.total_penalty is None:
-            changes = {"total_penalty": self.recipe.penalty * len(features), **changes}
+        if self.recipe is not None and self.total_penalty is None:
+            changes = {"total_penalty": self.recipe.total_penalty(len(features.targets)), **changes}
         owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
         owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
         fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
@@ -151,7 +151,7 @@ class Provenance:
     @property
     def output(self) -> str:
         """The outputs that training used: f_lin ("total") or its tangent alone; "" without a recipe."""
-        return "" if self.recipe is None or self.method == "nlft" else self.recipe.output
+        return "" if self.recipe is None else self.recipe.output
 
     @property
     def images_seen(self) -> tuple[tuple[str, str], ...]:
@@ -210,7 +210,12 @@ class Provenance:
         """
         text = metadata.get("provenance", "")
         is_own = machine.is_own(sealed_text(text, weights), metadata.get("seal"))
-        return convert(cls, {**parse_json(text, where), "is_own": is_own}, where)  # the seal decides, never the text
+        fields = {**parse_json(text, where), "is_own": is_own}  # the seal decides, never the text
+        recipe = fields.get("recipe")
+        if isinstance(recipe, dict) and "type" not in recipe:  # version 0.4 wrote flat recipes
+            with about(f"recipe of {where}"):
+                fields["recipe"] = nested(recipe)
+        return convert(cls, fields, where)
 
 
 def sealed_text(text: str, weights: str) -> str:
@@ -219,7 +224,7 @@ def sealed_text(text: str, weights: str) -> str:
 
 
 def make_provenance(
-    predict: ComponentPredictor, recipe: Recipe | None = None, classes: Sequence[str] = ()
+    predict: ComponentPredictor, recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
 ) -> Provenance:
     """The provenance of this predictor's components; `trained_on` adds the examples.
 
@@ -260,8 +265,9 @@ def anchor_of(origin: Provenance, weights: str | None) -> Pretrained:
     """
     recipe = origin.recipe
     assert recipe is not None
-    if recipe.head not in HEADS:
-        origin.check_own(f"the head {recipe.head}", "Train it again")
-    if weights is None and not is_made(recipe.weights):
-        origin.check_own(recipe.weights, "Pass weights=")
-    return load(weights or recipe.weights, recipe.architecture, recipe.ignore_config)
+    if recipe.head_file is not None:
+        origin.check_own(f"the head {recipe.head_file}", "Train it again")
+    anchor = recipe.anchor
+    if weights is None and not is_made(anchor.weights):
+        origin.check_own(anchor.weights, "Pass weights=")
+    return load(weights or anchor.weights, anchor.architecture, anchor.ignore_config)

@@ -71,10 +71,11 @@ class Optimum:
 class Receipt:
     """The record of a removal; fingerprints name the components.
 
-    `how`: the way, of WAYS; `asked`: the requested examples; `owner`: the owner, if all images of one were requested;
-    `unseen`: identifiers of requested images that no component saw; `deleted`: deletions, in the store and outside it;
-    `not_reached`: known copies of the images, or of weights trained on them, that it could not or must not delete,
-    exports too; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of retrained
+    `how`: the way, of WAYS; `asked`: the words of the request; `owner`: the owner, if all images of one were requested;
+    `unseen`: identifiers of requested images that no component saw; these three in hidden form (keys.py), so that only
+    who has the store's key can tell whether a photograph or a person is meant; `deleted`: deletions, in the store and
+    outside it; `not_reached`: known copies of the images, or of weights trained on them, that it could not or must not
+    delete, exports too; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of retrained
     components that are optima; `time`: UTC; `path`: the receipt's file, which is not part of its text.
 
     >>> store = demo.store()

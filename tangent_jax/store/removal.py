@@ -26,8 +26,8 @@ from tangent_jax.composition.component import View
 from tangent_jax.composition.kinds import composition, kind_of
 from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import normal_name
 from tangent_jax.core.notation import Tree
-from tangent_jax.data.identifiers import hidden
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
@@ -199,6 +199,7 @@ def commit(
     """
     with store.using(change=True):
         check_fits(store, plan)
+        key = store.ring.own
         files = erasure.files_of(store, [*plan.components])
         found = intend(store, plan, cache, Intend)
         intended = store.state.intended
@@ -221,9 +222,9 @@ def commit(
             survivors={name: entry.weights for name, entry in sorted(now.items())},
             composed_before=of_all[-1].weights if of_all else None,
             composed_after=None if composed is None else composed.weights,
-            asked=plan.asked,
-            owner=plan.owner,
-            unseen=tuple(identifier for identifier, _ in plan.unseen),
+            asked=key.hide_all(map(normal_name, plan.asked)),
+            owner=None if plan.owner is None else key.hide(plan.owner),
+            unseen=key.hide_all(identifier for identifier, _ in plan.unseen),
             deleted=tuple(files + traces.deleted),
             not_reached=tuple(traces.not_reached + elsewhere.not_reached),
             anchors=plan.anchors,
@@ -235,7 +236,7 @@ def commit(
         text_fingerprint = fingerprint(receipt_text(receipt).encode())
         path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
-        forgotten = tuple(sorted(hidden(plan.identifiers)))
+        forgotten = key.hide_all(plan.identifiers)
         store.commit(
             Remove(
                 removed=tuple(sorted(removed)),
@@ -246,14 +247,14 @@ def commit(
                 receipt_hash=text_fingerprint,
                 forgotten=forgotten,
                 seal=seal_of(store, plan, forgotten),
-                released=store.state.accounts_shown(before),
+                released=store.state.accounts_shown(before, key),
             )
         )
     return dataclasses.replace(receipt, path=path)
 
 
 def seal_of(store: Store, plan: RemovalPlan, forgotten: Sequence[str]) -> str:
-    """The seal of a plan's hashed identifiers, "" unless this machine may erase all their traces, now and again."""
+    """The seal of a plan's hidden identifiers, "" unless this machine may erase all their traces, now and again."""
     images = erasure.own_images(store, [*plan.components], plan.unseen)
     is_own = {*plan.identifiers} <= {identifier for identifier, _ in images}
     return machine.seal(removal_text(store.identity, forgotten)) if is_own else ""

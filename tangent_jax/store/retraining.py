@@ -16,18 +16,19 @@ from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.progress import show_progress
 from tangent_jax.models.heads import head_of
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.apart import factors_of, of_own_classes, own_head
+from tangent_jax.store import receipts
+from tangent_jax.store.apart import of_own_classes, own_head
 from tangent_jax.store.provenance import Provenance, anchor_of, make_provenance
-from tangent_jax.store.receipts import Optimum, statement
+from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
+from tangent_jax.store.trainers import Optimum
 from tangent_jax.train.features import Features
 from tangent_jax.train.objective import distance_bound
 from tangent_jax.train.targets import Predict
 
 
-def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor | Any:
+def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Any:
     """The predictor of a component, made by its recipe; `weights`: the present path of the weights' file.
 
     Raises: InputError naming a field in which the anchor differs from the component's.
@@ -59,7 +60,7 @@ class Retrained(NamedTuple):
     dw: Tree
     provenance: Provenance
     distance_bound: float | None
-    optimum: Optimum | None = None
+    optimum: receipts.Optimum | None = None
     factors: Curvature | None = None
 
 
@@ -77,7 +78,8 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    dataset, removed = data(origin.dataset()), store.state.forgotten
+    dataset = data(origin.dataset())
+    removed = {*filter(store.has_forgotten, dataset.train.identifiers())}
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
     start = jax.tree.map(np.array, store.read_tree(name)) if warm else None
     if recipe.is_by_class:
@@ -86,14 +88,15 @@ def retrain(
             start = {**start, "head": head_of(start, origin.classes, classes)}
         predict, left = own_head(predict, left, recipe, origin.classes)
         origin = of_own_classes(origin, predict, classes)
-    if recipe.solver == "optimum" and origin.total_penalty:
-        new = solve_again(origin, predict, left, start, name)
-    else:
-        with show_progress(f"{name}: training again"):
-            fitted = recipe.fit(predict, left)
-        bound = distance_bound(predict, fitted.dw, left, recipe.objective()) if recipe.has_bound else None
-        new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
-    return new._replace(factors=factors_of(predict, left, recipe, new.dw)) if store.has_factors(name) else new
+    match recipe:
+        case Recipe(trainer=Optimum() as optimum) if origin.total_penalty:
+            new = solve_again(origin, recipe, optimum, predict, left, start, name)
+        case _:
+            with show_progress(f"{name}: training again"):
+                fitted = recipe.fit(predict, left)
+            bound = recipe.distance_bound(predict, fitted.dw, left)
+            new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
+    return new._replace(factors=recipe.factors(predict, left, new.dw)) if store.has_factors(name) else new
 
 
 def read_remaining(
@@ -102,7 +105,7 @@ def read_remaining(
 ) -> Features:  # fmt: skip
     """The features of the remaining examples, by (identifier, name), with the classes of their provenance.
 
-    Args:   removed: hashed identifiers of images that were removed before.
+    Args:   removed: the identifiers of images that were removed before.
     Raises: InputError if one of them, or a class of `name`, is no longer in the data set.
     """
     recipe, train = origin.recipe, dataset.train.without(removed)
@@ -127,31 +130,33 @@ def read_remaining(
     return left
 
 
-def solve_again(origin: Provenance, predict: Predict, left: Features, start: Tree | None, name: str) -> Retrained:
+def solve_again(
+    origin: Provenance, recipe: Recipe, optimum: Optimum, predict: Predict, left: Features, start: Tree | None,
+    name: str,
+) -> Retrained:  # fmt: skip
     """The optimum on a component's remaining examples, with the Lambda of all its examples.
 
     The certificate is at most a tenth of the bound at the start: so a start near the optimum moves too.
     """
-    recipe, total = origin.recipe, origin.total_penalty
-    assert recipe is not None
+    total = origin.total_penalty
     assert total is not None
-    same_total = dataclasses.replace(recipe, penalty=total / len(left))
+    objective = dataclasses.replace(recipe.objective, penalty=total / len(left))
     if start is not None:
-        near = distance_bound(predict, start, left, same_total.objective()) / 10
-        same_total = dataclasses.replace(same_total, certificate=min(recipe.certificate, near))
+        near = distance_bound(predict, start, left, objective) / 10
+        optimum = dataclasses.replace(optimum, certificate=min(optimum.certificate, near))
     with show_progress(f"{name}: to the optimum of what is left"):
-        solved = same_total.solve(predict, left, start)
+        solved = optimum.fit(predict, left, objective, start=start)
     provenance = origin.trained_on(
         left, solved.seconds, run=None, total_penalty=total, certificate=solved.info.certificate
     )
     before, after = solved.history[0]["certificate"], solved.history[-1]["certificate"]
-    optimum = Optimum(total, before, after, solved.steps, solved.info.converged)
-    return Retrained(solved.dw, provenance, solved.info.certificate, optimum)
+    moved = receipts.Optimum(total, before, after, solved.steps, solved.info.converged)
+    return Retrained(solved.dw, provenance, solved.info.certificate, moved)
 
 
 def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
     """The fields of a Receipt about the components that a removal puts back."""
     bounds = {name: new.distance_bound for name, new in retrained.items() if new.distance_bound is not None}
     optima = {name: new.optimum for name, new in retrained.items() if new.optimum is not None}
-    guarantee = statement(how if retrained else "drop", bool(optima))
+    guarantee = receipts.statement(how if retrained else "drop", bool(optima))
     return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": guarantee}

@@ -18,7 +18,7 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
         count = len(gone & session.identifiers) if session else 0
         if session is None or not count:
             continue
-        file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.weights
+        file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.anchor.weights
         flags = {**session.settings, "store": store, "save_anchor": file}
         command = shlex.join(["tangent-jax", session.command, *(f"--{name}={value}" for name, value in flags.items())])
         images, them = (

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.identifiers import hidden
 from tangent_jax.io.files import fingerprint
-from tangent_jax.privacy.mechanism import Spent
+from tangent_jax.store.keys import Key
 from tangent_jax.store.lines import (
     Add,
     Compose,
@@ -40,17 +39,18 @@ class Composed(NamedTuple):
 class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
-    `forgotten`: hashed identifiers of removed examples; `released`: for components that were composed or exported and
-    then removed, their privacy cost (None: no account) and the hashed units they saw; `public`: hashed identifiers of
-    their public images; `accounts`: both as journaled, by the hash of their text and of the files of the removed
-    components. So an account that a store shares with its copy counts once, and an account of either alone counts too.
+    `forgotten`: hidden identifiers (keys.py) of removed examples; `released`: for components that were composed or
+    exported and then removed, their privacy cost (None: no account) and the hidden units they saw; `public`: hidden
+    identifiers of their public images; `accounts`: both as journaled, by the hash of their text and of the files of the
+    removed components. So an account that a store shares with its copy counts once, and an account of either alone
+    counts too.
     """
 
     components: dict[str, Entry] = dataclasses.field(default_factory=dict)
     composed: dict[str, Composed] = dataclasses.field(default_factory=dict)  # by the identity of the file
     receipts: dict[str, str] = dataclasses.field(default_factory=dict)
     forgotten: set[str] = dataclasses.field(default_factory=set)
-    released: list[tuple[Spent | None, frozenset[str]]] = dataclasses.field(default_factory=list)
+    released: list[Released] = dataclasses.field(default_factory=list)
     public: set[str] = dataclasses.field(default_factory=set)
     exports: list[Exported] = dataclasses.field(default_factory=list)
     accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
@@ -62,10 +62,6 @@ class State:
     def removals(self) -> list[Remove]:
         """The lines of all removals."""
         return [line for line in self.lines if isinstance(line, Remove)]
-
-    def has_forgotten(self, identifier: str) -> bool:
-        """True if an example of this content identifier was removed from the store."""
-        return bool(self.forgotten) and not self.forgotten.isdisjoint(hidden([identifier]))
 
     def apply(self, line: Line) -> None:
         """Applies one more journal line."""
@@ -125,18 +121,21 @@ class State:
             account = account if account.of else dataclasses.replace(account, of=(number, *files))
             text = json.dumps(dataclasses.asdict(account), sort_keys=True)
             self.accounts[fingerprint(text.encode())] = account
-            self.released.append((account.privacy, frozenset(account.examples)))
+            self.released.append(account)
             self.public |= {*account.public}
 
-    def accounts_shown(self, before: Mapping[str, Provenance]) -> tuple[Released, ...]:
-        """The accounts of components that are to be removed and were composed or exported: their cost still counts."""
+    def accounts_shown(self, before: Mapping[str, Provenance], key: Key) -> tuple[Released, ...]:
+        """The accounts of components that are to be removed and were composed or exported: their cost still counts.
+
+        Args: key: of the store, which hides their units.
+        """
         shown = [origin for name, origin in before.items() if self.components[name].id in self.shown]
         accounts = []
         for origin in shown:
             if origin.privacy is not None:
-                examples = tuple(sorted(hidden(origin.protected_units())))
-                public = tuple(sorted(hidden(identifier for identifier, _ in origin.public)))
-                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public))
+                examples = key.hide_all(origin.protected_units())
+                public = key.hide_all(identifier for identifier, _ in origin.public)
+                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public, key=key.id))
         if len(accounts) < len(shown):
             accounts.append(Released())  # some have no account
         return tuple(accounts)

@@ -8,7 +8,7 @@ checks the file's hash.
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tangent_jax.composition.component import Component, Components, View
@@ -18,7 +18,6 @@ from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
-from tangent_jax.data.identifiers import hidden
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
@@ -26,8 +25,9 @@ from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.statistics import Statistics
-from tangent_jax.store.disk import Disk
+from tangent_jax.store.disk import KEYS, Disk
 from tangent_jax.store.files import read_component, read_metadata
+from tangent_jax.store.keys import write_keys
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
@@ -92,12 +92,27 @@ class Store(Disk, Components):
         """The privacy cost of components together (`spent_together`), or None if one has no account.
 
         Components that were composed or exported here and then removed still count: their release cannot be undone.
+        Their units stand in hidden forms. Under different keys (of merged stores) equal units look different, so all of
+        them count as having one unit in common: their costs add up, and the cost together is never understated.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(hidden(origin.protected_units()))) for origin in origins]
-        parts += self.state.released
-        accounts = [(spent, examples) for spent, examples in parts if spent is not None]
+        parts = [(origin.privacy, frozenset(origin.protected_units())) for origin in origins]
+        unit_of = {form: unit for _, units in parts for unit in units for form in self.ring.forms(unit)}
+        common = {""} if self.has_released_under_keys else set[str]()
+        for account in self.state.released:
+            units = {unit_of.get(form, form) for form in account.examples}
+            parts.append((account.privacy, frozenset(units | common)))
+        accounts = [(spent, units) for spent, units in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
+
+    @property
+    def has_released_under_keys(self) -> bool:
+        """True if units of components that were released and then removed are hidden by different keys."""
+        return len({account.key for account in self.state.released}) > 1
+
+    def forms(self, texts: Iterable[str]) -> set[str]:
+        """Every form that these identifiers, or owners, may have in the store's lists (keys.py)."""
+        return {form for text in texts for form in self.ring.forms(text)}
 
     # Changing
 
@@ -184,6 +199,10 @@ class Store(Disk, Components):
         hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
         if accounts or exports or hidden_here:
             with self.using(change=True):
+                ring = self.ring.joined(other.ring)
+                if ring != self.ring:  # before the line: what its lists say can be compared from then on
+                    write_keys(self.root / KEYS, ring)
+                    self._ring = ring
                 self.commit(
                     Merge(of=other.identity, released=tuple(accounts), exports=tuple(exports), showed=tuple(shown))
                 )
@@ -203,7 +222,7 @@ class Store(Disk, Components):
                 f"{len(in_anchor)} are. Train it without them"
             )
         here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
-        accounts = [origin.privacy for origin in here] + [spent for spent, _ in self.state.released]
+        accounts = [origin.privacy for origin in here] + [account.privacy for account in self.state.released]
         units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
         if units - {unit}:
             raise InputError(
@@ -212,12 +231,12 @@ class Store(Disk, Components):
             )
         provenance.protected_units()  # raises if an owner is unknown
         private = set().union(*(origin.identifiers for origin in here))
-        released = set().union(*(units for _, units in self.state.released))
+        released = set().union(*(account.examples for account in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
         check_public({i for i, _ in provenance.public}, private | provenance.identifiers)
-        check_public(hidden(i for i, _ in provenance.public), released)
+        check_public(self.forms(i for i, _ in provenance.public), released)
         check_public(public, provenance.identifiers)
-        check_public(self.state.public, hidden(provenance.identifiers))
+        check_public(self.state.public, self.forms(provenance.identifiers))
 
     @property
     def origins(self) -> Mapping[str, Provenance]:
@@ -232,7 +251,7 @@ class Store(Disk, Components):
 
     def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.images_seen if self.state.has_forgotten(i)]
+        back = [name for i, name in provenance.images_seen if self.has_forgotten(i)]
         if back:
             raise InputError(
                 f"examples must not be removed ones; {len(back)} were removed from this store, such as {back[0]}. "
@@ -306,7 +325,8 @@ class Store(Disk, Components):
         """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            self.commit(Discard(removed=tuple(sorted(names)), released=self.state.accounts_shown(removed)))
+            released = self.state.accounts_shown(removed, self.ring.own)
+            self.commit(Discard(removed=tuple(sorted(names)), released=released))
 
     # Verifying
 

@@ -259,6 +259,8 @@ def as_source(data: Any, key: Array | None) -> Any:
     advice = "Pass features.batches(key), or Batches(inputs, targets, key)"
     if isinstance(data, Batches) or hasattr(data, "batches"):
         batches = as_batches(data, key=key)
+        if isinstance(data, Batches) and key is not None and data.key is not None:
+            raise InputError("key must be left out beside Batches that have a key; got both, and one decides the order")
         if batches.key is None:
             advice = advice if key is None else "Pass the key to Batches, not to fit"
             raise InputError(f"batches must have a key, which decides their order; got none. {advice}.")

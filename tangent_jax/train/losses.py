@@ -249,13 +249,16 @@ def make_loss(text: str, **given: float) -> Loss:
     return LOSSES[name](**given)
 
 
-def spell_loss(text: str) -> str:
-    """The one spelling of a named loss: hyper-parameters that differ from their defaults, in the order of its fields.
+def spell_loss(loss: Loss) -> str:
+    """The text of a named loss, which `make_loss` reads: its name, and the hyper-parameters that are not the defaults.
 
-    >>> spell_loss("rsl:kappa=5:alpha=2.0"), spell_loss("rsl:kappa=15")
+    >>> spell_loss(make_loss("rsl:kappa=5:alpha=2.0")), spell_loss(make_loss("rsl:kappa=15"))
     ('rsl:alpha=2:kappa=5', 'rsl')
     """
-    loss, parts = make_loss(text), [text.partition(":")[0]]
+    names = [name for name, kind in LOSSES.items() if type(loss) is kind]
+    if not names:
+        raise InputError(f"loss must be one of {', '.join(LOSSES)}; got {type(loss).__name__}")
+    parts = names
     for field in dataclasses.fields(loss):
         value = getattr(loss, field.name)
         if value != field.default:

@@ -46,7 +46,7 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     assert Image.open(tmp_path / "out/curves.png").size[0] > 600
     dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
-    assert Provenance.from_json(metadata["provenance"]).recipe.learning_rate == 1e-3
+    assert Provenance.from_json(metadata["provenance"]).recipe.trainer.learning_rate == 1e-3
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The counts of what is there."""
 
 import ast
-import dataclasses
 import json
 
 from run_binary import run
@@ -12,6 +11,7 @@ from experiments.shared.defined import binaries, defined
 from experiments.shared.table import TABLE
 from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import FIELD_OF
+from tangent_jax.store.recipe import FLAT
 
 
 def test_every_flag_is_of_the_table_and_has_its_help_everywhere():
@@ -24,10 +24,9 @@ def test_every_flag_is_of_the_table_and_has_its_help_everywhere():
 
 def test_a_flag_sets_a_field_of_a_recipe_only_where_that_is_stated():
     """`delta` of a budget must not fill a field `delta` of another meaning."""
-    fields = {field.name for field in dataclasses.fields(tj.Recipe)}
     assert {*FIELD_OF} <= {*TABLE}
-    assert {*FIELD_OF.values()} <= fields
-    assert fields & {*TABLE} <= {*FIELD_OF}, "rename the field, or state in FIELD_OF that the flag sets it"
+    assert {*FIELD_OF.values()} <= {*FLAT}
+    assert {*FLAT} & {*TABLE} <= {*FIELD_OF}, "rename the setting, or state in FIELD_OF that the flag sets it"
 
 
 def test_count_reads_the_tree():

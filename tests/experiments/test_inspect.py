@@ -36,7 +36,7 @@ from tangent_jax.pretrained.load import load, save
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.store import Store
@@ -92,7 +92,7 @@ def drawn(tmp_path_factory, photos):
     for s in range(5):
         seen = tuple(examples[3 * s : 3 * s + 3])
         own = {"examples": seen, "owners": {seen[0][1]: f"ann {EVIL}"}, "privacy": PRIVATE if s == 1 else None}
-        own |= {"recipe": Recipe(dataset=f"folder:{photos}"), "classes": coats if s < 3 else digits}
+        own |= {"recipe": recipe_of(dataset=f"folder:{photos}"), "classes": coats if s < 3 else digits}
         made = origin(s, **own)
         store.add(f"shard {s}", part(s), made if s < 3 else dataclasses.replace(made, head="f" * 64))
     store.compose()
@@ -196,9 +196,9 @@ def solved(tmp_path_factory, photos):
     model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=2))
     save(root / "tiny.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
     settings = {"kind": "head", "solver": "optimum", "penalty": 0.1, "output": "tangent"}
-    recipe = Recipe(str(root / "tiny.safetensors"), f"folder:{photos}", **settings)
+    recipe = recipe_of(weights=str(root / "tiny.safetensors"), dataset=f"folder:{photos}", **settings)
     dataset, cache = open_dataset(recipe.dataset), Cache(root / "cache")
-    predict = recipe.predictor(dataset.classes, load(recipe.weights))
+    predict = recipe.predictor(dataset.classes, load(recipe.anchor.weights))
     features, rows = extract(predict, dataset.train, cache), np.arange(16)
     shards = {"even": rows[::2], "odd": rows[1::2]}
     fill(Store(root / "store"), Shards(predict, features, recipe, shards, dataset.classes))
@@ -220,6 +220,7 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
     test = extract(predict, open_dataset(recipe.dataset).test, cache)
+    test = dataclasses.replace(test, inputs=np.asarray(test.inputs))  # the removal below erases a row
     index, page = read(out / "index.html").text, read(out / "request.html")
     for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
         accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)
@@ -320,7 +321,6 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
         (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is none"),
         (["--examples=/nowhere"], "--examples must be a file or a folder; /nowhere does not exist"),
         (["--examples={tmp}"], "--examples must be a folder with images; {tmp} has none"),
-        (["--examples={tmp}/ids"], "holds or has removed; got 2 that no component saw, such as x.jpg."),
         (["--examples={tmp}/ids", "--owner=ann"], "--examples or --owner must be given; got both"),
         (["--rehearse"], "--rehearse needs --examples or --owner; got neither"),
         (["--owner=nobody"], "owner"),

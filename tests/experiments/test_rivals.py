@@ -23,7 +23,7 @@ def test_federated_averaging_starts_each_round_from_the_mean_of_the_last():
     x = normal(4, (12, *network.model.input_shape(network.subset.stage)))
     examples = tuple((f"{i:064x}", f"{i}") for i in range(12))
     train = tj.Features(np.asarray(x), np.arange(12, dtype=np.int32) % 7, examples)
-    recipe = tj.Recipe(method="nlft", epochs=2, batch_size=4, learning_rate=0.01)
+    recipe = tj.store.recipe_of(method="nlft", epochs=2, batch_size=4, learning_rate=0.01)
     rows = {"ann": np.arange(8), "bob": np.arange(8, 12)}
     want = network
     for _ in range(2):

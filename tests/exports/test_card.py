@@ -16,15 +16,15 @@ from tangent_jax.exports.card import anonymize, data_sets, without_folders
 from tangent_jax.exports.folder import FORMATS, export
 from tangent_jax.io.files import file_fingerprint
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 
 EVIL = ("<script>alert(1)</script>", "---\nlicense: mit", "a: b", '"q"\\', "`x`", "[y](http://e.vil)", "| \u2028\x7f😀")
 SAID = {
     "of": {
-        f"shard {s}": dataclasses.asdict(
+        f"shard {s}": (
             origin(
                 s,
-                recipe=Recipe(
+                recipe=recipe_of(
                     weights="/home/me/vit.safetensors",
                     dataset="folder:/home/me/photos.zip",
                     head="/home/me/head.safetensors",
@@ -32,7 +32,7 @@ SAID = {
                 ),
                 owners={f"photo {3 * s}.jpg": f"ann{s}@example.org"},
                 public=origin(7).examples[:2],
-            )
+            ).fields
         )
         for s in range(2)
     },
@@ -123,7 +123,7 @@ def test_what_an_export_says_of_its_components_names_no_image_no_owner_and_no_fo
         for part in parts.values()
         for owner in part.owners.values()  # as --sharding=owner names them
     }
-    said = {name: dataclasses.asdict(part) for name, part in anonymize(parts).items()}
+    said = {name: part.fields for name, part in anonymize(parts).items()}
     text = json.dumps(said)
     names = [name for part in parts.values() for _, name in part.images_seen]
     assert not [word for word in (*names, "/home", "example.org") if word in text]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.identifiers import hash_of
+from tangent_jax.core.rows import Rows
 from tangent_jax.features import extract, row_store
 from tangent_jax.features.extract import AHEAD, fill
 from tangent_jax.features.row_store import RowStore, erase
@@ -274,8 +274,8 @@ def test_each_process_of_a_job_has_a_journal_and_reads_those_of_all(tmp_path):
 
 def test_an_erased_row_is_zeros_and_its_chunk_is_missing(tmp_path):
     filled(tmp_path)
-    assert not erase(tmp_path, {"of no image"})
-    assert erase(tmp_path, {hash_of(NAMES[70])})
+    assert not erase(tmp_path, {"of no image"}.__contains__)
+    assert erase(tmp_path, {NAMES[70]}.__contains__)
     rows = store_in(tmp_path)
     assert rows.missing() == [1]
     assert not rows.read(70).any()
@@ -288,8 +288,103 @@ def test_a_program_that_computes_erased_rows_does_not_write_them(tmp_path):
     rows.create()
     rows.missing()
     write_chunk(rows, 0)
-    erase(tmp_path, {hash_of(NAMES[70])})
+    erase(tmp_path, {NAMES[70]}.__contains__)
     with pytest.raises(InputError, match="must stay while their features are computed"):
         write_chunk(rows, 1)
     assert not rows.read(slice(64, 128)).any()
     assert store_in(tmp_path).missing() == [*range(1, 8)]
+
+
+# Readers of rows that another program erases
+
+
+def test_open_rows_are_the_rows_and_no_part_of_the_map(tmp_path):
+    rows = filled(tmp_path).opened()
+    assert np.array_equal(rows, ROWS)
+    for index in (3, slice(2, 9), [1, 70], (slice(None), 1), np.array([[1, 2], [3, 4]])):
+        assert np.array_equal(rows[index], ROWS[index])
+        assert not np.may_share_memory(rows[index], rows.base)
+    assert (rows.shape, rows.dtype, rows.ndim, rows.nbytes, len(rows)) == (ROWS.shape, "f4", 3, ROWS.nbytes, COUNT)
+
+
+@pytest.mark.parametrize("moment", ["before a row is overwritten", "between both", "after"])
+def test_a_reader_is_told_of_an_erasure_at_any_moment_and_other_rows_stay(tmp_path, monkeypatch, moment):
+    rows = filled(tmp_path)
+    opened, before, told = rows.opened(), rows.opened()[64:128], []
+    reader = threading.Thread(target=lambda: told.append(refusals(opened)))
+
+    def overwrite(path, places, count, zero_rows=row_store.zero_rows):
+        if moment == "before a row is overwritten":
+            reader.start()
+        zero_rows(path, places, count)
+        if moment == "between both":
+            reader.start()
+            time.sleep(0.1)  # it reads before examples.txt names the row
+
+    monkeypatch.setattr(row_store, "zero_rows", overwrite)
+    assert erase(tmp_path, {NAMES[70]}.__contains__)
+    if moment == "after":
+        reader.start()
+    reader.join(PATIENCE)
+    assert told == [3] or moment == "before a row is overwritten"
+    assert refusals(opened) == 3
+    assert np.array_equal(before, ROWS[64:128])  # what was read before stays
+    assert np.array_equal(opened[71:128], ROWS[71:128])
+
+
+def refusals(opened):
+    """The number of ways to read rows that raise that some were removed; the others give the right rows."""
+    ways = (lambda: (opened[70], ROWS[70]), lambda: (np.asarray(opened), ROWS))
+    ways += (lambda: (Rows(opened, np.arange(64, 80))[:8], ROWS[64:72]),)
+    refused = []
+    for read in ways:
+        try:
+            values, expected = read()
+        except InputError as error:
+            refused.append("must stay while their features are in use; some were removed" in str(error))
+        else:
+            assert np.array_equal(values, expected)
+    return sum(refused)
+
+
+def test_rows_that_were_erased_and_listed_again_are_not_read_as_zeros(tmp_path):
+    opened = filled(tmp_path).opened()
+    erase(tmp_path, {NAMES[70]}.__contains__)
+    store_in(tmp_path).create()  # of a program whose store may have the image
+    assert refusals(opened) == 3
+    assert np.array_equal(opened[:70], ROWS[:70])
+    filled(tmp_path)
+    assert refusals(opened) == 0
+
+
+READER = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from features import test_row_store as t
+from tangent_jax.core.checks import InputError
+from tangent_jax.core.rows import Rows
+
+rows = t.store_in(Path(sys.argv[1]))
+t.fill(rows, t.source())
+opened = rows.opened()
+assert t.np.array_equal(opened[70], t.ROWS[70])
+print("open", flush=True)
+sys.stdin.readline()
+try:
+    print("read", opened[70].any())
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_has_rows_open_is_told_of_the_erasure_by_another(tmp_path):
+    filled(tmp_path)
+    tests = os.path.dirname(os.path.dirname(__file__))
+    command = [sys.executable, "-c", READER.format(tests=tests), str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=os.path.dirname(tests), stdin=pipe, stdout=pipe, text=True) as reader:
+        assert reader.stdout.readline() == "open\n"
+        erase(tmp_path, {NAMES[70]}.__contains__)
+        said, _ = reader.communicate("\n", timeout=60)
+    assert said.startswith(f"the images of {tmp_path} must stay while their features are in use; some were removed.")

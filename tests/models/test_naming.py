@@ -25,7 +25,7 @@ from tangent_jax.pretrained.left_out import KINDS, left_out
 from tangent_jax.pretrained.load import load
 from tangent_jax.remote import urls
 from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 
 ONES = np.ones(3, np.float32)
 
@@ -283,12 +283,12 @@ def test_heads_that_were_pruned_and_fields_that_are_not_there_are_refused(folder
 
 def test_ignored_fields_stand_in_the_recipe_and_the_provenance(folder):
     opened(folder, {"window_size": 7}, ["window_size"])
-    recipe = Recipe(weights=str(folder), ignore_config=("window_size",))
+    recipe = recipe_of(weights=str(folder), ignore_config=("window_size",))
     predict = recipe.predictor(3)
     origin = make_provenance(predict, recipe)
-    assert Provenance.from_json(origin.to_json()).recipe.ignore_config == ("window_size",)
+    assert Provenance.from_json(origin.to_json()).recipe.anchor.ignore_config == ("window_size",)
     with pytest.raises(InputError, match=r"no window_size in config\.json"):
-        Recipe(weights=str(folder)).predictor(3)
+        recipe_of(weights=str(folder)).predictor(3)
 
 
 def test_the_fields_of_vision_config_dict_win_and_its_absent_ones_have_their_defaults(tmp_path):

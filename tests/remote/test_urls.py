@@ -175,6 +175,19 @@ def test_altered_and_missing_objects_are_told_and_change_nothing(url, tmp_path):
     refused("must hold plain names and hashes", Remote, url)
 
 
+def test_an_object_that_a_bucket_lost_is_copied_again_by_the_next_push(url, tmp_path):
+    root, files = folder(tmp_path / "a", x=b"1", y=b"2")
+    Remote(url).push(root, files)
+    remote = Remote(url)
+    urls.delete([remote.object_url(files["x"])])
+    Remote(url).push(root, files)
+    Remote(url).pull(tmp_path / "b")
+    assert (tmp_path / "b/x").read_bytes() == b"1"
+    state = Remote(url).number
+    Remote(url).push(root, files)
+    assert Remote(url).number == state  # nothing is lost now
+
+
 @pytest.mark.parametrize("stopped", range(6))
 def test_a_push_that_is_stopped_at_any_request_leaves_the_state_before_or_after(stopped, tmp_path, monkeypatch):
     url = f"memory://bucket/{next(NUMBERS)}"

@@ -413,7 +413,7 @@ def test_an_image_whose_features_are_all_0_in_a_part_is_named(mapped_case, part,
     with pytest.raises(InputError, match=r"got all 0 in a part, of 5\.png"):
         make_statistics(built, data, CLASSES)
     with pytest.raises(InputError, match=r"got all 0 in a part, of 5\.png"):
-        tj.Recipe(features=built.features).fit(dataclasses.replace(built, outputs=2), data)
+        tj.store.StatisticsRecipe(features=built.features).fit(dataclasses.replace(built, outputs=2), data)
 
 
 def test_features_of_another_model_and_wrong_batches_are_refused_in_one_line(mapped_case):
@@ -437,8 +437,6 @@ def test_statistics_of_maps_of_two_compute_dtypes_do_not_add(mapped_case):
     assert (rows_of(half, map_once(built, data)) == rows_of(half, data)).all()  # not those of the other dtype
     again = half.features.of(Pretrained(half.model.with_classes(7), small()[1], "test"))
     assert again.features == half.features
-    settings = dataclasses.replace(built.features, dtype="float32")
-    assert tj.Recipe(features=settings, dtype="bfloat16").features.dtype == "bfloat16"  # the recipe's
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -18,7 +18,7 @@ from tangent_jax.pretrained.load import load
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -37,10 +37,13 @@ def drop(store, *names):
     return remove(store, plan_removal(store, names=names))
 
 
+SETTINGS = {"kind": "head", "epochs": 1, "batch_size": 8, "output": "tangent"}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(shards, a store that one process filled with them)."""
-    folder, recipe = tmp_path_factory.mktemp("trained"), Recipe(kind="head", epochs=1, batch_size=8, output="tangent")
+    folder, recipe = tmp_path_factory.mktemp("trained"), recipe_of(**SETTINGS)
     predict, digits = recipe.predictor(10, load("builtin")), open_dataset("digits")
     features = extract(predict, digits.train.take(np.arange(sum(SIZES))), Cache(folder / "cache"))
     ends = np.cumsum(SIZES)
@@ -59,7 +62,7 @@ def test_groups_are_of_as_many_steps_and_decided_by_the_shards_alone(trained):
     shards, _ = trained
     assert shards.groups() == GROUPS
     assert dataclasses.replace(shards, at_once=1).groups() == [[name] for name in ("0", "2", "1", "3", "4")]
-    exact = dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, solver="optimum"))
+    exact = dataclasses.replace(shards, recipe=recipe_of(**SETTINGS, solver="optimum"))
     assert exact.groups() == [[name] for name in shards.rows]
 
 
@@ -85,7 +88,7 @@ def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trai
     shards, whole = trained
     store = Store(tmp_path / "store")
     if claim == "stale":
-        fill(store, dataclasses.replace(shards, recipe=dataclasses.replace(shards.recipe, penalty=1e-3)))
+        fill(store, dataclasses.replace(shards, recipe=recipe_of(**SETTINGS, penalty=1e-3)))
     monkeypatch.setattr(Shards, "fit", None)
     with hold_lock(Claims(store).lock(claim)):
         second = threading.Thread(target=fill, args=(Store(tmp_path / "store"), shards))

@@ -47,9 +47,9 @@ def refused(match, call, *arguments):
 def test_a_store_comes_back_and_follows(url, tmp_path):
     store, root = filled(tmp_path / "a", 2), tmp_path / "b"
     store.compose()
-    assert copies.push(store, url) == {"lines": 3, "files": 6, "copied": 6}
+    assert copies.push(store, url) == {"lines": 3, "files": 7, "copied": 7}
     assert copies.push(store, url)["copied"] == 0
-    assert copies.pull(root, url)["copied"] == 6
+    assert copies.pull(root, url)["copied"] == 7
     assert holds(root, store)
     store.add("late", part(7), origin(7))
     assert copies.push(store, url)["copied"] == 3  # the component, the journal, its count

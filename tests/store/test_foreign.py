@@ -44,7 +44,7 @@ from tangent_jax.store.heads import join
 from tangent_jax.store.lines import partial_of
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import erase_traces, remove
 from tangent_jax.store.retraining import predictor_of, retrain
 from tangent_jax.store.store import Store
@@ -103,7 +103,7 @@ def outside(store, receipt):
 def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_path, elsewhere):
     """The folder, run, weights, head and data that it names are this machine's own."""
     canary = tmp_path / "home"
-    recipe = Recipe(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
+    recipe = recipe_of(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
     with elsewhere():
         sent = trained_in(canary, recipe=recipe).metadata(trees.fingerprint(part(0)))
     store, before = Store(tmp_path / "store"), snapshot(canary)
@@ -117,10 +117,11 @@ def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_pa
     assert any("was not made on this machine" in trace.line for trace in found)
     with pytest.raises(InputError, match="hf-hub:owner/name must be named by this machine's user"):
         predictor_of(store.provenance("theirs"), "theirs")
-    named = Provenance.from_json(dataclasses.replace(theirs, recipe=Recipe(head=str(canary / "head"))).to_json())
+    named = Provenance.from_json(dataclasses.replace(theirs, recipe=recipe_of(head=str(canary / "head"))).to_json())
     with pytest.raises(InputError, match=r"the head .* must be named by this machine's user"):
         predictor_of(named, "theirs")
-    joined = dataclasses.replace(theirs, classes=tuple("abcdefg"), recipe=dataclasses.replace(recipe, head="named"))
+    named = recipe_of(weights="hf-hub:owner/name", head="named")
+    joined = dataclasses.replace(theirs, classes=tuple("abcdefg"), recipe=named)
     apart = Store(tmp_path / "apart")
     apart.add("theirs", part(0), joined)
     with pytest.raises(InputError, match="hf-hub:owner/name"):
@@ -138,7 +139,7 @@ def test_a_retraining_opens_no_data_set_that_another_machines_recipe_names(tmp_p
         "test/a/x.png",
         "test/b/y.png",
     )
-    recipe = Recipe(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1, batch_size=8)
+    recipe = recipe_of(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1, batch_size=8)
     predict, data = recipe.predictor(2, load("builtin")), open_dataset(recipe.dataset)
     train = extract(predict, data.train, Cache(tmp_path / "cache"))
     with elsewhere():
@@ -701,7 +702,7 @@ def test_names_of_others_move_no_cursor():
     assert [*read.classes, read.examples[0][1]] == ["\\x1b[2J", "\\x1b]0;title\\x07.jpg"]
     assert visible("plain caf\u00e9 \u65e5\u672c") == "plain caf\u00e9 \u65e5\u672c"
     with pytest.raises(InputError, match="characters that show"):
-        Recipe(dataset="folder:\x1b[2J")
+        recipe_of(dataset="folder:\x1b[2J")
 
 
 @pytest.mark.parametrize(
@@ -782,7 +783,7 @@ def test_paths_of_a_folder_of_others_stay_in_it(tmp_path):
 def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, monkeypatch):
     """The names and identifiers of removed images are in no file of the cache or of the index (FOUND, 75)."""
     monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
-    recipe, examples = Recipe(kind="head"), pictures(6)
+    recipe, examples = recipe_of(kind="head"), pictures(6)
     predict = recipe.predictor(3, load("builtin"))
     named = dataclasses.replace(examples, names=tuple(f"shard.tar/patient_{i:02}" for i in range(6)))
     cached = extract(predict, named, Cache(tmp_path / "cache"))

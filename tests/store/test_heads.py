@@ -30,7 +30,7 @@ from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.heads import join, union
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
@@ -115,13 +115,14 @@ def test_trained_heads_join_to_the_optimum_on_all_images(x64, leaves):
         np.testing.assert_allclose(summed, joint, rtol=1e-6, atol=1e-12)  # blocks of biases are in f32
 
 
+SETTINGS = {"epochs": 1, "batch_size": 4, "head": "named"}
+
+
 @pytest.fixture(scope="module")
 def birds(tmp_path_factory):
     """(a data set of three classes, its recipe, the cache, the features, the predictor of all classes)."""
     root = tmp_path_factory.mktemp("birds")
-    recipe = Recipe(
-        dataset=f"folder:{photographs(root / 'images', 4, NAMES[:3])}", epochs=1, batch_size=4, head="named"
-    )
+    recipe = recipe_of(**SETTINGS, dataset=f"folder:{photographs(root / 'images', 4, NAMES[:3])}")
     data, cache = open_dataset(recipe.dataset), Cache(root / "cache")
     predict = recipe.predictor(data.classes, load("builtin"))
     return data, recipe, cache, extract(predict, data.train, cache), predict
@@ -161,7 +162,7 @@ def test_a_component_of_a_named_head_has_the_classes_that_it_has_images_of(store
     features.take(np.arange(6)).relabel(data.classes, ("heron", "gull"))
     with pytest.raises(InputError, match="all examples must be of these 1 classes"):
         features.relabel(data.classes, ("heron",))
-    with pytest.raises(InputError, match="classes must be names for the head named"):
+    with pytest.raises(InputError, match="classes must be names for a head that is named"):
         fill(store, Shards(predict, features, recipe, {"a": np.arange(6)}))
 
 
@@ -207,7 +208,7 @@ def test_components_of_own_heads_compose_their_bodies(store):
 def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solver):
     """Retrained, and moved to the optimum: as if the class had never been."""
     data, recipe, cache, features, predict = birds
-    recipe = dataclasses.replace(recipe, solver=solver, penalty=0.1, certificate=1e-3)
+    recipe = recipe_of(**SETTINGS, dataset=recipe.dataset, solver=solver, penalty=0.1, certificate=1e-3)
     store, rows = Store(tmp_path / "store"), {"a": np.arange(6)}
     fill(store, Shards(predict, features, recipe, rows, data.classes), factors=True)
     gone = [features.examples[i][0] for i in (4, 5)]
@@ -230,7 +231,7 @@ def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solv
 def added(store, birds, name, dataset=None, classes=("gull", "heron"), **changes):
     """Adds a component of other classes, drawn numbers in the place of trained ones."""
     _, recipe, *_ = birds
-    recipe = dataclasses.replace(recipe, **({"dataset": dataset} if dataset else {}), **changes)
+    recipe = recipe_of(**SETTINGS | {"dataset": dataset or recipe.dataset} | changes)
     predict = recipe.predictor(classes, load("builtin"))
     store.add(name, tree_normal(sum(map(ord, name)), predict.zeros()), make_provenance(predict, recipe, classes))
     return store
@@ -313,7 +314,7 @@ def test_how_positions_would_be_resampled_keeps_no_components_apart(birds):
 def test_a_class_that_was_added_to_the_data_leaves_the_labels_of_a_retrained_component(tmp_path, head):
     """The new class comes first by name, so that the class indices of all others move."""
     folder = photographs(tmp_path / "images", 4, ("heron", "wren"))
-    recipe = Recipe(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)
+    recipe = recipe_of(dataset=f"folder:{folder}", kind="head", epochs=20, batch_size=4, learning_rate=0.1, head=head)
     data, cache = open_dataset(recipe.dataset), Cache(tmp_path / "cache")
     predict = recipe.predictor(data.classes, load("builtin"))
     features = extract(predict, data.train, cache)

@@ -29,7 +29,7 @@ from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import StatisticsRecipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -198,12 +198,21 @@ def test_a_gram_matrix_that_is_not_symmetric_is_refused():
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """(recipe, data set, its map, 60 of its training images as features in a cache, the cache)."""
-    recipe = Recipe(features=FeatureSettings(directions=2, width=16))
+def built(tmp_path_factory):
+    """(recipe, data set, its map, a cache)."""
+    recipe = StatisticsRecipe(features=FeatureSettings(directions=2, width=16))
     data, cache = open_dataset("digits"), tj.Cache(tmp_path_factory.mktemp("cache"))
-    built = recipe.predictor(data.classes, load("builtin"))
-    return recipe, data, built, tj.extract(built, data.train.take(np.arange(60)), cache), cache
+    return recipe, data, recipe.predictor(data.classes, load("builtin")), cache
+
+
+@pytest.fixture
+def digits(built):
+    """(recipe, data set, its map, 60 of its training images as features in a cache, the cache).
+
+    Opened by each test: what is open sees that another test removed an image.
+    """
+    recipe, data, map_, cache = built
+    return recipe, data, map_, tj.extract(map_, data.train.take(np.arange(60)), cache), cache
 
 
 def fill(root, digits, shards):

@@ -25,7 +25,7 @@ from tangent_jax.store.apart import Shards
 from tangent_jax.store.files import write_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.receipts import read_receipt
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import erase_traces, preview_removal, remove
 from tangent_jax.store.store import Store
 from tangent_jax.train.features import Features
@@ -47,7 +47,7 @@ def photographs(tmp_path):
 
 def add(store, name, photographs, *files, number=0, **changes):
     """Adds a component that names these training images of the photographs."""
-    recipe = Recipe(dataset=f"folder:{photographs}")
+    recipe = recipe_of(dataset=f"folder:{photographs}")
     train = open_dataset(recipe.dataset).train
     pairs = zip(train.identifiers(), train.names, strict=True)
     examples = tuple((i, image) for i, image in pairs if form("NFC", image) in files)
@@ -246,7 +246,7 @@ def test_lines_of_owners_that_match_no_image_are_counted_aloud(store, capsys):
 
 
 def test_images_without_an_owner_are_counted_aloud_when_components_are_filled(photographs, tmp_path, capsys):
-    recipe = Recipe(dataset=f"folder:{photographs}", kind="head", epochs=1)
+    recipe = recipe_of(dataset=f"folder:{photographs}", kind="head", epochs=1)
     predict = recipe.predictor(2)
     train = extract(predict, open_dataset(recipe.dataset).train, Cache(tmp_path / "cache"))
     shards = Shards(predict, train, recipe, {"all": np.arange(len(train))})
@@ -425,3 +425,15 @@ def test_an_older_plan_erases_nothing(kept):
     with pytest.raises(InputError, match="Plan again"):
         erase_traces(store, plan)
     assert is_there(folders["a"])
+
+
+def test_cached_rows_that_lost_their_list_of_images_are_named(kept, tmp_path):
+    store, _ = kept
+    rows = tmp_path / "rows" / "key-images"
+    rows.mkdir(parents=True)
+    (rows / "inputs.bin").write_bytes(b"1")
+    traces = preview_removal(store, plan_removal(store, names=["a"]), Cache(rows.parent))
+    assert (
+        f"{rows}: cached rows without examples.txt, which says whose they are; delete the folder" in traces.not_reached
+    )
+    assert (rows / "inputs.bin").exists()

@@ -31,10 +31,11 @@ from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import receipt_text
-from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
+from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import make_objective
 
 
@@ -133,7 +134,7 @@ def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
     store.compose()
     drop(store, "shard 0")
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
-    assert len(files) == 6  # component, composition, receipt, journal, HEAD, the store's mark
+    assert len(files) == 7  # component, composition, receipt, journal, HEAD, the store's mark and keys
     rng = random.Random(0)
     for path in files:
         content = path.read_bytes()
@@ -391,13 +392,13 @@ def test_provenance_survives_json():
 )
 def test_recipes_of_one_loss_are_equal_however_it_is_spelled(text, spelled, tmp_path):
     """So their components add, and each goes on where the other was stopped."""
-    recipe = Recipe(loss=text)
-    assert (recipe.loss, recipe) == (spelled, Recipe(loss=spelled))
-    assert recipe.objective() == make_objective(text)
+    recipe = recipe_of(loss=text)
+    assert (spell_loss(recipe.objective.loss), recipe) == (spelled, recipe_of(loss=spelled))
+    assert recipe.objective == make_objective(text)
     store = Store(tmp_path / "store")
-    store.add("a", part(1), origin(1, recipe=Recipe(loss=spelled)))
+    store.add("a", part(1), origin(1, recipe=recipe_of(loss=spelled)))
     store.add("b", part(2), origin(2, recipe=recipe))
-    assert {component.recipe.loss for component in map(store.provenance, store)} == {spelled}
+    assert {component.recipe.settings["loss"] for component in map(store.provenance, store)} == {spelled}
 
 
 ACCOUNT = Spent(Mechanism(0.5, 9.833, 50, 1e-5), 50, True)

@@ -416,3 +416,8 @@ def test_a_predictor_computes_in_the_dtype_asked_for(method, road):
     dtypes = products(half, dw, X)
     assert dtypes
     assert all(dtype == {"bfloat16"} for dtype in dtypes)
+
+
+def test_a_key_beside_batches_that_have_one_is_refused():
+    with pytest.raises(InputError, match="key must be left out beside Batches that have a key; got both"):
+        fit(task()[0], batches(), key=jax.random.key(0), epochs=1)

@@ -19,9 +19,11 @@ import tangent_jax as tj
 from tangent_federation.contributor import Contribution, in_classes, read_bytes
 from tangent_federation.settings import Request, check
 from tangent_jax.composition.origin import check_one_body
+from tangent_jax.core.checks import instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.store import Receipt, is_store, kind_of, make_provenance, plan_removal, read_factors, remove
 from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.recipe import AnyRecipe
 
 LONGEST = 200  # characters of a name
 
@@ -45,7 +47,7 @@ class Collection:
     store: tj.Store
     request: Request
     predict: tj.Predictor
-    recipe: tj.Recipe
+    recipe: AnyRecipe
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     bytes: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -116,7 +118,8 @@ class Collection:
             path = Path(folder) / "factors.safetensors"
             path.write_bytes(sent.factors)
             factors = read_factors(path)
-        merged = tj.merge({name: tj.Component(dw, None, factors)}, "inputs", self.recipe.penalty)
+        penalty = instance("recipe", self.recipe, tj.Recipe).objective.penalty
+        merged = tj.merge({name: tj.Component(dw, None, factors)}, "inputs", float(penalty))
         finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(merged))
         check(finite, "factors by which a component can be merged", "NaN or infinity")
         return factors

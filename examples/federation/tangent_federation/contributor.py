@@ -16,6 +16,7 @@ import tangent_jax as tj
 from tangent_federation.settings import Request, check
 from tangent_jax.core.notation import Tree
 from tangent_jax.store import Shards, fill, plan_removal, read_component, remove, write_component, write_factors
+from tangent_jax.store.recipe import AnyRecipe
 
 
 class Contribution(NamedTuple):
@@ -41,10 +42,11 @@ class Contributor:
     cache: str = "~/.cache/tangent_jax"
     weights: str = ""
 
-    def recipe(self, request: Request) -> tj.Recipe:
+    def recipe(self, request: Request) -> AnyRecipe:
         """The recipe of a request, with the data set and the weights that are here."""
-        weights = self.weights or request.recipe.weights
-        return dataclasses.replace(request.recipe, dataset=self.dataset, weights=weights)
+        anchor = request.recipe.anchor
+        anchor = dataclasses.replace(anchor, weights=self.weights or anchor.weights)
+        return dataclasses.replace(request.recipe, dataset=self.dataset, anchor=anchor)
 
     def classes(self) -> tuple[str, ...]:
         """The names of its classes, which the server joins with others'."""

@@ -17,9 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
+import tangent_jax as tj
 from tangent_federation.contributor import Contribution, Contributor, file_bytes, read_bytes
 from tangent_federation.settings import Request, check
 from tangent_jax.core.notation import Tree
+from tangent_jax.models import FeatureSettings
 from tangent_jax.solver.statistics import as_tree, from_tree
 
 
@@ -108,9 +110,11 @@ def spoiled(own: Contributor, request: Request, fault: str, wait: float) -> Cont
     if fault == "late":
         time.sleep(wait + 5)
     if fault == "anchor":
-        other = dataclasses.replace(request.recipe, seed=request.recipe.seed + 1)
-        if other.features is not None:
-            other = dataclasses.replace(other, features=dataclasses.replace(other.features, width=64, parts=("relu",)))
+        other = request.recipe
+        if isinstance(other, tj.Recipe):
+            other = dataclasses.replace(other, seed=other.seed + 1)
+        else:
+            other = dataclasses.replace(other, features=FeatureSettings(("relu",), width=64))
         request, own = dataclasses.replace(request, recipe=other), dataclasses.replace(own, home=own.home / "other")
     sent = own.contribute(request)
     component = sent.component

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import tangent_jax as tj
+from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models import FeatureSettings
+from tangent_jax.store import Adam, Anchor, Optimum, StatisticsRecipe
+from tangent_jax.store.recipe import AnyRecipe
 
 PARTS = {"lda": ("h",), "exact": ("h", "ntk")}
 """The features of each method of statistics."""
@@ -75,14 +78,17 @@ class Settings:
         check(not unknown, "known settings", unknown[:1])
         return cls(**given)
 
-    def recipe(self) -> tj.Recipe:
+    def recipe(self) -> AnyRecipe:
         """The recipe of all components."""
-        common = {"weights": self.weights, "dataset": self.dataset}
+        anchor = Anchor(self.weights)
         if self.method != "taft":
-            return tj.Recipe(features=FeatureSettings(PARTS[self.method], width=self.width), **common)
-        adam = {"epochs": self.epochs, "learning_rate": self.learning_rate}
-        optimum = {"penalty": self.penalty, "passes": self.passes, "certificate": 1e-9}  # the passes decide
-        return tj.Recipe(solver=self.solver, **common, **(adam if self.solver == "adam" else optimum))
+            features = FeatureSettings(PARTS[self.method], width=self.width)
+            return StatisticsRecipe(anchor, features, dataset=self.dataset)
+        if self.solver == "adam":
+            return tj.Recipe(anchor, trainer=Adam(self.learning_rate, self.epochs), dataset=self.dataset)
+        optimum = Optimum(certificate=1e-9, passes=self.passes)  # the passes decide
+        objective = tj.make_objective(penalty=self.penalty)
+        return tj.Recipe(anchor, objective=objective, trainer=optimum, dataset=self.dataset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Request:
     images; `most_bytes`: of the file that is taken.
     """
 
-    recipe: tj.Recipe
+    recipe: AnyRecipe
     classes: tuple[str, ...]
     factors: bool = False
     forget: tuple[str, ...] = ()
@@ -103,19 +109,12 @@ class Request:
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(plain(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Request":
         """The request of a text that `to_json` wrote."""
-        fields = json.loads(text)
-        recipe = fields.pop("recipe")
-        recipe["ignore_config"] = tuple(recipe["ignore_config"])
-        if recipe["features"] is not None:
-            recipe["features"]["parts"] = tuple(recipe["features"]["parts"])
-            recipe["features"] = FeatureSettings(**recipe["features"])
-        lists = {name: tuple(fields.pop(name)) for name in ("classes", "forget")}
-        return cls(tj.Recipe(**recipe), **lists, **fields)
+        return convert(cls, parse_json(text, "the request"), "the request")
 
 
 def check(condition: Any, expected: str, got: object) -> None:

@@ -257,7 +257,7 @@ def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost |
         return None, "some components cannot be read"
     if lacking:
         return None, f"{len(lacking)} of {len(store)} components have no account"
-    if None in [spent for spent, _ in store.state.released]:
+    if None in [account.privacy for account in store.state.released]:
         return None, "a component without an account was composed or exported before it was removed"
     try:
         cost = store.spent([*store])

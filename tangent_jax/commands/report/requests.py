@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import tangent_jax as tj
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.shared.thumbnails import thumbnail
 from tangent_jax.core.checks import InputError
-from tangent_jax.data import SUFFIXES, Dataset, content_identifier, hidden
+from tangent_jax.core.names import normal_name
+from tangent_jax.data import SUFFIXES, Dataset, content_identifier
 from tangent_jax.io.records import read_lines
 
 SHOWN = 60
@@ -24,11 +25,15 @@ SHOWN = 60
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such."""
+    """A request: identifiers or names of images, or an owner; `files`: the files of images given as such.
+
+    `spelling`: the owner as given.
+    """
 
     asked: tuple[str, ...] = ()
     files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     owner: str | None = None
+    spelling: str = ""
 
     def plan(self, store: tj.Store, owners: Mapping[str, str] | None) -> tj.store.RemovalPlan:
         """The plan of the removal; changes nothing."""
@@ -116,18 +121,19 @@ def unknown(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> l
     entries = []
     names = {name for origin in seen.origins.values() for _, name in origin.examples}
     for word in plan.unknown:
-        before = [removal for removal in seen.removals if answers(removal, plan.removed.get(word, word))]
-        asked = [r for r in seen.removals if r.receipt and word in r.receipt.asked and r not in before]
+        forms = seen.store.forms([normal_name(word)])
+        before = [r for r in seen.removals if answers(r, seen.store.forms([plan.removed.get(word, word)]))]
+        asked = [r for r in seen.removals if r.receipt and not forms.isdisjoint(r.receipt.asked) and r not in before]
         last = Path(request.spelled(word)).name
         alike = sorted(name for name in names if Path(name).name == last)
         entries.append(Unknown(request.spelled(word), before, asked, alike[:3]))
     return entries
 
 
-def answers(removal: Removal, word: str) -> bool:
-    """True if a removal removed the image of an identifier, or all images of an owner."""
+def answers(removal: Removal, forms: Set[str]) -> bool:
+    """True if a removal removed the image of an identifier, or all images of an owner, by its hidden forms."""
     owner = removal.receipt.owner if removal.receipt else None
-    return word == owner or bool(hidden([word]) & {*removal.line.forgotten})
+    return not forms.isdisjoint({owner, *removal.line.forgotten})
 
 
 def asked_images(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) -> tuple[list[Asked], list[str]]:
@@ -217,9 +223,7 @@ def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) 
     return tj.store.preview_removal(seen.store, plan, cache).not_reached
 
 
-def commands_of(request: Request, file: Path, given: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The words of each way's command; `file`: of the request; `given`: other flags, None to omit one."""
-    what = f"--examples={file}" if request.owner is None else f"--owner={request.owner}"
-    flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+def commands_of(flags: Sequence[str]) -> dict[str, list[str]]:
+    """The words of each way's command; `flags`: those that name the store and the request."""
     ends = {how: [] if how == "drop" else [f"--{how}"] for how in tj.store.WAYS}
-    return {how: ["tangent-jax", "store", "remove", *flags, what, *end] for how, end in ends.items()}
+    return {how: ["tangent-jax", "store", "remove", *flags, *end] for how, end in ends.items()}

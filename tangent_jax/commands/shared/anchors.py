@@ -61,9 +61,9 @@ def check_flags(recipe: tj.Recipe) -> None:
     """Raises InputError for a --save_anchor that cannot be, before any long work."""
     if F.save_anchor is None:
         return
-    if recipe.method != "nlft":
+    if recipe.trained.is_linear:
         raise InputError(
-            f"--save_anchor needs --method=nlft, whose network has the weights w + dw; got {recipe.method}, for which "
+            f"--save_anchor needs --method=nlft, whose network has the weights w + dw; got {F.method}, for which "
             "w + dw is another model"
         )
     if not F.save_anchor.endswith(".safetensors"):

@@ -1,7 +1,7 @@
 """Defines flags from the common table, and reads their values.
 
-A binary defines only the flags that it reads: `define("weights", "dataset", ...)`. Flags that are fields of a Recipe
-have its defaults. A list as default makes a flag take several comma-separated values (`lr=["1e-3"]`); a tuple lists the
+A binary defines only the flags that it reads: `define("weights", "dataset", ...)`. Flags that set a field of a Recipe
+have its default. A list as default makes a flag take several comma-separated values (`lr=["1e-3"]`); a tuple lists the
 values that a binary allows, the first as default (`method=("taft", "nlft")`).
 """
 
@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from absl import flags
 
-import tangent_jax as tj
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.io.files import expand_path
 from tangent_jax.models.subsets import KINDS, MADE
+from tangent_jax.store.recipe import FLAT
 
 F: Any = flags.FLAGS
 PRIVATE_KINDS = tuple(kind for kind in KINDS if kind not in (*MADE, "everything"))
@@ -35,7 +35,7 @@ OPTIMUM = ("solver", "certificate", "passes")
 ANCHOR = ("reset", "new_class_token", "head", "head_scale", "seed")
 NAMED = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, *ANCHOR, "dataset", "cache_dtype", "method", "blocks", "rank", "radius")
 FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, strict=True))
-"""The field of a Recipe that a flag sets; no other flag sets one, whatever its name."""
+"""The flat setting of a Recipe (FLAT) that a flag sets; no other flag sets one, whatever its name."""
 FLAG_OF = {field: flag for flag, field in FIELD_OF.items()}
 SPLITS = ("train", "validation", "test")
 """The flags that name the folder of each split, of the binaries that read one data set."""
@@ -111,11 +111,10 @@ def check_effects() -> None:
 
 def define(*names: str, table: Mapping[str, partial] = TABLE, **defaults: Any) -> None:
     """Defines the flags named and those in `defaults`, which override the table's; a partial replaces its row."""
-    fields = vars(tj.Recipe())
     splits = SPLITS if "dataset" in names or isinstance(defaults.get("dataset"), str) else ()
     for name in dict.fromkeys([*names, *splits, *defaults]):
         make = defaults.pop(name) if isinstance(defaults.get(name), partial) else table[name]
-        default = {"default": fields[FIELD_OF[name]]} if name in FIELD_OF else {}
+        default = {"default": FLAT[FIELD_OF[name]]} if name in FIELD_OF else {}
         given: dict[str, Any] = {"default": defaults[name]} if name in defaults else {}
         if isinstance(defaults.get(name), tuple):
             make = partial(flags.DEFINE_enum, help=make.keywords["help"])

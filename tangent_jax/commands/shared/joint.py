@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 import tangent_jax as tj
+from tangent_jax.core.checks import instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.rows import Parts
 from tangent_jax.io.log import current_log
@@ -52,10 +53,11 @@ def fit_jointly(
         for own, count, end in zip(features.values(), counts, ends, strict=True)
     ]
     inputs = Parts([own.inputs for own in features.values()])
-    batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=recipe.batch_size)
-    objective = dataclasses.replace(recipe.objective(), loss=OfOwnTask(recipe.objective().loss))
+    adam = instance("trainer", recipe.trainer, tj.store.Adam)
+    batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=adam.batch_size)
+    objective = dataclasses.replace(recipe.objective, loss=OfOwnTask(recipe.objective.loss))
     dw = tj.fit(
-        whole, batches, objective, optimizer=recipe.optimizer(), epochs=recipe.epochs, log=current_log(), progress=shown
+        whole, batches, objective, optimizer=adam.optimizer(), epochs=adam.epochs, log=current_log(), progress=shown
     ).dw
 
     def of(start: int, end: int) -> Tree:

@@ -34,6 +34,7 @@ from tangent_jax.privacy.discrete import step_key
 from tangent_jax.privacy.train import clip_all, private_step
 from tangent_jax.solver import passes
 from tangent_jax.solver.problem import SIGNALS
+from tangent_jax.store import Adam, Optimum
 from tangent_jax.train.batches import Chunk, as_batches
 from tangent_jax.train.fit import State, Training, train_epoch
 from tangent_jax.train.optimizers import as_data
@@ -63,19 +64,21 @@ def plan_of(
     """The plan of a run on this many examples: FLOPs and bytes of a step or pass, and peaks, for one device."""
     mesh = mesh_of(F.topology)
     predict: Any = jax.eval_shape(
-        lambda: recipe.predictor(classes, tj.load(recipe.weights, F.architecture, recipe.ignore_config))
+        lambda: recipe.predictor(classes, tj.load(recipe.anchor.weights, F.architecture, recipe.anchor.ignore_config))
     )
     features = features_of(recipe, predict, examples)
-    batches = features.batches(recipe.key, batch_size=recipe.batch_size)
-    if mechanism is not None:
-        kind = "private"
-        phase = private_phase(recipe, predict, batches, mechanism, mesh)
-    elif recipe.solver == "optimum":
-        kind = "optimum"
-        phase = optimum_phase(recipe, predict, features, mesh)
-    else:
-        kind = "fit"
-        phase = fit_phase(recipe, predict, batches, mesh)
+    match recipe.trainer:
+        case Optimum():
+            kind = "optimum"
+            batches = features.batches(recipe.key)
+            phase = optimum_phase(recipe.objective, predict, features, mesh)
+        case Adam() as adam:
+            kind = "fit" if mechanism is None else "private"
+            batches = adam.batches(features, recipe.key)
+            if mechanism is None:
+                phase = fit_phase(recipe.objective, adam, predict, batches, mesh)
+            else:
+                phase = private_phase(recipe.objective, adam, predict, batches, mechanism, mesh)
     lower = figures_of(features_phase(predict, mesh))["training_peak_bytes"] if predict.subset.stage else 0
     training = figures_of(phase)
     room = room_of(mesh)
@@ -127,7 +130,7 @@ def room_of(mesh: Mesh) -> int | None:
 def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Features:
     """Features with as many examples as the data set, as zeros that take no memory."""
     stage = predict.subset.stage
-    kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.dtype)) if stage else np.dtype(np.uint8)
+    kind = np.dtype(jnp.dtype(recipe.cache_dtype or recipe.trained.dtype)) if stage else np.dtype(np.uint8)
     inputs = np.broadcast_to(np.zeros((), kind), (count, *predict.model.input_shape(stage)))
     return tj.Features(inputs, np.zeros(count, np.int32), ())
 
@@ -140,20 +143,20 @@ def features_phase(predict: tj.Predictor, mesh: Mesh) -> Phase:
     return Phase({"trunk": partial(run_trunk.lower, *arguments, **options)}, arguments)
 
 
-def fit_phase(recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
+def fit_phase(objective: tj.Objective, adam: Adam, predict: tj.Predictor, batches: tj.Batches, mesh: Mesh) -> Phase:
     """The steps of a chunk."""
-    training = Training(predict, recipe.objective(), as_data(recipe.optimizer()), (tj.metrics.accuracy,))
+    training = Training(predict, objective, as_data(adam.optimizer()), (tj.metrics.accuracy,))
     state = jax.eval_shape(lambda: training.start(zeros_of(predict)))
     arguments = on_mesh((training, state, first_chunk(batches, mesh), None, 0.0), mesh)
     return Phase({"step": partial(train_epoch.lower, *arguments)}, arguments)
 
 
 def private_phase(
-    recipe: tj.Recipe, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism, mesh: Mesh
-) -> Phase:
+    objective: tj.Objective, adam: Adam, predict: tj.Predictor, batches: tj.Batches, mechanism: tj.privacy.Mechanism,
+    mesh: Mesh,
+) -> Phase:  # fmt: skip
     """The clipped sum of a chunk of micro-batches, and the step on the noisy mean."""
-    objective = recipe.objective()
-    optimizer = as_data(tj.privacy.momentum(recipe.learning_rate))
+    optimizer = as_data(tj.privacy.momentum(adam.learning_rate))
     state = jax.eval_shape(lambda: State(zeros_of(predict), optimizer.init(zeros_of(predict))))
     chunk = first_chunk(batches, mesh)
     clip = on_mesh((predict, state.dw, chunk, chunk.present.shape[0], objective, mechanism), mesh)
@@ -173,9 +176,8 @@ def step_with_norms(state: State, *arguments: Any) -> tuple[State, Array]:
     return after, norms_of(gradient, state.dw, after.dw)
 
 
-def optimum_phase(recipe: tj.Recipe, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
+def optimum_phase(objective: tj.Objective, predict: tj.Predictor, features: tj.Features, mesh: Mesh) -> Phase:
     """The gradient, product and factors of a batch of a pass, and the memory kept between passes."""
-    objective = recipe.objective()
     zero = jax.eval_shape(lambda: zeros_of(predict))
     batches = as_batches(features)
     batches = as_batches(features, passes.pass_batch(predict, zero, batches.inputs))

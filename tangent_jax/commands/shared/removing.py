@@ -8,7 +8,6 @@ import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name, other_spellings
-from tangent_jax.data import hidden
 from tangent_jax.io.records import read_lines
 from tangent_jax.remote import urls
 
@@ -80,11 +79,10 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
 
 def removed_on(store: tj.Store, word: str, identifier: str = "") -> str | None:
     """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
-    hashes = hidden([word, identifier])
+    names = store.forms([word, normal_name(word), identifier])
     for line in reversed(store.state.removals):
         receipt = tj.store.read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
-        asked = {receipt.owner, *map(normal_name, receipt.asked)}
-        if normal_name(word) in asked or not hashes.isdisjoint(line.forgotten):
+        if not names.isdisjoint({receipt.owner, *receipt.asked, *line.forgotten}):
             return line.time[:10]
     return None
 

@@ -1,5 +1,6 @@
 """The recipe, model, data and features of a binary's flags."""
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -16,24 +17,32 @@ from tangent_jax.io import hosts
 from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
+from tangent_jax.store.recipe import FLAT
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
+OWN = {"nlft": {"learning_rate": "lr_nlft"}}
+"""The settings of a method that have a flag of their own, in the binaries that define it."""
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
+    given = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
+    given = {field: value for field, value in given.items() if not isinstance(value, list)}
+    own = {field: F[flag].value for field, flag in OWN.get(changes.get("method", ""), {}).items() if flag in F}
+    return FLAT | given | own | changes
 
 
 def recipe(**changes: Any) -> tj.Recipe:
-    """The recipe of the binary's flags, with changes."""
-    given: dict[str, Any] = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
-    given = {field: value for field, value in given.items() if not isinstance(value, list)}  # lists are searched
-    return tj.Recipe(**given | changes)
+    """The recipe of the binary's flags, with changes of its flat settings."""
+    return tj.store.recipe_of(**settings(**changes))
 
 
-def recipe_of(features: tj.models.FeatureSettings) -> tj.Recipe:
+def recipe_of(features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
     """The recipe of statistics of these features, on the flags' model and data."""
     own = recipe()
-    fields: dict[str, Any] = {name: getattr(own, name) for name in tj.store.OF_FEATURES}
-    fields["features"] = features
-    return tj.Recipe(**fields)
+    features = dataclasses.replace(features, dtype=own.trained.dtype)
+    return tj.store.StatisticsRecipe(own.anchor, features, dataset=own.dataset, cache_dtype=own.cache_dtype)
 
 
 def settings_of(text: str) -> tj.solver.Settings:
@@ -75,9 +84,9 @@ def open_datasets() -> dict[str, Dataset]:
     return sets
 
 
-def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor | Any:
+def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> Any:
     """The recipe's predictor, its weights checked against --architecture."""
-    return recipe.predictor(classes, pretrained(recipe.weights))
+    return recipe.predictor(classes, pretrained(recipe.anchor.weights))
 
 
 @functools.cache
@@ -105,7 +114,7 @@ def train_images(dataset: Dataset) -> Examples:
 
 def left(examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
-    rest = examples.without(hosts.from_writer(removed_images))
+    rest = examples.without(hosts.from_writer(functools.partial(removed_images, examples)))
     if title and len(rest) < len(examples):
         gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
         print(f"{title}: {gone} and are left out", file=sys.stderr)
@@ -116,18 +125,19 @@ def left(examples: Examples, title: str = "") -> Examples:
     return rest
 
 
-def removed_images() -> set[str]:
-    """The hashed identifiers of all images that were removed from the stores in --store; none without that flag."""
+def removed_images(examples: Examples) -> set[str]:
+    """The identifiers of examples that were removed from a store in --store; none without that flag."""
     if "store" not in F or not F.store or urls.is_url(F.store):
         return set()
     root = path_of("store")
-    hashes = set[str]()
+    removed = set[str]()
     for marker in sorted(path for depth in ("", "*/") for path in root.glob(f"{depth}store.json")):
         try:
-            hashes |= tj.Store(marker.parent).state.forgotten
+            store = tj.Store(marker.parent)
+            removed |= {*filter(store.has_forgotten, examples.identifiers())} if store.state.forgotten else set()
         except (InputError, OSError) as error:
             print(f"{marker.parent}: images removed from it are not left out: {error}", file=sys.stderr)
-    return hashes
+    return removed
 
 
 def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:

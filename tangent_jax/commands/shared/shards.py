@@ -111,7 +111,7 @@ class Method:
 
     def components(self, store: tj.Store) -> Mapping[str, tj.Component]:
         """The components of a store, over the classes of the data set."""
-        if self.recipe.head != "named":
+        if not self.recipe.has_named_head:
             return store
         return tj.join(store, self.predict, self.dataset.classes).components
 
@@ -146,7 +146,7 @@ class Method:
         classes = self.dataset.classes
         with tj.show_progress(title):
             fitted = self.shards(rows, data).fit()
-        if self.recipe.head != "named":
+        if not self.recipe.has_named_head:
             return [*fitted.values()]
         widened = []
         for name, fit in fitted.items():
@@ -165,9 +165,7 @@ def make_method(method: str, name: str | None = None, recipe: tj.Recipe | None =
     Args:   name: of its stores, None for the method's; recipe: to use instead of the flags'; changes: fields of the
             recipe that differ from the flags.
     """
-    if recipe is None:
-        rate = {"learning_rate": F.lr_nlft} if method == "nlft" else {}
-        recipe = setup.recipe(method=method, **rate | changes)
+    recipe = recipe or setup.recipe(method=method, **changes)
     dataset = setup.open_tested(F.dataset)
     division = division_of_flags()
     if division.is_by_owner:
@@ -189,7 +187,7 @@ def make_method(method: str, name: str | None = None, recipe: tj.Recipe | None =
         listed=list_readable(images, train),
         division=division,
         stores=path_of("store") if "store" in F else Path(),
-        words=(*["named"] * (recipe.head == "named"), *["without_anchor_images"] * without_anchor),
+        words=(*["named"] * recipe.has_named_head, *["without_anchor_images"] * without_anchor),
         at_once=F.at_once if "at_once" in F else 1,
     )
     return made.held_out() if F.held_out else made
