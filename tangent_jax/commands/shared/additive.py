@@ -152,8 +152,7 @@ def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
     depths = try_depths() if F.feature_blocks == "auto" and "ntk" in ADDITIVE[title][0] else {}
     blocks = min(depths, key=depths.__getitem__) if depths else F.feature_blocks
     features, how = features_of(title, None if blocks == "auto" else blocks)
-    recipe: Any = setup.recipe_of(features)
-    method = make_method("taft", "-".join(features.parts), recipe)
+    method = make_method("taft", "-".join(features.parts), setup.recipe_of(features))
     own: dict[str, Any] = {"title": title, "how": how, "settings": F.settings, "depths": depths, "once": once}
     made = Additive(**vars(method), **own)
     train = made.map_once(made.train, "train")

@@ -17,7 +17,7 @@ from tangent_jax.io import hosts
 from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import FLAT, AnyRecipe
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
@@ -84,7 +84,7 @@ def open_datasets() -> dict[str, Dataset]:
     return sets
 
 
-def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> Any:
+def predictor(recipe: AnyRecipe, classes: int | Sequence[str]) -> Any:
     """The recipe's predictor, its weights checked against --architecture."""
     return recipe.predictor(classes, pretrained(recipe.anchor.weights))
 
