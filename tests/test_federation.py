@@ -313,11 +313,14 @@ def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, t
 
 def test_an_image_that_a_contributor_must_forget_never_enters_a_store_that_is_begun_later(people, collection, tmp_path):
     own = dataclasses.replace(people[0], home=tmp_path / "home")
-    image = own.features(collection.predict, CLASSES).examples[0][0]
+    before = own.features(collection.predict, CLASSES)
+    image = before.examples[0][0]
     own.contribute(dataclasses.replace(collection.request, forget=(image,)))
     origin = tj.Store(own.home / "store").provenance(own.name)
-    assert len(origin.examples) == len(own.features(collection.predict, CLASSES)) - 1
+    assert len(origin.examples) == len(before) - 1
     assert image not in origin.identifiers
+    after = own.features(collection.predict, CLASSES)  # of a secure sum, or a release, too
+    assert {i for i, _ in after.examples} == {i for i, _ in before.examples} - {image}
 
 
 def made_by_hand(predict, recipe, number, *listed):
@@ -442,6 +445,8 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
     noise = (sum(parts).of_classes(CLASSES).sums - plain) / mechanism.noise_multiplier / 2**0.5
     assert 0.9 < noise.std() < 1.1  # of 960 numbers
     tree, metadata = read_bytes(files[0])
+    listed = [i for own in people for i, _ in own.features(map_, CLASSES).examples]
+    assert not [i for i in listed if i in str(metadata)]  # who needs no identifier is sent none
     said = json.loads(metadata["statistics"])
     released = tj.privacy.release_statistics  # G that the server derives is the contributor's
     assert released is not None

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
+from tangent_jax.store.keys import Key
 
 DELETED = (
     "The removed components, and every composition that held them, are deleted from this store. What is composed now "
@@ -71,8 +73,12 @@ class Optimum:
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """The record of a removal; fingerprints name the components.
+    """The record of a removal.
 
+    `removed`, `retrained`: fingerprints of components, by name; `survivors`: those of all that the store held
+    afterwards, by name, both hidden, as names may be those of other people; `composed_before`, `composed_after`:
+    fingerprints of the composition. All but the last are in hidden form (keys.py): one who trains a component of few
+    images again must not find it here.
     `how`: the way, of WAYS; `asked`: the words of the request; `owner`: the owner, if all images of one were requested;
     `unseen`: identifiers of requested images that no component saw; these three in hidden form (keys.py), so that only
     who has the store's key can tell whether a photograph or a person is meant; `deleted`: deletions, in the store and
@@ -82,8 +88,8 @@ class Receipt:
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
-    >>> [*receipt.removed], [*receipt.survivors]
-    (['bob'], ['ann'])
+    >>> [*receipt.removed], len(receipt.survivors)
+    (['bob'], 1)
     """
 
     removed: dict[str, str]
@@ -105,6 +111,11 @@ class Receipt:
     how: str = ""
     time: str = ""
     path: Path = Path()
+
+
+def survivors_of(weights: Mapping[str, str], key: Key) -> dict[str, str]:
+    """The components of a store as a receipt lists them: hidden name, hidden fingerprint, in an order of no meaning."""
+    return dict(sorted((key.hide(name), key.hide(of_weights)) for name, of_weights in weights.items()))
 
 
 def receipt_text(receipt: Receipt) -> str:

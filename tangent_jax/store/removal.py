@@ -37,7 +37,7 @@ from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
 from tangent_jax.store.lines import Entry, Erase, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
-from tangent_jax.store.receipts import Receipt, Traces, receipt_text
+from tangent_jax.store.receipts import Receipt, Traces, receipt_text, survivors_of
 from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.store import Store
 
@@ -118,7 +118,8 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
         traces = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen)
         files = erasure.files_of(store, names)
     left = [trace.line for trace in traces if trace.erase is None]
-    return Traces(files + [trace.line for trace in traces if trace.erase is not None], left + elsewhere)
+    deleted = files + [trace.line for trace in traces if trace.erase is not None]
+    return Traces([*dict.fromkeys(deleted)], [*dict.fromkeys(left + elsewhere)])
 
 
 def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
@@ -250,10 +251,10 @@ def commit(
         files = [*dict.fromkeys([*elsewhere.deleted, *files, *stopped.deleted])]
         of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
         receipt = Receipt(
-            removed={name: entry.weights for name, entry in removed.items()},
-            retrained={name: entry.weights for name, entry in added.items()},
-            survivors={name: entry.weights for name, entry in sorted(now.items())},
-            composed_before=of_all[-1].weights if of_all else None,
+            removed={name: key.hide(entry.weights) for name, entry in removed.items()},
+            retrained={name: key.hide(entry.weights) for name, entry in added.items()},
+            survivors=survivors_of({name: entry.weights for name, entry in now.items()}, key),
+            composed_before=key.hide(of_all[-1].weights) if of_all else None,
             composed_after=None if composed is None else composed.weights,
             asked=key.hide_all(map(normal_name, plan.asked)),
             owner=None if plan.owner is None else key.hide(plan.owner),

@@ -36,7 +36,7 @@ from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.keys import write_keys
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.receipts import check_spelling, read_receipt
+from tangent_jax.store.receipts import check_spelling, read_receipt, survivors_of
 from tangent_jax.store.summary import summarize
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
@@ -403,8 +403,9 @@ class Store(Disk, Components):
                 wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
             held = {name: trees.fingerprint(self.read_tree(name)) for name in self}
             removed = {*receipt.removed.values()}
-            wrong += [f"{name}: is a removed component" for name in held if held[name] in removed]
-            unchanged = held == receipt.survivors and held
+            here = {name: self.forms([weights]) | {weights} for name, weights in held.items()}  # 0.4 wrote them plain
+            wrong += [f"{name}: is a removed component" for name in held if not removed.isdisjoint(here[name])]
+            unchanged = receipt.survivors in (held, *(survivors_of(held, key) for key in self.ring.keys)) and held
             if unchanged and trees.fingerprint(self.sum()) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong

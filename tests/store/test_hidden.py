@@ -11,6 +11,7 @@ import pytest
 from helpers import Killed, ending, origin, part
 from run_binary import run
 
+from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import seal_fields
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
@@ -18,6 +19,7 @@ from tangent_jax.store import copies
 from tangent_jax.store.disk import KEYS, WITHOUT_KEY
 from tangent_jax.store.keys import Key, form_of_04
 from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.receipts import receipt_text
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -90,6 +92,26 @@ def test_no_byte_that_a_removal_leaves_tells_of_an_image_to_who_lacks_the_key(tm
     for identifier in plan.identifiers:  # who holds the key finds each
         assert store.has_forgotten(identifier)
         assert store.ring.own.hide(identifier).encode() in content
+
+
+def test_a_receipt_holds_no_fingerprint_and_no_other_component_for_who_trains_one_again(tmp_path):
+    """A component of one image, trained again from a photograph, has the same bits: its fingerprint is no secret."""
+    store = filled(tmp_path / "store")
+    prints = [trees.fingerprint(part(s)) for s in range(3)] + [trees.fingerprint(store.sum())]
+    receipt = remove(store, plan_removal(store, names=["shard 0"]))
+    text = receipt.path.read_text()
+    assert [fingerprint for fingerprint in prints if fingerprint in text] == []
+    assert [name for name in ("shard 1", "shard 2") if name in text] == []
+    assert store.verify_receipt(receipt.path) == []
+    plain = {f"shard {s}": trees.fingerprint(part(s)) for s in range(3)}
+    before = dataclasses.replace(receipt, removed={"shard 0": plain.pop("shard 0")}, survivors=plain, composed_after="")
+    written = tmp_path / "as 0.4 wrote it.json"
+    written.write_text(receipt_text(before))
+    assert "the survivors' sum is not the receipt's" in store.verify_receipt(written)
+    for path in (receipt.path, written):
+        store.add(path.stem, part(0), seen([9]))
+        assert f"{path.stem}: is a removed component" in store.verify_receipt(path)
+        store.discard([path.stem])
 
 
 def test_components_that_were_discarded_leave_no_plain_unit_in_the_account(tmp_path):

@@ -15,7 +15,16 @@ import numpy as np
 import tangent_jax as tj
 from tangent_federation.settings import Request, check
 from tangent_jax.core.notation import Tree
-from tangent_jax.store import Shards, fill, plan_removal, read_component, remove, write_component, write_factors
+from tangent_jax.store import (
+    Shards,
+    fill,
+    is_store,
+    plan_removal,
+    read_component,
+    remove,
+    write_component,
+    write_factors,
+)
 from tangent_jax.store.recipe import AnyRecipe
 
 
@@ -53,10 +62,12 @@ class Contributor:
         return tj.open_dataset(self.dataset).classes
 
     def features(self, predict: tj.Predictor, classes: tuple[str, ...]) -> tj.Features:
-        """The features of its images, whose targets index `classes`, of all contributors."""
+        """The features of its images that were not removed, whose targets index `classes`, of all contributors."""
         dataset, (number, count) = tj.open_dataset(self.dataset), self.part
-        rows = tj.shards.uniform(len(dataset.train), count, seed=0)[number]
-        return in_classes(tj.extract(predict, dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes, classes)
+        images = dataset.train.take(tj.shards.uniform(len(dataset.train), count, seed=0)[number])
+        if is_store(self.home / "store"):
+            images = images.without({*filter(tj.Store(self.home / "store").has_forgotten, images.identifiers())})
+        return in_classes(tj.extract(predict, images, tj.Cache(self.cache)), dataset.classes, classes)
 
     def at_anchor(self, request: Request) -> tj.Predictor:
         """The predictor, or feature map, at the anchor of a request."""
@@ -67,10 +78,10 @@ class Contributor:
 
         Raises: InputError where no image is left, or a file would be larger than the server takes.
         """
+        self.forget(request.forget)
         predict = self.at_anchor(request)
         features = self.features(predict, request.classes)
         shards = Shards(predict, features, self.recipe(request), {self.name: np.arange(len(features))}, request.classes)
-        self.forget(request.forget)  # first: a store that is open does not see what another takes out
         store = tj.Store(self.home / "store")
         fill(store, shards, request.factors)
         check(self.name in store, "an image that was not removed", f"none left of {self.name}")

@@ -116,8 +116,9 @@ def who_asked(request: Request) -> Iterator[str]:
         return
     words = [request.spelled(word) for word in request.asked]
     names = [word for word in words if not IDENTIFIER.fullmatch(word)]
-    kind = "images, passed as files" if request.files else "words, each the name or the identifier of an image"
-    yield f"{len(words)} {kind}, as given. This page does not know who asked: see 7."
+    kind = "image" if request.files else "word"
+    what = "passed as files" if request.files else "each the name or the identifier of an image"
+    yield f"{count(len(words), kind)}, {what}, as given. This page does not know who asked: see 7."
     yield ""
     yield from name_list(names, len(words) - len(names))
 
@@ -336,7 +337,7 @@ def before_and_after(seen: Inspection, plan: tj.store.RemovalPlan, removals: Seq
             yield f"| {cell(name)} | {code(short(weights))} | {after} | {bound} |"
     if receipts:
         yield ""
-        yield "Fingerprints (SHA-256 of the weights) are cut here; the receipts hold all digits."
+        yield "Fingerprints (SHA-256 of the weights) are cut here; the journal holds all digits, receipts hide them."
     if plan.components:
         yield "" if receipts else "Before a removal:"
         yield ""
