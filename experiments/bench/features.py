@@ -73,10 +73,12 @@ def spoken(key: str) -> str:
     """The name of a setting in the picture, in words."""
     parts, shape, width = key.split()
     blocks, directions = shape.split("x")
-    each = parts.replace("ntk", "psi").replace("+", " + ")
-    of_blocks = f"{blocks} block{'s' * (blocks != '1')}"
-    said = [each, *[of_blocks, f"{directions} v"] * ("ntk" in parts), *[width] * (parts != "h")]
-    return ", ".join(said)
+    words = [parts.replace("ntk", "psi").replace("+", " + ")]
+    if "ntk" in parts:
+        words += [f"{blocks} block" if blocks == "1" else f"{blocks} blocks", f"{directions} v"]
+    if parts != "h":
+        words.append(width)
+    return ", ".join(words)
 
 
 def spoken_time(row: dict[str, float]) -> list[str]:
@@ -140,7 +142,7 @@ def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
     def operations() -> list[Operation]:
         plain = compiled("plain", lambda w, x: pretrained.model.apply(w, x, 0), pretrained.w, inputs(0))
         maps = {name(setting): map_of(setting) for setting in settings}
-        passes = [compiled(key, FeatureMap.rows, own, inputs(own.predict.subset.stage)) for key, own in maps.items()]
+        passes = [compiled(key, FeatureMap.rows, map_, inputs(map_.predict.subset.stage)) for key, map_ in maps.items()]
         return [plain, *passes]
 
     plain, *rows = rounds(operations(), "passes", F.repeats, F.seconds)
