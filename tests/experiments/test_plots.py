@@ -77,7 +77,7 @@ def test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour():
     for name in ("taft", "TAFT-1", "TAFT"):
         assert plots.colours(["nothing", name])[name] == blue
     assert plots.colours(["soup"])["soup"] == plots.colours(["NLFT-1"])["NLFT-1"] == vermilion
-    chosen = plots.colours(["tangent_lora", "taft_inputs", "taft", "soup", "nlft", "fc", "x"])
+    chosen = plots.colours(["tangent_lora", "taft_inputs", "taft", "soup", "nlft", "fc", "x", "y"])
     assert len({*chosen.values()}) == len(chosen) == len(plots.PALETTE)
     assert plots.shown("taft") == "TAFT (tangent)"
     assert plots.shown("sisa_mean") == "SISA mean"

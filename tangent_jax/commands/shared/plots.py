@@ -43,7 +43,7 @@ STYLE: Any = {
 plt.rcParams.update(STYLE)
 WIDTH = 6.4  # inches
 
-PALETTE = {  # Okabe and Ito's colours without yellow, which is invisible on white
+PALETTE = {  # Okabe and Ito's colours, with grey for yellow, which is invisible on white
     "blue": "#0072B2",
     "vermilion": "#D55E00",
     "green": "#009E73",
@@ -51,6 +51,7 @@ PALETTE = {  # Okabe and Ito's colours without yellow, which is invisible on whi
     "purple": "#CC79A7",
     "sky": "#56B4E9",
     "black": "#000000",
+    "grey": "#808080",
 }
 MARKERS = "osD^vP<X>p*"
 """A marker for each line of a panel, as most of these colours look alike in grey."""
