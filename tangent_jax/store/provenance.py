@@ -20,8 +20,7 @@ from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor, FeatureSettings
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import is_made, load
@@ -225,7 +224,7 @@ def sealed_text(text: str, weights: str) -> str:
 
 
 def make_provenance(
-    predict: Predictor | FeatureMap, recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
+    predict: ComponentPredictor, recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
 ) -> Provenance:
     """The provenance of this predictor's components; `trained_on` adds the examples.
 

@@ -20,7 +20,7 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, one_of, visible
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
@@ -350,10 +350,12 @@ class Store(Disk, Components):
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
+            if not place.isprintable():  # a removal could not find what a kill left there
+                raise InputError(f"the path of an export must have only characters that show; got {place!r}")
             public = self.revocation_key()
             exported = Exported(
                 names=tuple(self),
-                path=visible(place),
+                path=place,
                 result=trees.fingerprint(dw),
                 identity=secrets.token_hex(16),
                 key=key_id(public) if public else "",

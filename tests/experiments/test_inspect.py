@@ -340,7 +340,7 @@ def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch):
+def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch, untyped):
     store = drawn[0]
     monkeypatch.setattr(accuracies.tj, "evaluate", lambda _, dw, __: dw)
     tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]

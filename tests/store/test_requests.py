@@ -9,8 +9,6 @@ import shutil
 import threading
 import unicodedata
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +32,7 @@ from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.store import Store
+from tangent_jax.train.features import Features
 
 JOINED = "train/a/fam\u200dily.png"
 ACCENTED = "train/b/caf\u00e9.png"
@@ -239,8 +238,7 @@ def test_a_component_keeps_owners_that_are_named_in_another_form(tmp_path):
     names = (JOINED, ACCENTED)
     made = origin(0, owners={JOINED: "ann", form("NFD", ACCENTED): "bob"})
     examples = tuple(zip(("0" * 64, "1" * 64), names, strict=True))
-    features: Any = SimpleNamespace(examples=examples, folder=None, targets=[0, 1])
-    kept = made.trained_on(features, 1.0)
+    kept = made.trained_on(Features(np.zeros((2, 3)), np.array([0, 1]), examples), 1.0)
     assert sorted(kept.owners.values()) == ["ann", "bob"]
     assert {*kept.owners} == {name for _, name in kept.examples}
 
