@@ -73,18 +73,18 @@ def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     key = jax.random.key(5)
     shape = (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
-    given = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
+    arguments = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
-        want = values(predict, *given, cpu)
+        reference = values(predict, *arguments, cpu)
     for name in ["bfloat16"] if F.quick else PRECISIONS:
         if time.monotonic() > deadline:
             yield {"name": name, "failed": "no time left"}
             continue
         dtype, precision, tolerance = PRECISIONS[name]
         with jax.default_matmul_precision(precision):
-            got = values(dataclasses.replace(predict, dtype=dtype), *given)
-        for what, value in got.items():
-            error = relative(value, want[what])
+            results = values(dataclasses.replace(predict, dtype=dtype), *arguments)
+        for what, value in results.items():
+            error = relative(value, reference[what])
             right = "" if tolerance is None else "yes" if error <= tolerance else f"NO, above {tolerance:g}"
             yield {"name": f"{what}, {name}", "error": f"{error:.1e}", "right": right}
 
@@ -238,7 +238,9 @@ def machine() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    setting = f"sizes {' '.join(F.size)}, batch {batch()}, trunk's {' '.join(F.batch_size)}{', small' * F.quick}"
+    setting = f"sizes {' '.join(F.size)}, batch {batch()}, trunk's {' '.join(F.batch_size)}"
+    if F.quick:
+        setting += ", small"
     return {"device": jax.devices()[0].device_kind, "devices": str(jax.device_count()), **versions, "setting": setting}
 
 
@@ -249,14 +251,12 @@ def as_page(about: dict[str, str], date: str, done: dict[str, Any]) -> str:
     for name, result in done.items():
         section = SECTIONS[name]
         doc = SECTIONS[name].rows.__doc__ or ""
-        memory = f"; at most {result['peak_mib']} MiB in use so far" * bool(result["peak_mib"])
+        memory = f"; at most {result['peak_mib']} MiB in use so far" if result["peak_mib"] else ""
         lines += [f"## {name.capitalize()}", "", f"{doc.splitlines()[0]} ({result['seconds']:g} s{memory})", ""]
-        cells = [
-            [row["name"], *(row.get(column, "") for column in section.columns)]
-            if "failed" not in row
-            else [row["name"], row["failed"], *[""] * (len(section.columns) - 1)]
-            for row in result["rows"]
-        ]
+        cells = []
+        for row in result["rows"]:
+            reason = {section.columns[0]: row["failed"]} if "failed" in row else {}
+            cells.append([row["name"], *({**row, **reason}.get(column, "") for column in section.columns)])
         lines += [command.markdown(["", *section.columns], cells)]
     return "\n".join(lines)
 
@@ -267,10 +267,11 @@ def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
         return {}
     try:
         stored = json.loads(path.read_text())
-        is_same = stored["machine"] == about and {*stored["sections"]} <= {*SECTIONS}
-        late = {"failed": "no time left"}.items()
-        whole = {n: s for n, s in stored["sections"].items() if not any(late <= row.items() for row in s["rows"])}
-        return whole if is_same else {}
+        sections = stored["sections"]
+        if stored["machine"] != about or not {*sections} <= {*SECTIONS}:
+            return {}
+        late = {n for n, s in sections.items() if any(row.get("failed") == "no time left" for row in s["rows"])}
+        return {name: section for name, section in sections.items() if name not in late}
     except (ValueError, KeyError, TypeError):
         return {}  # measured again
 

@@ -77,8 +77,8 @@ def finished() -> list[tuple[str, Path]]:
 
 def ordered(lines: dict[str, Any]) -> dict[str, Any]:
     """The lines in the order of LINES, networks last."""
-    known = [*LINES.values()]
-    return dict(sorted(lines.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known)))
+    first = {line: lines[line] for line in LINES.values() if line in lines}
+    return first | lines
 
 
 def of_compose(result: dict[str, Any]) -> Iterator[Point]:
@@ -92,7 +92,7 @@ def of_rivals(result: dict[str, Any]) -> Iterator[Point]:
     """The points of a result of rivals."""
     for dataset, row in result["rivals"].items():
         for cell in row.values():
-            blocks = f"{cell['blocks']} block{'s' * (cell['blocks'] != 1)}"
+            blocks = "1 block" if cell["blocks"] == 1 else f"{cell['blocks']} blocks"
             if cell["method"] == "fedavg":
                 yield Point(dataset, LINES["fedavg"], f"{cell['contributors']}", cell["mean"])
             else:
@@ -111,8 +111,8 @@ READ = {"compose": of_compose, "rivals": of_rivals, "session": of_session}
 
 def draw(result: dict[str, dict[str, dict[str, float]]]) -> None:
     """Draws a panel for each data set, side by side; a value for ALL numbers of contributors is a horizontal line."""
-    every = [row for lines in result.values() for row in lines.values()]
-    counts = sorted({int(at) for row in every for at in row if at != ALL}) or [1]
+    rows = [row for lines in result.values() for row in lines.values()]
+    counts = sorted({int(at) for row in rows for at in row if at != ALL}) or [1]
     names = ordered(dict.fromkeys(line for lines in result.values() for line in lines))
     panels = []
     for dataset, lines in result.items():

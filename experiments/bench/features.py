@@ -130,7 +130,7 @@ def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
     def operations() -> list[Operation]:
         plain = compiled("plain", lambda w, x: pretrained.model.apply(w, x, 0), pretrained.w, inputs(0))
         maps = {name(setting): map_of(setting) for setting in settings}
-        passes = [compiled(key, FeatureMap.rows, own, inputs(own.predict.subset.stage)) for key, own in maps.items()]
+        passes = [compiled(key, FeatureMap.rows, map_, inputs(map_.predict.subset.stage)) for key, map_ in maps.items()]
         return [plain, *passes]
 
     plain, *rows = rounds(operations(), "passes", F.repeats, F.seconds)

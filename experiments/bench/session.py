@@ -92,9 +92,9 @@ def cells(of_seeds: Sequence[dict[str, Scores]]) -> dict[str, Cell]:
 
 def cell(scores: Sequence[Scores]) -> Cell:
     """The mean, spread and values of several seeds."""
-    tests = [own.test for own in scores]
+    tests = [score.test for score in scores]
     values = {"mean": float(np.mean(tests)), "spread": float(np.std(tests)), "accuracies": tests}
-    return {**values, "held_out": [own.held_out for own in scores]}
+    return {**values, "held_out": [score.held_out for score in scores]}
 
 
 def measured(
@@ -111,10 +111,10 @@ def measured(
     of_psi = (F.feature_blocks, F.directions, F.width)
     for share, rows in sessions.items():
         key = identity(setup.run_key(spec, recipe.anchor.weights), recipe, share, shares, *of_psi)
-        names = [*ADDITIVE, *["network"] * (len(rows) > 0)]
+        names = [*ADDITIVE, "network"] if len(rows) else [*ADDITIVE]
         if any(f"{key} {name} held out" not in runs.done for name in names):
-            own = at_anchor(predict, recipe, dataset, train, test, rows, folds)
-            for name, scores in own.items():
+            scored = at_anchor(predict, recipe, dataset, train, test, rows, folds)
+            for name, scores in scored.items():
                 runs.add(f"{key} {name}", scores.test)
                 runs.add(f"{key} {name} held out", scores.held_out)
         found[share] = {n: Scores(runs.done[f"{key} {n}"], runs.done[f"{key} {n} held out"]) for n in names}
@@ -133,21 +133,21 @@ def at_anchor(
     folds: np.ndarray,
 ) -> dict[str, Scores]:
     """The scores of each method, and of the network itself, at the anchor of a first session on these images."""
-    own = dict[str, Scores]()
+    scores = dict[str, Scores]()
     dw = predict.zeros()
     if len(rows):
         with tj.show_progress(f"{dataset.name}: first session of {len(rows)}"):
             dw = recipe.fit(predict, train, rows).dw
         held = train.take(np.flatnonzero(folds < FOLDS))
-        own["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
+        scores["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
     anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.anchor.weights)
     psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.feature_blocks, F.directions, F.width, recipe.seed))
     relu = parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
     targets = np.concatenate([train.targets, test.targets])
     for name, (used, how) in ADDITIVE.items():
-        own[name] = scored(how, (psi | relu)[used], targets, folds)
+        scores[name] = scored(how, (psi | relu)[used], targets, folds)
         check_stop()
-    return own
+    return scores
 
 
 def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[tuple[str, ...], list[Part]]:

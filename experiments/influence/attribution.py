@@ -52,9 +52,9 @@ class Setting:
         else:
             network = networks.network(F.network, F.image_size or 28, len(dataset.classes), F.seed)
             self.predict = tj.tangent(network, blocks=len(networks.WIDTHS[F.network]), output=F.output)
-        self.name, self.n = dataset.name, len(dataset.train)
-        of = F.network, F.image_size, F.seed
-        self.key = identity(setup.run_key(F.dataset, F.weights), recipe, *of)
+        self.name = dataset.name
+        self.n = len(dataset.train)
+        self.key = identity(setup.run_key(F.dataset, F.weights), recipe, F.network, F.image_size, F.seed)
         self.train = setup.features(self.predict, dataset.train, "train inputs")
         self.test = setup.features(self.predict, dataset.test, "test inputs")
         if self.n < 4:

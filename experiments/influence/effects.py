@@ -113,10 +113,9 @@ def by_kernel() -> None:
     result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
     result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
     draw(tried, method.dataset.name)
-    own = solution.left_out()
-    whole = solution.outputs()
+    outputs = (solution.left_out(), solution.outputs(), logits)
     arrays = of_kernel(solution, cross, logits, Measure(test.targets, kernel.centers.max()))
-    report(method, train, arrays, (own, whole, logits), result, tried=tried)
+    report(method, train, arrays, outputs, result, tried=tried)
 
 
 def of_kernel(
@@ -243,16 +242,17 @@ def resolved(solution: tj.solver.KernelSolution) -> float | None:
 
 def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
     """The AUC of detecting flipped labels by their leave-one-out margin."""
-    rng, n, classes = np.random.default_rng([F.seed, 6]), *kernel.centers.shape
-    gone = rng.permutation(n)[: round(F.flip * n)]
+    rng = np.random.default_rng([F.seed, 6])
+    n, classes = kernel.centers.shape
+    wrong = rng.permutation(n)[: round(F.flip * n)]
     labels = kernel.targets.copy()
-    labels[gone] = (labels[gone] + rng.integers(1, classes, len(gone))) % classes
-    if not len(gone):
+    labels[wrong] = (labels[wrong] + rng.integers(1, classes, len(wrong))) % classes
+    if not len(wrong):
         raise InputError(f"--flip must flip an image at least; got {F.flip}")
     centers = kernel.centers.max() * np.eye(classes)[labels]
     noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
     doubt = -margin(noisy.left_out(), labels)
-    return tj.metrics.auc(doubt[gone], np.delete(doubt, gone))
+    return tj.metrics.auc(doubt[wrong], np.delete(doubt, wrong))
 
 
 def draw(tried: list[dict[str, float]], name: str) -> None:

@@ -216,10 +216,11 @@ def line_of(job: Job) -> str:
 
 def section(claim: Claim, done: dict[Job, dict[str, Any]], tests: dict[str, int]) -> Section:
     """One section of the report; done: the results of jobs; tests: the number of test images by data set."""
-    own = {job: result for job, result in done.items() if claim.reads(job.name)}
-    commands = [line_of(job) for job in own]
-    pictures = [path for job in own for name in claim.pictures if (path := job.folder / name).exists()]
-    finding = claim.read({job.name: result for job, result in own.items()}, tests) if own else None
+    results = {job: result for job, result in done.items() if claim.reads(job.name)}
+    commands = [line_of(job) for job in results]
+    files = [job.folder / name for job in results for name in claim.pictures]
+    pictures = [path for path in files if path.exists()]
+    finding = claim.read({job.name: result for job, result in results.items()}, tests) if results else None
     return Section(claim, finding, commands, pictures)
 
 
@@ -227,7 +228,8 @@ def main() -> None:
     if F.quick:
         F.shards = F.shards if F["shards"].present else ["10", "25"]
         F.seed = F.seed if F["seed"].present else ["0", "1"]
-    listed("only", [claim.name for claim in CLAIMS]) if F.only else None
+    if F.only:
+        listed("only", [claim.name for claim in CLAIMS])
     numbers("shards", int)
     if len(listed("weights")) not in (1, 2, 5):
         forms = "MODEL, MODEL,RESNET or MODEL,RESNET,MAE,SUPERVISED,CONTRASTIVE"
@@ -252,8 +254,11 @@ def main() -> None:
     device = jax.devices()[0].device_kind
     taken = [stamp_of(job).get("seconds", 0) for job in done]
     setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
-    setting += " Accuracy in percent." + (f" The commands took {sum(taken) / 60:.1f} minutes." if all(taken) else "")
-    report = as_markdown(sections, f"Tangent Transformers on {', '.join(names.values())}{', quick' * F.quick}", setting)
+    setting += " Accuracy in percent."
+    if all(taken):
+        setting += f" The commands took {sum(taken) / 60:.1f} minutes."
+    title = ", ".join([*names.values(), "quick"] if F.quick else names.values())
+    report = as_markdown(sections, f"Tangent Transformers on {title}", setting)
     write_whole(out / "report.md", report)
     write_whole(out / "report.html", as_html(report, out))
     verdicts = {s.claim.name: s.verdict for s in sections}

@@ -63,13 +63,17 @@ class Cell:
     """One data set, subset and method: its runs, saved, and trained together."""
 
     def __init__(self, spec: str, dataset: Dataset, subset: str, method: str, runs: Runs) -> None:
-        self.dataset, self.runs, self.title = dataset, runs, f"{dataset.name} {subset} {method}"
+        self.dataset = dataset
+        self.runs = runs
+        self.title = f"{dataset.name} {subset} {method}"
         self.whitening = method if method in ("norm", "public") else None
         self.settings = setup.settings(dataset=spec, method="taft" if self.whitening else method, kind=subset)
         self.recipe = tj.store.recipe_of(**self.settings)
-        known = setup.public_images(dataset.train).identifiers() if method == "public" else []
-        key = setup.run_key(spec, self.recipe.anchor.weights), self.recipe, F.delta
-        self.key = identity(*key, self.whitening, known) if self.whitening else identity(*key)
+        key = [setup.run_key(spec, self.recipe.anchor.weights), self.recipe, F.delta]
+        if self.whitening:
+            public = setup.public_images(dataset.train).identifiers() if method == "public" else []
+            key += [self.whitening, public]
+        self.key = identity(*key)
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""
@@ -162,8 +166,8 @@ def main() -> None:
     for epsilon in epsilons:  # more steps have more noise each, at the same cost
         sigma = float(mechanisms[epsilon, steps[0]].noise_multiplier)
         with_search[f"{epsilon:g}"] = tj.privacy.epsilon_of(sigma, steps[0] * (1 + searched), F.delta)
-    given = [flag for flag in sys.argv[1:] if not flag.startswith("--out=")]
-    line = ["python", "-m", "experiments.paper", "table3", *given]
+    flags = [flag for flag in sys.argv[1:] if not flag.startswith("--out=")]
+    line = ["python", "-m", "experiments.paper", "table3", *flags]
     (out / "command.json").write_text(json.dumps({"command": line}) + "\n")
     command.finish({**result, "with_search": with_search})
 

@@ -71,7 +71,8 @@ class Table:
     """The table's runs, saved, and trained together."""
 
     def __init__(self, dataset: Dataset, runs: Runs) -> None:
-        self.dataset, self.runs = dataset, runs
+        self.dataset = dataset
+        self.runs = runs
         self.recipe = setup.recipe()
         self.key = identity(setup.run_key(F.dataset, F.weights), self.recipe, F.delta, F.concentration)
 
@@ -94,8 +95,9 @@ class Table:
         chosen = [predicts[run.seed] for run in together]
         whole = setup.features(chosen[0], self.dataset.train, "train inputs")
         if owners:
-            said = dict(zip(self.dataset.train.names, divide(len(self.dataset.train), owners).tolist(), strict=True))
-            whole = dataclasses.replace(whole, owners=tuple(said[name] for _, name in whole.examples))
+            numbers_of = divide(len(self.dataset.train), owners).tolist()
+            owner_of = dict(zip(self.dataset.train.names, numbers_of, strict=True))
+            whole = dataclasses.replace(whole, owners=tuple(owner_of[name] for _, name in whole.examples))
         train, measured = whole.hold_out()
         if not on_test and not len(measured):
             raise InputError(f"a fifth of each class is held out, and no class of {self.dataset.name} has five images")

@@ -63,8 +63,9 @@ def maps() -> dict[str, FeatureMap]:
     grid = [*itertools.product(numbers("blocks", int), numbers("width", int))]
     for parts in listed("only", FEATURES):
         for blocks, width in grid if "ntk" in parts else [(0, 4)]:  # blocks=0: the input of h alone, of no sketch
-            own = tj.models.feature_map(pretrained, (*parts.split("+"),), blocks=blocks, directions=1, width=width)
-            made[f"{parts} {blocks} {width}" if "ntk" in parts else parts] = own
+            name = f"{parts} {blocks} {width}" if "ntk" in parts else parts
+            options: Any = {"blocks": blocks, "directions": 1, "width": width}
+            made[name] = tj.models.feature_map(pretrained, tuple(parts.split("+")), **options)
     return made
 
 
@@ -75,13 +76,13 @@ def of_map(built: FeatureMap, dataset: Dataset, epsilons: list[float], seeds: li
     train, test = train.hold_out() if F.held_out else (train, test)
     ways = {"plain": tj.privacy.on_sphere(built, whiten=False), "norm": tj.privacy.on_sphere(built)}
     if F.public:
-        known = setup.features(built.predict, setup.public_images(dataset.train), "public inputs")
-        ways["images"] = tj.privacy.on_sphere(built, known, train)
+        public = setup.features(built.predict, setup.public_images(dataset.train), "public inputs")
+        ways["images"] = tj.privacy.on_sphere(built, public, train)
     cells = {}
     for way, map_ in ways.items():
-        own = map_once(map_, train)
+        trained = map_once(map_, train)
         measured = map_once(map_, test)
-        cells[way] = {f"{e:g}": of_seeds(map_, own, measured, dataset.classes, e, seeds) for e in epsilons}
+        cells[way] = {f"{e:g}": of_seeds(map_, trained, measured, dataset.classes, e, seeds) for e in epsilons}
     return cells
 
 

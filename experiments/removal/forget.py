@@ -105,8 +105,8 @@ def retrain(method: Method, divided: dict[str, np.ndarray], store: tj.Store) -> 
     n = len(method.train)
     rng = np.random.default_rng([F.seed, 2])
     gone = np.sort(rng.permutation(n)[: round(FRACTION * n)])
-    left = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
-    left = {name: rows for name, rows in left.items() if len(rows)}
+    remaining = {name: np.setdiff1d(rows, gone) for name, rows in divided.items()}
+    left = {name: rows for name, rows in remaining.items() if len(rows)}
     retrained = method.fit(left, "shards, on their remaining images")
     (paragon,) = method.fit({"all": np.setdiff1d(np.arange(n), gone)}, "paragon")
     # the time of one request: the first shard again, compiled, against the paragon without compilation

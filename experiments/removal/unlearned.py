@@ -67,17 +67,16 @@ def main() -> None:
         base = pool.first(np.full(len(pool), 0.5))
     key = identity(setup.run_key(F.dataset, F.weights), recipe, pool.data.targets, F.at_once)
     most = saved(folder, identity(key, asked_for), "the most vulnerable", vulnerable, pool, base, asked_for)
-    asked, member = {"random": asked["random"], **most, **asked}, coins(F.shadows, len(pool))
+    asked = {"random": asked["random"], **most, **asked}
+    member = coins(F.shadows, len(pool))
     key = identity(key, F.shards, member, asked)
     removals = Removals(pool, base, member, asked, F.attacked, F.shards, folder, key)
     signals = removals.run()
-    known = {
-        name: removals.part(f"certified {name}", removals.certified, name, F.known, certificates) for name in KNOWN
-    }
+    gaps = {name: removals.part(f"certified {name}", removals.certified, name, F.known, certificates) for name in KNOWN}
     attacks, curves = exposures(signals, member, asked)
     certified = {
-        name: {c: ranking(gaps, member, asked[name]).points() for c, gaps in by_certificate.items()}
-        for name, by_certificate in known.items()
+        name: {c: ranking(values, member, asked[name]).points() for c, values in by_certificate.items()}
+        for name, by_certificate in gaps.items()
     }
     draw(attacks, curves, dataset.name)
     tests = relative(signals, member, asked)
@@ -85,10 +84,13 @@ def main() -> None:
     sizes = {name: len(rows) for name, rows in asked.items()}
     of_members = {name: int(member[: F.attacked, rows].sum()) for name, rows in asked.items()}
     pairs = {name: [count, F.attacked * sizes[name] - count] for name, count in of_members.items()}
-    more = {"images": len(pool), "requested": sizes, "shadows": F.shadows, "attacked": F.attacked, "pairs": pairs}
     command.finish(
         {"ways": ways},
-        **more,
+        images=len(pool),
+        requested=sizes,
+        shadows=F.shadows,
+        attacked=F.attacked,
+        pairs=pairs,
         attacks=attacks,
         certified=certified,
         relative=tests,
@@ -107,14 +109,15 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
     with tj.show_progress("attacks"), progress_bar(len(WAYS) * len(judged), "group") as bar:
         for way in WAYS:
             untouched = signals["nothing" if way in WAYS[:4] else "composed"]
-            known: dict[str, dict] = {}
+            scored: dict[str, dict] = {}
             for name, (request, rows) in judged.items():
                 after = signals.get(way, signals.get(f"{way}/{request}"))
                 assert after is not None
                 if np.isfinite(after[: F.attacked, 0]).sum() > 4:  # each has four others as shadows
                     at = "" if way in signals else request
-                    known[at] = known.get(at) or scores(after[: F.attacked], untouched, member)
-                    ranked = {attack: ranking(values, member, rows) for attack, values in known[at].items()}
+                    if at not in scored:
+                        scored[at] = scores(after[: F.attacked], untouched, member)
+                    ranked = {attack: ranking(values, member, rows) for attack, values in scored[at].items()}
                     attacks[way][name] = {attack: pairs.points() for attack, pairs in ranked.items()}
                     curves[name][way] = ranked[MAIN].curve()
                 bar.update()
@@ -139,9 +142,9 @@ def scores(after: np.ndarray, untouched: np.ndarray, member: np.ndarray) -> dict
 def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> tj.audit.Ranking:
     """The pairs of one of the first models and an image at `rows`, by scores "k n"; NaN is no pair."""
     pairs = values[:, rows]
-    own = member[: len(values), rows]
+    is_member = member[: len(values), rows]
     scored = np.isfinite(pairs)
-    return tj.audit.Ranking(pairs[scored], own[scored], np.broadcast_to(rows, pairs.shape)[scored])
+    return tj.audit.Ranking(pairs[scored], is_member[scored], np.broadcast_to(rows, pairs.shape)[scored])
 
 
 def draw(attacks: dict, curves: dict, name: str) -> None:

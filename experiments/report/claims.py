@@ -120,8 +120,9 @@ def private(results: Results, tests: Tests) -> Finding:
     rows = []
     checks = []
     subsets = []
-    for name, by_epsilon in results["table3"].items():
-        for epsilon, row in by_epsilon.items() if name != "with_search" else ():
+    tables = {name: table for name, table in results["table3"].items() if name != "with_search"}
+    for name, by_epsilon in tables.items():
+        for epsilon, row in by_epsilon.items():
             subsets = [*row]
             rows.append([name, epsilon, *(f"{percent(row[s]['taft'])} / {percent(row[s]['nlft'])}" for s in subsets)])
             for s in (s for s in subsets if s != "head"):

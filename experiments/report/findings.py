@@ -91,11 +91,11 @@ def better_on_average(what: str, pairs: Sequence[tuple[Any, Any, int]], strictly
 
 def usual(what: str, cell: Mapping[str, Any], field: str, expected: object) -> Check:
     """The choice of a search against the paper's usual value; not run where the search did not hold both."""
-    got = cell["chosen"].get(field)
+    chosen = cell["chosen"].get(field)
     tried = cell.get("tried", {}).get(field, [])
-    text = f"{what}, {field}: {got}, usual in the paper {expected}"
+    text = f"{what}, {field}: {chosen}, usual in the paper {expected}"
     if expected in tried and len(tried) > 1:
-        return Check(text, got == expected)
+        return Check(text, chosen == expected)
     return Check(f"{text}, which was not searched", None)
 
 
@@ -111,7 +111,7 @@ def percent(cell: Any) -> str:
     """An accuracy in percent, with its spread over seeds if there are several."""
     mean, spread = value(cell)
     several = isinstance(cell, dict) and len(cell.get("accuracies", (0, 0))) > 1
-    return f"{100 * mean:.1f}" + f" ± {100 * spread:.1f}" * several
+    return f"{100 * mean:.1f} ± {100 * spread:.1f}" if several else f"{100 * mean:.1f}"
 
 
 def settings(cell: Mapping[str, Any]) -> str:

@@ -53,7 +53,9 @@ class Page:
     """The page of one model: its findings, the images by split, and the classes predicted for them."""
 
     def __init__(self, findings: Findings, images: Mapping[str, Examples], predicted: Mapping[str, np.ndarray]) -> None:
-        self.findings, self.images, self.predicted = findings, images, predicted
+        self.findings = findings
+        self.images = images
+        self.predicted = predicted
 
     def figure(self, split: str, i: int, note: str) -> str:
         """A thumbnail with its label, the model's prediction, and a note."""
@@ -61,10 +63,13 @@ class Page:
         names = self.findings.classes
         label = names[int(source.labels[i])]
         guess = names[int(self.predicted[split][i])]
-        lines = [f"<b>{html.escape(label)}</b>", *[f"seen as {html.escape(guess)}"] * (guess != label)]
+        lines = [f"<b>{html.escape(label)}</b>"]
+        if guess != label:
+            lines.append(f"seen as {html.escape(guess)}")
+        lines.append(html.escape(note))
         name = html.escape(source.names[i], quote=True)
         image = f'<img alt="{name}" src="{thumbnail(source.read(i), source.names[i])}">'
-        return f'<figure title="{name}">{image}{"<br>".join([*lines, html.escape(note)])}</figure>'
+        return f'<figure title="{name}">{image}{"<br>".join(lines)}</figure>'
 
     def gallery(self, title: str, text: str, order: Sequence[int], values: np.ndarray, unit: str) -> str:
         """Training images in an order, each with its value."""

@@ -1,7 +1,7 @@
 """Held-out accuracy of LDA and ridge from Gram matrices: the cost depends on the number of images, not of features."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,15 +45,15 @@ def dual_lda(
     around = np.eye(len(hot)) - hot @ of_mean.T
     within = [around @ gram[np.ix_(~held, ~held)] @ around for gram in grams]
     scales = [1.0, *(balance**2 * np.trace(within[0]) / np.trace(part) for part in within[1:])]
-    known, asked = (
-        sum(s * gram[np.ix_(rows, ~held)] for s, gram in zip(scales, grams, strict=True)) for rows in (~held, held)
-    )
+    gram: Any = sum(scale * part for scale, part in zip(scales, grams, strict=True))
+    trained = gram[np.ix_(~held, ~held)]
+    tested = gram[np.ix_(held, ~held)]
     values, vectors = np.linalg.eigh(sum(s * part for s, part in zip(scales, within, strict=True)))
     values = np.maximum(values, 0)
-    at_mean = asked @ of_mean
-    at_rows = asked @ around @ vectors
-    mean_rows = vectors.T @ around @ known @ of_mean
-    means = np.einsum("nc,nm,mc->c", of_mean, known, of_mean, optimize=True)
+    at_mean = tested @ of_mean
+    at_rows = tested @ around @ vectors
+    mean_rows = vectors.T @ around @ trained @ of_mean
+    means = np.einsum("nc,nm,mc->c", of_mean, trained, of_mean, optimize=True)
     scores = []
     for shrinkage in shrinkages:
         penalty = shrinkage * values.sum() / size
@@ -74,10 +74,11 @@ def dual_ridge(
     """
     hot = np.eye(labels.max() + 1)[labels[~held]]
     around = np.eye(len(hot)) - 1 / len(hot)
-    known, asked = (gram[np.ix_(rows, ~held)] for rows in (~held, held))
-    values, vectors = np.linalg.eigh(around @ known @ around)
+    trained = gram[np.ix_(~held, ~held)]
+    tested = gram[np.ix_(held, ~held)]
+    values, vectors = np.linalg.eigh(around @ trained @ around)
     values = np.maximum(values, 0)
-    at_rows = (asked - known.mean(0)) @ around @ vectors
+    at_rows = (tested - trained.mean(0)) @ around @ vectors
     right = vectors.T @ around @ hot
     penalties = [shrinkage * values.sum() / size for shrinkage in shrinkages]
     return [hot.mean(0) + (at_rows / (values + penalty)) @ right for penalty in penalties]

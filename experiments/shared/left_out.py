@@ -31,7 +31,8 @@ class Without:
     """Rows of example weights, "k n", each without some of the n examples; `gone`: those left out in each row."""
 
     def __init__(self, n: int, gone: Sequence[Any]) -> None:
-        self.n, self.gone = n, gone
+        self.n = n
+        self.gone = gone
 
     def __len__(self) -> int:
         return len(self.gone)
@@ -61,8 +62,12 @@ class Leaving:
     """A method's problem, and the values to measure when an image is left out."""
 
     def __init__(self, method: Method, measure: Measure, at_once: int) -> None:
-        self.predict, self.train, self.test, self.measure = method.predict, method.train, method.test, measure
-        self.objective, self.at_once = method.recipe.objective, at_once
+        self.predict = method.predict
+        self.train = method.train
+        self.test = method.test
+        self.objective = method.recipe.objective
+        self.measure = measure
+        self.at_once = at_once
         self.test_changes = tj.solver.make_changes(self.predict, self.test)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
@@ -97,13 +102,13 @@ class Leaving:
         """The arrays of these images: read, or solved and written, chunk by chunk; place: folder and key of the run."""
         folder, key = place
         chunks = {identity(key, i): rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)}
-        todo = [i for own_key, own in chunks.items() if not is_saved(folder, own_key) for i in own]
-        solved = self.solve(todo, base, certificate=target)
+        missing = [row for chunk_key, chunk in chunks.items() if not is_saved(folder, chunk_key) for row in chunk]
+        solved = self.solve(missing, base, certificate=target)
 
-        def compute(own: np.ndarray) -> dict[str, np.ndarray]:
-            return self.arrays(base, own, list(islice(solved, len(own))))
+        def compute(chunk: np.ndarray) -> dict[str, np.ndarray]:
+            return self.arrays(base, chunk, list(islice(solved, len(chunk))))
 
-        parts = [saved(folder, own_key, "without each image", compute, own) for own_key, own in chunks.items()]
+        parts = [saved(folder, chunk_key, "without each image", compute, chunk) for chunk_key, chunk in chunks.items()]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def arrays(self, base: tj.Fitted, rows: np.ndarray, solved: list[tj.Fitted]) -> dict[str, np.ndarray]:
@@ -118,10 +123,10 @@ class Leaving:
         before = self.measure(logits)
         after = [self.measure(logits + change) for change in changes]
         images = self.train.take(rows)
-        own_changes = np.einsum("kkc->kc", tj.solver.make_changes(self.predict, images)(steps))
-        own = tj.outputs(self.predict, base.dw, images.inputs) + own_changes
+        changes_of_own = np.einsum("kkc->kc", tj.solver.make_changes(self.predict, images)(steps))
+        outputs = tj.outputs(self.predict, base.dw, images.inputs) + changes_of_own
         return {
-            "own": own.astype(np.float64),
+            "own": outputs.astype(np.float64),
             **{name: np.stack([values[name] - before[name] for values in after]) for name in before},
             "change": np.array([distance(each.dw, base.dw) for each in solved]),
             "certificate": np.array([bound_of(each, base) for each in solved]),
@@ -139,9 +144,10 @@ class Leaving:
         errors = []
         with tj.show_progress("solved again, cold"), progress_bar(min(count, len(rows)), "image") as bar:
             for i, outputs in zip(rows[:count], own, strict=False):
-                [v], problem = Without(len(self.train), [i]), (self.predict, self.train, self.objective)
+                [weights] = Without(len(self.train), [i])
+                options = {"example_weights": weights, "certificate": left_out.target}
                 with tj.show_progress(None):
-                    cold = tj.solve(*problem, example_weights=v, certificate=left_out.target)
+                    cold = tj.solve(self.predict, self.train, self.objective, **options)
                 alone = tj.outputs(self.predict, cold.dw, self.train.inputs[i : i + 1])[0]
                 errors.append(np.abs(alone - outputs).max())
                 bar.update()
@@ -159,5 +165,7 @@ def distance(a: Tree, b: Tree) -> float:
 
 
 def bound_of(a: tj.Fitted, b: tj.Fitted) -> float:
-    """A bound on the error of |a.dw - b.dw|."""
-    return sum(np.inf if (bound := certificate_of(fitted)) is None else bound for fitted in (a, b))
+    """A bound on the error of |a.dw - b.dw|; infinity without both certificates."""
+    first = certificate_of(a)
+    second = certificate_of(b)
+    return np.inf if first is None or second is None else first + second

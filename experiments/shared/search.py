@@ -79,13 +79,13 @@ def run(
 
 def mean_and_spread(cell: Mapping[str, Any], digits: int = 3) -> str:
     """The mean of a cell, with its spread if there are several seeds."""
-    several = len(cell["accuracies"]) > 1
-    return f"{cell['mean']:.{digits}f}" + f" ± {cell['spread']:.{digits}f}" * several
+    mean = f"{cell['mean']:.{digits}f}"
+    return f"{mean} ± {cell['spread']:.{digits}f}" if len(cell["accuracies"]) > 1 else mean
 
 
 def seeds() -> str:
     """The number of --seed, in words."""
-    return f"{len(F.seed)} seed{'s' * (len(F.seed) > 1)}"
+    return "1 seed" if len(F.seed) == 1 else f"{len(F.seed)} seeds"
 
 
 def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:

@@ -122,9 +122,10 @@ def failed(name: str, error: Exception) -> Row:
 
 def standard(config: tj.models.ViTConfig, w: Tree, x: jax.Array, start: int) -> jax.Array:
     """The standard network, from the input of stage `start`: every block on every token; outputs "b c"."""
-    end, every = config.depth + 1, tj.models.VisionTransformer(config.replace(pool="avg"))  # forms no query row
-    tokens = every.replace(depth=end).apply(w, x, start, end)  # of which no block up to this end is the last
-    return every.apply(w, tokens[:, 0], end)
+    end = config.depth + 1
+    model = tj.models.VisionTransformer(config.replace(pool="avg"))  # forms no query row
+    tokens = model.replace(depth=end).apply(w, x, start, end)  # of which no block up to this end is the last
+    return model.apply(w, tokens[:, 0], end)
 
 
 def steady(fitted: tj.Fitted) -> float:

@@ -97,9 +97,9 @@ def warmed(dataset: str, counts: Mapping[str, Mapping[str, Any]]) -> str:
 def likeliest(dataset: str, table: Mapping[str, Mapping[str, float]]) -> str:
     """The probabilities with the lowest negative log-likelihood, against plain softmax."""
     best = min(table, key=lambda name: table[name]["nll"])
-    own = table[best]["nll"]
+    lowest = table[best]["nll"]
     plain = table["softmax"]["nll"]
-    return f"{dataset}: {best} has the lowest mean -log p, {own:.3f}; softmax has {plain:.3f}"
+    return f"{dataset}: {best} has the lowest mean -log p, {lowest:.3f}; softmax has {plain:.3f}"
 
 
 def slower(seconds: Mapping[str, Mapping[str, float]]) -> str:

@@ -97,14 +97,14 @@ def main() -> None:
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {name: own.accuracy_of(divided, title_of(own, count)) for name, own in sums.items()}
+        row = {name: method.accuracy_of(divided, title_of(method, count)) for name, method in sums.items()}
         for name, method in methods.items():
             row |= composed(name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
     full: dict[str, float] = {}
     if not is_by_owner:
-        full |= {name: own.accuracy_of(own.whole(), "full") for name, own in sums.items()}
+        full |= {name: method.accuracy_of(method.whole(), "full") for name, method in sums.items()}
         full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     write_table(table, full)
     draw(first.dataset.name, table, full)
@@ -114,7 +114,7 @@ def main() -> None:
             "numbers": method.predict.subset.size,
             "bytes": sum(x.nbytes for x in trees.leaves(zeros).values()),
         }
-    settings |= {name: own.facts() for name, own in sums.items()}
+    settings |= {name: method.facts() for name, method in sums.items()}
     result = {"shards": table, "full": full, "methods": settings}
     command.finish(result, dataset=F.dataset, merge_penalties=penalties)
 
@@ -122,7 +122,9 @@ def main() -> None:
 def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
     """Writes compose.md, and prints it."""
     columns = list(next(iter(table.values())))
-    rows = [*table.items(), *[("full data", full)] * bool(full)]
+    rows = [*table.items()]
+    if full:
+        rows.append(("full data", full))
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
     text = command.markdown(["shards", *columns], lines)
     (command.out_folder() / "compose.md").write_text(text)
@@ -137,12 +139,15 @@ def composed(
     components = method.components(store)
     row = {name: method.accuracy(tj.compose(left(components)))}
     for how in merges_of(method):
-        chosen = {}
+        options = {}
         if how in tj.store.WEIGHTED:
-            chosen["penalty"] = penalties[f"{count}, {how}"] = chosen_penalty(method, count, store, how)
-        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), how, **chosen))
+            options["penalty"] = chosen_penalty(method, count, store, how)
+            penalties[f"{count}, {how}"] = options["penalty"]
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), how, **options))
     row[f"{name}_single"] = float(np.mean([method.accuracy(components[part].dw) for part in components]))
-    return row | ({"greedy": greedy(method, store)} if name == "soup" else {})
+    if name == "soup":
+        row["greedy"] = greedy(method, store)
+    return row
 
 
 def check_flags() -> None:
@@ -169,12 +174,12 @@ def check_flags() -> None:
 
 def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
     """Plots each way's accuracy by the number of composed models (one of all data: 1); no plot of a single number."""
-    every = {"1": full, **table} if full else table
-    if len(every) == 1:
+    rows = {"1": full, **table} if full else table
+    if len(rows) == 1:
         return
     names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
-    counts = [int(count) for count in every]
-    lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in every.values()] for name in names}
+    counts = [int(count) for count in rows]
+    lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in rows.values()] for name in names}
     panel = {"x": counts, "lines": lines, "xlabel": "models added, each of its own shard (1: one model of all data)"}
     title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full) if full else f"{dataset}: models added"
     plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
@@ -209,7 +214,10 @@ def with_factors(method: Method) -> bool:
 
 def title_of(method: Method, count: int) -> str:
     """The title of the store of a method's components; of owners without their number, so that one may be added."""
-    return "-".join([f"{count}"] * (not method.division.is_by_owner) + ["factors"] * with_factors(method))
+    words = [] if method.division.is_by_owner else [f"{count}"]
+    if with_factors(method):
+        words.append("factors")
+    return "-".join(words)
 
 
 def make(name: str, **changes: Any) -> Method:

@@ -64,10 +64,11 @@ def owners_of(dataset: Dataset) -> dict[str, Owner]:
         return {}
     whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, F.owners), strict=True))
     names = [name for examples in dataset.splits.values() for name in examples.names]
-    said = tj.shards.read_owners(F.owners)
-    idle = sorted({*[*said.values()][1:]} - {*tj.shards.owners_of(names, said)})  # the first line may be a header
-    if idle:
-        raise InputError(f"--owners must name owners of an image of {dataset.name}; {idle[0]} has none")
+    owner_of = tj.shards.read_owners(F.owners)
+    stated = [*owner_of.values()][1:]  # the first line may be a header
+    without_image = sorted({*stated} - {*tj.shards.owners_of(names, owner_of)})
+    if without_image:
+        raise InputError(f"--owners must name owners of an image of {dataset.name}; {without_image[0]} has none")
     return whose
 
 
@@ -109,11 +110,12 @@ def train_audited(
 def checked_owners(dataset: Dataset) -> dict[str, Owner]:
     """The owner of each training image by name, if owners are protected; checks flags against the data set."""
     owners = owners_of(dataset)
-    n, protected = (len({*owners.values()}), "owners") if owners else (len(dataset.train), "images")
-    if F.delta >= 1 / n:
-        raise InputError(f"--delta must be below 1 / {protected} = {1 / n:.2g}; got {F.delta}")
-    if F.canaries is not None and F.canaries > n:
-        raise InputError(f"--canaries must be at most {n}, one for each image; got {F.canaries}")
+    count = len({*owners.values()}) if owners else len(dataset.train)
+    units = "owners" if owners else "images"
+    if F.delta >= 1 / count:
+        raise InputError(f"--delta must be below 1 / {units} = {1 / count:.2g}; got {F.delta}")
+    if F.canaries is not None and F.canaries > count:
+        raise InputError(f"--canaries must be at most {count}, one for each image; got {F.canaries}")
     if owners and F.canaries is not None:
         raise InputError("--canaries needs --unit=example, as canaries are images; got owner")
     if owners and F.plan:
@@ -177,10 +179,8 @@ def train_weights(
         fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
     dw = tj.privacy.unwhiten(trained, fitted.dw)
     public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
-    folders = (str(out.absolute()),)
-    more = {"privacy": fitted.info.spent, "run": fitted.run, "public": public_images}
-    more |= {"whitening": whitening_of(predict)}
-    origin = origin.trained_on(train, fitted.seconds, folders, **more)
+    account = {"privacy": fitted.info.spent, "public": public_images, "whitening": whitening_of(predict)}
+    origin = origin.trained_on(train, fitted.seconds, (str(out.absolute()),), run=fitted.run, **account)
     tj.store.write_component(out / "dw.safetensors", dw, origin.metadata(trees.fingerprint(dw)))
     anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
@@ -233,9 +233,9 @@ def main() -> None:
     what = "statistics" if F.method == "exact" else f"{subset.name}: {subset.size:,} numbers"
     print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
-    own: Any = predict
+    evaluated: Any = predict
     if F.method == "exact":
-        fitted, own, dw, audit = release(predict, train, mechanism, dataset.classes)
+        fitted, evaluated, dw, audit = release(predict, train, mechanism, dataset.classes)
     else:
         fitted, dw, audit = train_weights(predict, train, test, mechanism, recipe, origin, public, dataset)
     spent = fitted.info.spent
@@ -246,9 +246,10 @@ def main() -> None:
         draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(fitted)
     result = {
-        **{name: F[name].value for name in ("method", "subset")},
+        "method": F.method,
+        "subset": F.subset,
         "dataset": dataset.name,
-        "accuracy": tj.evaluate(own, dw, test),
+        "accuracy": tj.evaluate(evaluated, dw, test),
         "epsilon": epsilon,
         **facts_of(fitted, spent),
         **counts_of(train),

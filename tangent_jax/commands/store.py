@@ -58,8 +58,8 @@ define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 def main(command: str, url: str = "") -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         if F[name].present:
-            of = ", ".join(other for other in READ if name in READ[other])
-            raise InputError(f"--{name} has an effect only with {of}; got it with {command}. Leave it out")
+            readers = ", ".join(other for other in READ if name in READ[other])
+            raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
     path = path_of("store")
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
     needs_none = command in ("add", "merge", "pull") or F.check
@@ -71,9 +71,12 @@ def main(command: str, url: str = "") -> None:
         with component_file():  # before a store is made
             pass
     if command == "status":
-        result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
-    elif command in ("push", "pull"):
-        result = tj.store.push(tj.Store(path), url) if command == "push" else tj.store.pull(path, url)
+        folders = [path] if tj.store.is_store(path) else inside
+        result = status([tj.Store(folder) for folder in folders])
+    elif command == "push":
+        result = tj.store.push(tj.Store(path), url)
+    elif command == "pull":
+        result = tj.store.pull(path, url)
     elif F.check:
         result = releases.check()
     else:
@@ -180,21 +183,24 @@ def remove(store: tj.Store) -> dict[str, Any]:
     tell("deleted", receipt.deleted, receipt.not_reached)
     for name, optimum in receipt.optima.items():
         if not optimum.converged:
-            asked = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
-            print(f"NOT converged: {name}, {asked}; drop or retrain it where that is too far", file=sys.stderr)
+            reached = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
+            print(f"NOT converged: {name}, {reached}; drop or retrain it where that is too far", file=sys.stderr)
     print(f"removed; receipt: {receipt.path}", file=sys.stderr)
     result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
     result |= {"retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
     result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
-    for field in ("certificate_before", "certificate", "passes") if receipt.optima else ():  # the farthest of several
-        result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
+    if receipt.optima:
+        for field in ("certificate_before", "certificate", "passes"):  # the farthest of several
+            result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
     return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
 
 
 def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
     """Prints each deletion, and each copy that was not reached, on stderr."""
-    lines = [*(f"{what} {line}" for line in deleted), *(f"NOT reached: {line}" for line in not_reached)]
-    print(*lines, sep="\n", end="\n" * bool(lines), file=sys.stderr)
+    for line in deleted:
+        print(f"{what} {line}", file=sys.stderr)
+    for line in not_reached:
+        print(f"NOT reached: {line}", file=sys.stderr)
 
 
 def verify(store: tj.Store) -> dict[str, Any]:
@@ -267,29 +273,29 @@ def composed(store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree
         return tj.store.predictor_of(origin, name, F.weights), total.classes, head
     if F["settings"].present:
         raise InputError("--settings has an effect only on statistics; the store has tangent weights")
-    own = {"head": store[name].dw["head"]} if F.head and "head" in store[name].dw else {}
-    dw = {**store.sum(F.merge, F.merge_penalty), **own}
+    dw = store.sum(F.merge, F.merge_penalty)
+    if F.head and "head" in store[name].dw:
+        dw = {**dw, "head": store[name].dw["head"]}
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
 
 
+REQUEST = {"name", "examples", "owner", "owners"}
+"""The flags that say what is removed."""
+MERGED = {"merge", "merge_penalty", "dataset", "settings", "cache_dir", "weights"}
+"""The flags of a composed model."""
 READ = {
     "add": {"source", "name"},
     "merge": {"source"},
     "list": set(),
     "status": set(),
-    "compose": {"merge", "merge_penalty", "dataset", "settings", "cache_dir", "weights"},
-    "remove": {
-        *["name", "examples", "owner", "owners", "retrain", "exact", "dry_run", "cache_dir", "weights", "trust"]
-    },
+    "compose": MERGED,
+    "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
     "verify": {"receipt"},
     "push": set(),
     "pull": set(),
     "revoked": {"to"},
     "prove": {"examples", "source", "to", "check"},
-    "export": {
-        *["merge", "merge_penalty", "head", "same_classes", "to", "format", "opset", "cache_dir", "weights", "dataset"],
-        *["trust", "settings"],
-    },
+    "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
 }
 """The flags of each command besides --store and --json."""
 COMMANDS = {

@@ -78,9 +78,9 @@ class Tasks:
     """The tasks of the flags, each with its component in one store; `on_test`: False to evaluate on held-out images."""
 
     def __init__(self, method: str, on_test: bool) -> None:
-        self.method, self.on_test = method, on_test
+        self.method = method
         self.tasks = {task.name: task for task in open_tasks(method, on_test)}
-        title = f"tasks-{method}-seed{F.seed}" + "-held_out" * (not on_test)
+        title = f"tasks-{method}-seed{F.seed}{'' if on_test else '-held_out'}"
         self.store = tj.Store(path_of("store") / title)
         with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
@@ -136,8 +136,8 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     factors = (
         tj.solver.make_curvature(task.predict, task.train, task.recipe.objective, fitted.dw) if with_factors else None
     )
-    own = dataclasses.replace(origin, seconds=fitted.seconds)
-    store.add(task.name, jax.tree.map(np.asarray, fitted.dw), own, factors)
+    origin = dataclasses.replace(origin, seconds=fitted.seconds)
+    store.add(task.name, jax.tree.map(np.asarray, fitted.dw), origin, factors)
 
 
 # The merged body, in each way
@@ -177,10 +177,11 @@ def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str,
     chosen = {}
     for way, settings in candidates(held).items():
         scores = {}
-        for setting, make in settings.items() if len(settings) > 1 else ():
-            scores[setting] = held.normalised(held.accuracies(make()))
-            print(f"{way} {setting:g}: {scores[setting]:.4f} on held-out images", file=sys.stderr)
-        chosen[way] = max(scores or settings, key=lambda setting: scores.get(setting, 0.0))
+        if len(settings) > 1:
+            for setting, make in settings.items():
+                scores[setting] = held.normalised(held.accuracies(make()))
+                print(f"{way} {setting:g}: {scores[setting]:.4f} on held-out images", file=sys.stderr)
+        chosen[way] = max(settings, key=lambda setting: scores.get(setting, 0.0))
     tasks = Tasks(method, on_test=True)
     ways = candidates(tasks)
     return tasks, {way: tasks.accuracies(ways[way][setting]()) for way, setting in chosen.items()}, chosen
@@ -267,7 +268,8 @@ def main() -> None:
     table, chosen = frozen()
     if "soup" in methods:
         soups, ways, settings = measured("nlft")
-        table, chosen = {"soup_single": soups.single, **ways, **table}, chosen | settings
+        table = {"soup_single": soups.single, **ways, **table}
+        chosen |= settings
         groups |= dict.fromkeys(ways, soups)
     tangents = None
     if "taft" in methods:

@@ -114,7 +114,8 @@ class Inspection:
         kind = tj.store.kind_of(self.origins.values())
         self.has_own_heads = kind.have_own_heads(self.origins.values())
         self.tasks = groups(self.origins)
-        self.owners, self.events = owners_of(self.origins), events_of(store.state.lines)
+        self.owners = owners_of(self.origins)
+        self.events = events_of(store.state.lines)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
         self.cosines = similarity(kind.summands(store.trees, self.origins), self.whole)
@@ -127,7 +128,8 @@ class Inspection:
     @property
     def sessions(self) -> list[str]:
         """The first sessions of the anchors of its components, in words."""
-        return [str(own) for own in dict.fromkeys(origin.session for origin in self.origins.values()) if own]
+        sessions = dict.fromkeys(origin.session for origin in self.origins.values())
+        return [str(session) for session in sessions if session]
 
     @property
     def compositions(self) -> list[dict[str, Any]]:
@@ -136,7 +138,8 @@ class Inspection:
         for line in reversed(self.store.state.lines):
             match line:
                 case Compose():
-                    composed, how = line, {"weighted": line.weighted, "merge": line.merge, "privacy": line.privacy}
+                    composed = line
+                    how = {"weighted": line.weighted, "merge": line.merge, "privacy": line.privacy}
                 case Remove(composed=Entry() as composed):
                     how = {"weighted": None, "merge": "mean", "privacy": None}
                 case _:
@@ -232,12 +235,10 @@ def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
     images = defaultdict(set)
     held = defaultdict(list)
     for name, origin in origins.items():
-        own = defaultdict(set)
-        for identifier, image in origin.examples:
-            own[origin.owners.get(image)].add(identifier)
-        for owner, identifiers in own.items():
-            images[owner] |= identifiers
+        for owner in dict.fromkeys(origin.owners.get(image) for _, image in origin.examples):
             held[owner].append(name)
+        for identifier, image in origin.examples:
+            images[origin.owners.get(image)].add(identifier)
     order = sorted(images, key=lambda owner: (owner is None, -len(images[owner]), owner or ""))
     return [Owned(owner, len(images[owner]), held[owner]) for owner in order]
 
@@ -258,8 +259,8 @@ def events_of(lines: Sequence[Line]) -> list[Event]:
 
 def common_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], set[str]]:
     """(the settings that all components share, the words in which they differ)."""
-    words = dict.fromkeys(word for own in settings for word in own)
-    values = {word: [own.get(word) for own in settings] for word in words}
+    words = dict.fromkeys(word for component in settings for word in component)
+    values = {word: [component.get(word) for component in settings] for word in words}
     common = {word: column[0] for word, column in values.items() if all(value == column[0] for value in column)}
     return common, {*words} - {*common}
 

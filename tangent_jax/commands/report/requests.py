@@ -156,7 +156,8 @@ class Pictures:
     """Thumbnails, from the files of a request, or from the data set of a component that saw the images."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
-        self.files, self.reasons = files, []
+        self.files = files
+        self.reasons: list[str] = []
         self.dataset = functools.cache(self.open)
 
     def open(self, spec: str) -> tuple[Dataset, dict[str, int]] | None:
@@ -209,7 +210,7 @@ def ways_of(
         if how != "drop" and not impossible and rehearse is not None:
             print(f"rehearsing {how}; the store stays as it is", file=sys.stderr)
             new = rehearse(how)
-            bounds = {name: own.distance_bound for name, own in new.items() if own.distance_bound is not None}
+            bounds = {name: each.distance_bound for name, each in new.items() if each.distance_bound is not None}
             seconds = time.perf_counter() - began
             way = dataclasses.replace(way, seconds=seconds, rehearsed=True, bounds=bounds)
         if measure is not None and (how == "drop" or way.rehearsed):

@@ -38,7 +38,8 @@ class Accuracies:
     """The accuracy of each task's model, for any change of a store's components."""
 
     def __init__(self, store: tj.Store, tasks: Sequence[Task]) -> None:
-        self.store, self.tasks = store, tasks
+        self.store = store
+        self.tasks = tasks
         self.bodies = reduce(plus, (tj.models.body(store[name].dw) for name in store))
         self.heads = [reduce(plus, (head(store[name].dw) for name in task.members)) for task in tasks]
 
@@ -47,13 +48,14 @@ class Accuracies:
 
         None if a task has no component any more, or one has lost classes.
         """
-        new, old = new or {}, {name: self.store[name].dw for name in gone}
+        old = {name: self.store[name].dw for name in gone}
+        new = new or {}
         count = len(self.store) - len(gone) + len(new)
         if not count:
             return [None] * len(self.tasks)
-        minus = map(tj.models.body, old.values())
-        more = (tj.models.body(own.dw) for own in new.values())
-        bodies = mean(self.bodies, minus, more, count)
+        removed = map(tj.models.body, old.values())
+        added = (tj.models.body(retrained.dw) for retrained in new.values())
+        bodies = mean(self.bodies, removed, added, count)
         return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
 
     @cached_property
@@ -64,15 +66,15 @@ class Accuracies:
     def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: New) -> float | None:
         """The accuracy of a task with this body."""
         task = self.tasks[i]
-        own_old = [n for n in old if n in task.members]
-        own_new = [n for n in new if n in task.members]
-        same = all(new[name].provenance.head == self.store.provenance(name).head for name in own_new)
-        count = len(task.members) - len(own_old) + len(own_new)
-        if not count or not same:
+        removed = [name for name in old if name in task.members]
+        added = [name for name in new if name in task.members]
+        have_same_head = all(new[name].provenance.head == self.store.provenance(name).head for name in added)
+        count = len(task.members) - len(removed) + len(added)
+        if not count or not have_same_head:
             return None
-        minus = (head(old[name]) for name in own_old)
-        more = (head(new[name].dw) for name in own_new)
-        return tj.evaluate(task.predict, {**bodies, **mean(self.heads[i], minus, more, count)}, task.test)
+        without = (head(old[name]) for name in removed)
+        heads = mean(self.heads[i], without, (head(new[name].dw) for name in added), count)
+        return tj.evaluate(task.predict, {**bodies, **heads}, task.test)
 
 
 def plus(a: Tree, b: Tree) -> Tree:
@@ -127,7 +129,9 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
 
 def fits(origin: tj.store.Provenance, dataset: Dataset, spec: str, specs: Sequence[str]) -> bool:
     """True if a data set is the component's own, or, if its own is not in `specs`, has its classes."""
-    has_classes = {*origin.classes} <= {*dataset.classes} if origin.classes else False
-    has_classes = has_classes or (not origin.classes and origin.config.get("classes") == len(dataset.classes))
-    own = origin.recipe.dataset if origin.recipe else None
-    return has_classes and (own == spec or own not in specs)
+    if origin.classes:
+        has_classes = {*origin.classes} <= {*dataset.classes}
+    else:
+        has_classes = origin.config.get("classes") == len(dataset.classes)
+    trained_on = origin.recipe.dataset if origin.recipe else None
+    return has_classes and (trained_on == spec or trained_on not in specs)

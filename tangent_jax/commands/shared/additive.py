@@ -122,7 +122,7 @@ class Additive(Method):
             data = self.map_once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
             part = "validation"
         else:
-            title = "settings" + "-twice" * self.is_held_out
+            title = "settings-twice" if self.is_held_out else "settings"
             trained = self.held_out()
             data = trained.test
             part = "held out"
@@ -144,7 +144,9 @@ class Additive(Method):
         facts = {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
         if "ntk" in self.map.parts:
             facts["feature_blocks"] = self.map.blocks
-        return facts | ({"depths": self.depths} if self.depths else {})
+        if self.depths:
+            facts["depths"] = self.depths
+        return facts
 
 
 def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:

@@ -17,11 +17,11 @@ from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
 from tangent_jax.remote import urls
 
-SAID = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
-        "delta")  # fmt: skip
-"""The flags that a first session's settings always state; others where they are not the default."""
-MORE = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling", "noise",
-        "noise_seed")  # fmt: skip
+STATED = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
+          "delta")  # fmt: skip
+"""The flags that a first session's settings always state."""
+STATED_IF_CHANGED = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling",
+                     "noise", "noise_seed")  # fmt: skip
 
 
 def images_of(dataset: Dataset) -> Examples:
@@ -44,17 +44,23 @@ def images_of(dataset: Dataset) -> Examples:
 
 def listed(train: Examples, name: str) -> np.ndarray:
     """The rows of the images in the file of --images, by identifier or name."""
-    asked = read_asked("images", F.images)
+    lines = read_asked("images", F.images)
     rows: dict[str, list[int]] = {}
     for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True)):
         for word in {pair[0], normal_name(pair[1])}:
             rows.setdefault(word, []).append(row)
-    found = {word: next(filter(rows.get, (normal_name(word), *other_spellings(word))), None) for word in asked}
-    missing = [word for word, form in found.items() if form is None]
+    chosen: set[int] = set()
+    missing = []
+    for word in lines:
+        form = next((form for form in (normal_name(word), *other_spellings(word)) if form in rows), None)
+        if form is None:
+            missing.append(word)
+        else:
+            chosen.update(rows[form])
     if missing:
-        several = f"{len(missing)} of its {len(asked)} lines, such as {missing[0]}"
+        several = f"{len(missing)} of its {len(lines)} lines, such as {missing[0]}"
         raise InputError(f"{F.images} must name training images of {name}, one a line; {several}, name none")
-    return np.array(sorted({row for form in found.values() if form is not None for row in rows[form]}))
+    return np.array(sorted(chosen))
 
 
 def check_flags(recipe: tj.Recipe) -> None:
@@ -84,8 +90,8 @@ def check(predict: tj.Predictor) -> None:
             f"--weights must be pre-trained weights beside --save_anchor; {F.weights} is the anchor of a first session "
             "already. Begin with its source, and the images of both"
         )
-    moves = any(not path.startswith("head/") for path in predict.subset.paths)
-    if not moves or before.model.with_classes(predict.model.classes) != predict.model:
+    trains_body = any(not path.startswith("head/") for path in predict.subset.paths)
+    if not trains_body or before.model.with_classes(predict.model.classes) != predict.model:
         raise InputError(
             "--save_anchor needs a --subset of the network's own leaves below its head, such as blocks, with a new "
             f"head; got {predict.subset.name}"
@@ -123,9 +129,9 @@ def save(
 
 def settings() -> dict[str, str]:
     """The flags that decide a first session, as texts."""
-    said = {}
-    for name in (*SAID, *FIELD_OF, *MORE):
-        if name in F and F[name].value is not None and (name in SAID or F[name].value != F[name].default):
+    texts = {}
+    for name in (*STATED, *FIELD_OF, *STATED_IF_CHANGED):
+        if name in F and F[name].value is not None and (name in STATED or F[name].value != F[name].default):
             value = F[name].value
-            said[name] = str(value).lower() if isinstance(value, bool) else F[name].serialize().partition("=")[2]
-    return said
+            texts[name] = str(value).lower() if isinstance(value, bool) else F[name].serialize().partition("=")[2]
+    return texts

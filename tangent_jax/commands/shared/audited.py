@@ -28,13 +28,12 @@ def draw(path: Path, audit: tj.audit.Audit, claimed: tj.privacy.Mechanism, bound
     """Plots mean and standard deviation of the scores of canaries in and out, beside those of the claimed mechanism."""
     mu = claimed.steps**0.5 / float(claimed.noise_multiplier)
     groups = {}
-    for side, scores, at in (
-        ("in the run", audit.scores[audit.coins], mu / 2),
-        ("left out", audit.scores[~audit.coins], -mu / 2),
-    ):
-        groups[f"canaries {side}"] = {"measured": (float(scores.mean()), float(scores.std()))}
+    for side, is_in, at in (("in the run", True, mu / 2), ("left out", False, -mu / 2)):
+        scores = audit.scores[audit.coins == is_in]
+        rows = {"measured": (float(scores.mean()), float(scores.std()))}
         if claimed.sampling_rate == 1:
-            groups[f"canaries {side}"]["as claimed"] = (at, 1.0)
+            rows["as claimed"] = (at, 1.0)
+        groups[f"canaries {side}"] = rows
     proofs = bounds["epsilon_lower"], bounds["gaussian_epsilon_lower"]
     title = titles.proved(f"One run with {bounds['canaries']} canaries", *proofs, claimed.compute_epsilon())
     plots.dots(path, groups, title, "score: mean and standard deviation")

@@ -230,9 +230,9 @@ def join(processes: bool) -> None:
                 f"--processes must be 1; got {F.processes}. Start one process, which uses all devices of its host"
             )
         check_device(lambda: job.start(*place))
-    own = {"process_id", "out", "store", "cache_dir"}
-    given = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in own]
-    placement.check_alike(lambda: [np.frombuffer(repr(sorted(given)).encode(), np.uint8)])
+    may_differ = {"process_id", "out", "store", "cache_dir"}
+    alike = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in may_differ]
+    placement.check_alike(lambda: [np.frombuffer(repr(sorted(alike)).encode(), np.uint8)])
     placement.use_devices(F.devices)
     if not processes and jax.process_count() > 1:
         raise InputError(

@@ -72,8 +72,9 @@ def parse(argv: Sequence[str]) -> list[str]:
     Raises: flags.Error for an unknown flag or an invalid value.
     """
     rest = F(argv)
-    for name, value in PRESETS[F.preset].items() if "preset" in F and F.preset else ():
-        F.set_default(name, value)
+    if "preset" in F and F.preset:
+        for name, value in PRESETS[F.preset].items():
+            F.set_default(name, value)
     name_dataset()
     return rest
 
@@ -134,7 +135,8 @@ def path_of(flag: str) -> Path:
 
 def listed(flag: str, choices: Iterable[str] = ()) -> list[str]:
     """The entries of a comma-separated flag, at least one, each one of `choices` if these are given."""
-    values, choices = [*F[flag].value], [*choices]
+    values = [*F[flag].value]
+    choices = [*choices]
     if not values or not all(values):
         raise InputError(f"--{flag} must have an entry, and no empty one; got {','.join(values) or 'none'}")
     if choices and not {*values} <= {*choices}:

@@ -32,11 +32,11 @@ class OfOwnTask(tj.losses.Loss):
     def __call__(self, outputs: Array, targets: Array | np.ndarray) -> Array:
         label, first, count = targets.T
         column = jnp.arange(outputs.shape[-1])
-        own = (column >= first[:, None]) & (column < (first + count)[:, None])
+        of_task = (column >= first[:, None]) & (column < (first + count)[:, None])
         if not isinstance(self.loss, tj.losses.SquareLoss):
-            return self.loss(jnp.where(own, outputs, -jnp.inf), first + label)
+            return self.loss(jnp.where(of_task, outputs, -jnp.inf), first + label)
         t, p = self.loss.of(outputs, first + label)
-        return jnp.sum(0.5 * p * own * jnp.square(outputs - t), -1) * outputs.shape[-1] / count
+        return jnp.sum(0.5 * p * of_task * jnp.square(outputs - t), -1) * outputs.shape[-1] / count
 
 
 def fit_jointly(
@@ -49,10 +49,10 @@ def fit_jointly(
     head = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *(p.w["head"] for p in predicts.values()))
     whole = dataclasses.replace(first, w={**first.w, "head": head}, model=first.model.with_classes(int(ends[-1])))
     targets = [
-        np.stack([own.targets, np.full(len(own), end - count), np.full(len(own), count)], 1)
-        for own, count, end in zip(features.values(), counts, ends, strict=True)
+        np.stack([data.targets, np.full(len(data), end - count), np.full(len(data), count)], 1)
+        for data, count, end in zip(features.values(), counts, ends, strict=True)
     ]
-    inputs = Parts([own.inputs for own in features.values()])
+    inputs = Parts([data.inputs for data in features.values()])
     adam = instance("trainer", recipe.trainer, tj.store.Adam)
     batches = tj.Batches(inputs, np.concatenate(targets), recipe.key, batch_size=adam.batch_size)
     objective = dataclasses.replace(recipe.objective, loss=OfOwnTask(recipe.objective.loss))
@@ -60,8 +60,9 @@ def fit_jointly(
         whole, batches, objective, optimizer=adam.optimizer(), epochs=adam.epochs, log=current_log(), progress=shown
     ).dw
 
-    def of(start: int, end: int) -> Tree:
-        own = jax.tree.map(lambda leaf: leaf[..., start:end], dw["head"]) if "head" in dw else None
-        return tj.models.body(dw) if own is None else {**dw, "head": own}
-
-    return {name: of(int(end) - count, int(end)) for name, count, end in zip(predicts, counts, ends, strict=True)}
+    weights = {}
+    for name, count, end in zip(predicts, counts, ends, strict=True):
+        weights[name] = tj.models.body(dw)
+        if "head" in dw:
+            weights[name]["head"] = jax.tree.map(lambda leaf, n=count, end=end: leaf[..., end - n : end], dw["head"])
+    return weights

@@ -86,13 +86,14 @@ def number(value: float, spread: float = 0.0) -> str:
 
 def colours(names: Iterable[str]) -> dict[str, str]:
     """A colour for each name: that of its first word in MEANINGS, or one of the others."""
+    names = [*names]
     chosen: dict[str, str] = {}
-    for name in (names := [*names]):
-        own = PALETTE.get(MEANINGS.get(word(name), ""))
-        if own and own not in chosen.values():
-            chosen[name] = own
-    left = cycle([colour for colour in PALETTE.values() if colour not in chosen.values()] or PALETTE.values())
-    return {name: chosen.get(name) or next(left) for name in names}
+    for name in names:
+        colour = PALETTE.get(MEANINGS.get(word(name), ""))
+        if colour and colour not in chosen.values():
+            chosen[name] = colour
+    others = cycle([colour for colour in PALETTE.values() if colour not in chosen.values()] or PALETTE.values())
+    return {name: chosen.get(name) or next(others) for name in names}
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
@@ -136,7 +137,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str, beside: 
     """
     columns = len(panels) if beside else 1 + (len(panels) > 3)
     rows = -(-len(panels) // columns)
-    width = WIDTH * max(1.0, 0.85 * columns * beside)
+    width = WIDTH * max(1.0, 0.85 * columns) if beside else WIDTH
     height = 0.8 + (3.2 if rows == 1 else 2.4) * rows
     figure, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
     for axes in grid.flat[len(panels) :]:
@@ -149,9 +150,9 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]], title: str, beside: 
         axes.set_xlabel("" if any(other["xlabel"] == panel["xlabel"] for other in below) else panel["xlabel"])
         axes.set_ylabel("" if before is not panel and before["ylabel"] == panel["ylabel"] else panel["ylabel"])
     figure.draw_without_rendering()  # lays the panels out
-    for (panel, axes), own in zip(drawn, ends, strict=True):
-        if len(own) > 1:
-            name_ends(axes, own, colour_lines(panel), shown if columns == 1 else short)
+    for (panel, axes), last in zip(drawn, ends, strict=True):
+        if len(last) > 1:
+            name_ends(axes, last, colour_lines(panel), shown if columns == 1 else short)
     save(figure, path, title)
 
 
@@ -166,12 +167,13 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any]) -> dict[str, tuple[float, f
     ends = {}
     colour = colour_lines(panel)
     for i, (name, line) in enumerate(panel["lines"].items()):
-        x, (y, spread) = np.asarray(panel["x"]), line if isinstance(line, tuple) else (line, None)
-        y, finite = np.asarray(y, float), np.isfinite(y)
-        is_dashed = name in panel.get("dashed", ())
-        style: Any = (
-            {"ls": "--", "lw": 1} if is_dashed else {"marker": MARKERS[i % len(MARKERS)] if finite.sum() < 60 else ""}
-        )
+        x = np.asarray(panel["x"])
+        values, spread = line if isinstance(line, tuple) else (line, None)
+        y = np.asarray(values, float)
+        finite = np.isfinite(y)
+        style: Any = {"marker": MARKERS[i % len(MARKERS)] if finite.sum() < 60 else ""}
+        if name in panel.get("dashed", ()):
+            style = {"ls": "--", "lw": 1}
         bars = None if spread is None else np.asarray(spread)[finite]
         axes.errorbar(x[finite], y[finite], bars, color=colour[name], **style)
         if finite.any():

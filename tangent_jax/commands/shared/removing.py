@@ -14,7 +14,8 @@ from tangent_jax.remote import urls
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
     """The removal plan of the flags."""
-    if bool(F.name) + bool(F.examples) + bool(F.owner) != 1:
+    requests = [flag for flag in ("name", "examples", "owner") if F[flag].value]
+    if len(requests) != 1:
         raise InputError("one of --name, --examples and --owner must be given; got several or none")
     if F.name and (F.retrain or F.exact):
         raise InputError(
@@ -46,20 +47,21 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
     """Describes plan, cost and copies of examples on stderr; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
-        gone = len(holding.rows)
-        left = holding.left
+        asked = len(holding.rows)
+        others = holding.left
         seconds = holding.seconds.get(how, 0.0)
-        way = how if left else "drop"
-        described.append({"component": name, "how": way, "asked": gone, "left": left, "seconds": round(seconds, 1)})
+        way = how if others else "drop"
+        described.append({"component": name, "how": way, "asked": asked, "left": others, "seconds": round(seconds, 1)})
         after = {
-            "drop": "dropped" + f", the {left} others with them (--retrain keeps those)" * (left > 0),
-            "retrain": f"trained again on the {left} left, about {seconds:.1f} s of training",
-            "exact": f"moved to the optimum of the {left} left, about {seconds:.1f} s of training",
+            "drop": f"dropped, the {others} others with them (--retrain keeps those)" if others else "dropped",
+            "retrain": f"trained again on the {others} left, about {seconds:.1f} s of training",
+            "exact": f"moved to the optimum of the {others} left, about {seconds:.1f} s of training",
         }
-        of = "" if F.name else f"{gone} of its {gone + left} examples asked for; "
-        print(f"{name}: {of}{after[way]}", file=sys.stderr)
-        for other, reason in holding.impossible.items() if F.dry_run and not F.name else ():
-            print(f"{name}: not --{other}: {reason}", file=sys.stderr)
+        share = "" if F.name else f"{asked} of its {asked + others} examples asked for; "
+        print(f"{name}: {share}{after[way]}", file=sys.stderr)
+        if F.dry_run and not F.name:
+            for other, reason in holding.impossible.items():
+                print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():
         print(f"copies of {identifier[:12]}: {', '.join(places)}", file=sys.stderr)
     for line in plan.anchors:

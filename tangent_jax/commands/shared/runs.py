@@ -22,7 +22,8 @@ class Runs:
     """Accuracies of finished runs by their identity; a repeated command reads them instead of training again."""
 
     def __init__(self, path: Path) -> None:
-        self.journal, self.lock = Journal(path), path.with_suffix(".lock")
+        self.journal = Journal(path)
+        self.lock = path.with_suffix(".lock")
         lines = hosts.from_writer(self.read)  # only one process of a job reads and writes
         self.done = {line.key: line.accuracy for line in lines}
         self.norms = {line.key: line.norm for line in lines if line.norm is not None}

@@ -21,16 +21,15 @@ from tangent_jax.store.recipe import FLAT, AnyRecipe
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
-OWN = {"nlft": {"learning_rate": "lr_nlft"}}
-"""The settings of a method that have a flag of their own, in the binaries that define it."""
 
 
 def settings(**changes: Any) -> dict[str, Any]:
     """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
     given = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
     given = {field: value for field, value in given.items() if not isinstance(value, list)}
-    own = {field: F[flag].value for field, flag in OWN.get(changes.get("method", ""), {}).items() if flag in F}
-    return FLAT | given | own | changes
+    if changes.get("method") == "nlft" and "lr_nlft" in F:
+        given["learning_rate"] = F.lr_nlft
+    return FLAT | given | changes
 
 
 def recipe(**changes: Any) -> tj.Recipe:
@@ -40,9 +39,9 @@ def recipe(**changes: Any) -> tj.Recipe:
 
 def recipe_of(features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
     """The recipe of statistics of these features, on the flags' model and data."""
-    own = recipe()
-    features = dataclasses.replace(features, dtype=own.trained.dtype)
-    return tj.store.StatisticsRecipe(own.anchor, features, dataset=own.dataset, cache_dtype=own.cache_dtype)
+    flags = recipe()
+    features = dataclasses.replace(features, dtype=flags.trained.dtype)
+    return tj.store.StatisticsRecipe(flags.anchor, features, dataset=flags.dataset, cache_dtype=flags.cache_dtype)
 
 
 def settings_of(text: str) -> tj.solver.Settings:
@@ -105,8 +104,8 @@ def train_images(dataset: Dataset) -> Examples:
             f"--leave_out_anchor_images needs --weights of a first session (finetune --save_anchor); {F.weights} names "
             "no images"
         )
-    gone = session.identifiers
-    rows = [row for row, own in enumerate(dataset.train.identifiers()) if own not in gone]
+    identifiers = dataset.train.identifiers()
+    rows = [row for row, identifier in enumerate(identifiers) if identifier not in session.identifiers]
     if not rows:
         raise InputError(f"--leave_out_anchor_images must leave images of {dataset.name}; all are in {F.weights}")
     return dataset.train.take(np.array(rows))
@@ -116,11 +115,12 @@ def left(examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
     rest = examples.without(hosts.from_writer(functools.partial(removed_images, examples)))
     if title and len(rest) < len(examples):
-        gone = f"{len(examples) - len(rest)} images were removed from a store in {F.store}"
-        print(f"{title}: {gone} and are left out", file=sys.stderr)
+        count = len(examples) - len(rest)
+        print(f"{title}: {count} images were removed from a store in {F.store} and are left out", file=sys.stderr)
         if not len(rest):
             raise InputError(f"no image of {title} is left to read. Choose another --store, or other images")
-        for label in sorted({*examples.labels.tolist()} - {*rest.labels.tolist()}) if examples.every_class else ():
+        lost_classes = {*examples.labels.tolist()} - {*rest.labels.tolist()} if examples.every_class else set()
+        for label in sorted(lost_classes):
             print(f"{title}: no image of {examples.class_name(label)} is left to train on", file=sys.stderr)
     return rest
 
@@ -156,7 +156,9 @@ def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.
 def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
     """Returns (train, test); to choose settings, the validation split or a fifth of train instead of test."""
     train = features(predict, dataset.train, "train inputs")
-    return (train, features(predict, dataset.test, "test inputs")) if on_test else hold_out(predict, dataset, train)
+    if on_test:
+        return train, features(predict, dataset.test, "test inputs")
+    return hold_out(predict, dataset, train)
 
 
 def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:

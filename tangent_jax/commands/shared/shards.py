@@ -69,7 +69,9 @@ class Method:
     def held_out(self) -> Self:
         """The same method, trained on four fifths of the training images, and tested on the rest."""
         held = self.listed.held_out()
-        train, test = (self.train.take(rows) for rows in self.present(np.flatnonzero(~held), np.flatnonzero(held)))
+        trained, tested = self.present(np.flatnonzero(~held), np.flatnonzero(held))
+        train = self.train.take(trained)
+        test = self.train.take(tested)
         if not len(test):
             raise InputError(f"--held_out needs five training images of a class; {self.dataset.name} has fewer")
         return dataclasses.replace(self, train=train, test=test, listed=self.listed.take(~held), is_held_out=True)
@@ -118,9 +120,10 @@ class Method:
 
     def path(self, title: str) -> Path:
         """The folder of the store of this title."""
-        words = [self.dataset.name, self.name, self.division.sharding, *[title] * bool(title)]
-        words += [f"seed{self.division.seed}", *["held_out"] * self.is_held_out, *self.words]
-        return self.stores / re.sub(r"[^\w.-]+", "_", "-".join(words))
+        held_out = "held_out" if self.is_held_out else ""
+        seed = f"seed{self.division.seed}"
+        words = (self.dataset.name, self.name, self.division.sharding, title, seed, held_out, *self.words)
+        return self.stores / re.sub(r"[^\w.-]+", "_", "-".join(word for word in words if word))
 
     def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
         """The shards that train together, by name."""
@@ -177,7 +180,9 @@ def make_method(method: str, name: str | None = None, recipe: AnyRecipe | None =
     test = setup.features(predict, dataset.test, "test inputs")
     if division.is_by_owner:
         tell_of_lost_owners(train)
-    without_anchor = "leave_out_anchor_images" in F and F.leave_out_anchor_images
+    words = ["named"] if recipe.has_named_head else []
+    if "leave_out_anchor_images" in F and F.leave_out_anchor_images:
+        words.append("without_anchor_images")
     made = Method(
         name=name or method,
         recipe=recipe,
@@ -188,7 +193,7 @@ def make_method(method: str, name: str | None = None, recipe: AnyRecipe | None =
         listed=list_readable(images, train),
         division=division,
         stores=path_of("store") if "store" in F else Path(),
-        words=(*["named"] * recipe.has_named_head, *["without_anchor_images"] * without_anchor),
+        words=tuple(words),
         at_once=F.at_once if "at_once" in F else 1,
     )
     return made.held_out() if F.held_out else made

@@ -8,11 +8,11 @@ from tangent_jax.commands.shared.plots import short
 def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs") -> str:
     """The accuracy of a model after its last epoch, pass or step."""
     last = rows[-1]
-    accuracies = [
-        f"{images} accuracy {last[key]:.3f} " for images in ("test", "train") if (key := f"{images}_accuracy") in last
-    ]
-    count, unit = last.get("epoch", last.get("step", last.get("passes"))), "passes" if "passes" in last else unit
-    return f"{name}: {''.join(accuracies[:1])}after {count} {unit}"
+    measured = [images for images in ("test", "train") if f"{images}_accuracy" in last]
+    accuracy = f"{measured[0]} accuracy {last[f'{measured[0]}_accuracy']:.3f} " if measured else ""
+    if "passes" in last:
+        unit = "passes"
+    return f"{name}: {accuracy}after {last.get('epoch', last.get('step', last.get('passes')))} {unit}"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
