@@ -22,6 +22,11 @@ export   exports the composed model to --to in --format: anchor and tangent weig
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
 
+revoked  writes the signed list of exports that hold what was removed to --to, for load_export(revoked=) and run.py
+         --revoked
+prove    whether the --examples, images or identifiers, are in the export --source, which has commitments alone; the
+         proofs go to --to. --check checks such a file against the export, without the store
+
 Each command prints its plan on stderr first; remove --dry_run stops there. --json prints JSON instead of a table. The
 last line of stdout is always the result as one JSON object.
 """
@@ -34,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command
+from tangent_jax.commands.shared import codes, command, releases
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
 from tangent_jax.commands.shared.removing import check_known, describe, planned
@@ -46,7 +51,7 @@ from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
+define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json", "check")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
@@ -57,7 +62,8 @@ def main(command: str, url: str = "") -> None:
             raise InputError(f"--{name} has an effect only with {of}; got it with {command}. Leave it out")
     path = path_of("store")
     inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)] if command == "status" else []
-    if command not in ("add", "merge", "pull") and not tj.store.is_store(path) and not inside:
+    needs_none = command in ("add", "merge", "pull") or F.check
+    if not needs_none and not tj.store.is_store(path) and not inside:
         raise InputError(f"--store must be a store; {path} is none. Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
@@ -68,6 +74,8 @@ def main(command: str, url: str = "") -> None:
         result = status([tj.Store(folder) for folder in ([path] if tj.store.is_store(path) else inside)])
     elif command in ("push", "pull"):
         result = tj.store.push(tj.Store(path), url) if command == "push" else tj.store.pull(path, url)
+    elif F.check:
+        result = releases.check()
     else:
         result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
@@ -210,10 +218,9 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     if tj.exports.is_export(to) if at_url else Path(to).exists():
         raise InputError(f"--to must be a folder that does not exist yet; got {to}")
     tj.exports.check_format(F.format, F.opset)
-    parts = {name: store.provenance(name) for name in names}
     predict, classes, dw = composed(store)
     accuracy = measured(predict, classes, dw)
-    store.release(to, dw)
+    released = store.release(to, dw)
     if [*store] != names:
         raise InputError(f"the store {store.root} was changed while it was exported. Try again")
     cost = store.spent(names)
@@ -227,7 +234,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
         "removals": removed,
         "accuracy": accuracy,
     }
-    tj.export(to, predict, dw, {**sources, "of": parts}, F.format, classes, F.opset)
+    tj.export(to, predict, dw, {**sources, **released}, F.format, classes, F.opset)
     return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
 
 
@@ -277,6 +284,8 @@ READ = {
     "verify": {"receipt"},
     "push": set(),
     "pull": set(),
+    "revoked": {"to"},
+    "prove": {"examples", "source", "to", "check"},
     "export": {
         *["merge", "merge_penalty", "head", "same_classes", "to", "format", "opset", "cache_dir", "weights", "dataset"],
         *["trust", "settings"],
@@ -292,6 +301,8 @@ COMMANDS = {
     "remove": remove,
     "verify": verify,
     "export": export_all,
+    "revoked": releases.revoked,
+    "prove": releases.prove,
 }
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@
     text for people: anchor, data, training, accuracy, privacy, removals, versions, licence, loading, limits
 
 Unknown facts are stated as unknown. YAML strings are written as JSON, which YAML reads. Markdown in names is escaped.
-The card contains no identifier of an image and no path of this machine.
+The card contains nothing of one image, no owner, and no path of this machine.
 """
 
-import dataclasses
 import json
 import re
 import string
@@ -29,11 +28,10 @@ from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.protocol import input_dtype
-from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import EMBEDDED, load
 from tangent_jax.privacy.mechanism import PrivacyCost
-from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import statement
+from tangent_jax.store.summary import ComponentSummary, Summary, without_folders
 
 NAMED = 100  # classes that the card names
 LIBRARIES = {"onnx": "onnx", "peft": "peft", "torch": "pytorch"}
@@ -52,11 +50,14 @@ class Removed:
 def make_card(predict: ComponentPredictor, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
     """The text of an export's README.md; equal for equal exports.
 
-    Args:   said: the provenance that `export` takes. The card uses `of` {component: its provenance}, `privacy` (a
-            PrivacyCost), `accuracy` {data set: of its test images}, `removals` (Removed), `merge` and `license`.
+    Args:   said: the provenance that `export` writes. The card uses `of` (a Summary), `privacy` (a PrivacyCost),
+            `accuracy` {data set: of its test images}, `removals` (Removed), `merge` and `license`.
     Raises: InputError for an accuracy outside 0..1, and for another kind of cost or removals.
     """
-    parts, licence, accuracy = origins(said.get("of")), licence_of(predict, said), said.get("accuracy") or {}
+    summary = summary_of(said.get("of"))
+    parts = summary.components if summary else ()
+    licence = licence_of(predict, said)
+    accuracy = said.get("accuracy") or {}
     if not isinstance(accuracy, Mapping):
         raise InputError(f"accuracy must be {{data set: number}}; got {accuracy}.")
     for name, value in accuracy.items():
@@ -69,7 +70,7 @@ def make_card(predict: ComponentPredictor, said: Mapping[str, Any], format: str,
     own = f"{plain(licence)}, as its exporter says."
     sections = {
         "Anchor": anchor(predict, parts, title),
-        "Data": data(parts, classes, predict.model.classes),
+        "Data": data(summary, classes, predict.model.classes),
         "Training": training(predict, said, parts),
         "Accuracy": measured or ["Not measured for this export."],
         "Privacy": privacy(said.get("privacy"), parts),
@@ -100,7 +101,7 @@ LIMITS = (
 def front(
     title: str,
     predict: ComponentPredictor,
-    parts: list[Provenance],
+    parts: Sequence[ComponentSummary],
     format: str,
     accuracy: Mapping[str, float],
     licence: str,
@@ -140,53 +141,15 @@ def plain(text: object) -> str:
 MARKS = {*string.punctuation} - {*"-,.'()/"}
 
 
-def without_folders(spec: str) -> str:
-    """A specification of weights or data without this machine's folders."""
-    if spec.startswith(("hf-hub:", "random:")):
-        return spec
-    return re.sub(r"(^|[:@,=])[^:@,=?]*[/\\](?=[^/\\])", r"\1", spec.rstrip("/\\"))
-
-
-def anonymize(parts: Mapping[str, Provenance]) -> dict[str, Provenance]:
-    """The provenances for an export: images by identifiers, components and owners by number."""
-    owners = sorted({owner for part in parts.values() for owner in part.owners.values()})
-    number = {owner: f"owner {i}" for i, owner in enumerate(owners, 1)}
-    said = {}
-    for i, part in enumerate(parts.values(), 1):
-        owned = part.owners
-        said[f"component {i}"] = dataclasses.replace(
-            part,
-            recipe=part.recipe and part.recipe.with_places(without_folders),
-            folders=(),
-            examples=tuple((identifier, identifier) for identifier, _ in part.examples),
-            public=tuple((identifier, identifier) for identifier, _ in part.public),
-            session=nameless(part.session),
-            owners={identifier: number[owned[image]] for identifier, image in part.examples if image in owned},
-        )
-    return said
-
-
-def nameless(session: FirstSession | None) -> FirstSession | None:
-    """The first session for an export: images by identifiers, settings without folders."""
-    if session is None:
+def summary_of(components: Any) -> Summary | None:
+    """The summary in an export's provenance; None if `of` is something else, as `export` takes any JSON."""
+    try:
+        return convert(Summary, components, "of")
+    except InputError:
         return None
-    images = tuple((identifier, identifier) for identifier, _ in session.images)
-    settings = {name: without_folders(value) for name, value in session.settings.items()}
-    return dataclasses.replace(session, images=images, settings=settings)
 
 
-def origins(parts: Any) -> list[Provenance]:
-    """The provenances of the components, by name; none if `of` holds none."""
-    known = []
-    for part in parts.values() if isinstance(parts, Mapping) else ():
-        try:
-            known.append(Provenance.from_json(json.dumps(part)))
-        except (InputError, TypeError):  # `export` takes any JSON as its fourth argument
-            return []
-    return known
-
-
-def data_sets(parts: list[Provenance]) -> list[str]:
+def data_sets(parts: Sequence[ComponentSummary]) -> list[str]:
     """The names of the data sets of the components' recipes."""
     places = [without_folders(part.recipe.dataset) for part in parts if part.recipe]
     # folders of splits in several places have the name of the training images'
@@ -194,7 +157,7 @@ def data_sets(parts: list[Provenance]) -> list[str]:
     return sorted({PurePath(spec.partition(":")[2] or spec).stem for spec in specs})
 
 
-def anchor(predict: ComponentPredictor, parts: list[Provenance], title: str) -> list[str]:
+def anchor(predict: ComponentPredictor, parts: Sequence[ComponentSummary], title: str) -> list[str]:
     """The architecture, its weights and their fingerprint."""
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
     files = sorted({without_folders(part.recipe.anchor.weights) for part in parts if part.recipe}) or ["not known"]
@@ -205,27 +168,29 @@ def anchor(predict: ComponentPredictor, parts: list[Provenance], title: str) -> 
     return [*lines, f"Fingerprints as it was linearised (SHA-256 of the leaves): body `{body}`, head `{head}`"]
 
 
-def count_in_words(parts: list[Provenance]) -> str:
+def count_in_words(parts: Sequence[ComponentSummary]) -> str:
     """The number of components, in words."""
     return f"{len(parts)} component{'s' * (len(parts) != 1)}"
 
 
-def data(parts: list[Provenance], classes: Sequence[str], count: int) -> list[str]:
+def data(summary: Summary | None, classes: Sequence[str], count: int) -> list[str]:
     """The numbers of examples, components and owners, and the classes."""
-    seen = {identifier for part in parts for identifier in part.identifiers}
-    owners = {owner for part in parts for owner in part.owners.values()}
-    public = len({identifier for part in parts for identifier, _ in part.public})
     names = ", ".join(map(plain, classes[:NAMED])) + f" and {len(classes) - NAMED} more" * (len(classes) > NAMED)
-    of = f", of {plain(', '.join(data_sets(parts)))}" if data_sets(parts) else ""
+    shown = f"Classes ({count}): {names or 'without names'}"
+    if summary is None or not summary.components:
+        return ["Examples: not known", "Owners: not known", shown]
+    sets = data_sets(summary.components)
+    of = f", of {plain(', '.join(sets))}" if sets else ""
+    whitened = f"Public images, which whitened the training, and nothing protects: {summary.public}"
     return [
-        f"Examples: {len(seen)}, in {count_in_words(parts)}{of}" if parts else "Examples: not known",
-        *[f"Public images, which whitened the training, and nothing protects: {public}"] * (public > 0),
-        f"Owners: {len(owners) or 'not known'}",
-        f"Classes ({count}): {names or 'without names'}",
+        f"Examples: {summary.examples}, in {count_in_words(summary.components)}{of}",
+        *[whitened] * (summary.public > 0),
+        f"Owners: {summary.owners or 'not known'}",
+        shown,
     ]
 
 
-def training(predict: ComponentPredictor, said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
+def training(predict: ComponentPredictor, said: Mapping[str, Any], parts: Sequence[ComponentSummary]) -> list[str]:
     """The method, the trained leaves, and the settings that all components share."""
     lines = [f"Method: {predict.method}, {METHODS[predict.method]}; its outputs are the {predict.output}"]
     lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
@@ -243,7 +208,7 @@ def training(predict: ComponentPredictor, said: Mapping[str, Any], parts: list[P
     return [*lines, f"Settings of every component: {plain(', '.join(shown))}"]
 
 
-def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
+def privacy(spent: Any, parts: Sequence[ComponentSummary]) -> list[str]:
     """The privacy cost of all components together, or that there is no account."""
     if spent is None:
         accounts = sum(part.privacy is not None for part in parts)
@@ -252,7 +217,7 @@ def privacy(spent: Any, parts: list[Provenance]) -> list[str]:
     cost = convert(PrivacyCost, spent, "privacy")
     stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, neighbouring data sets by {plain(cost.neighbouring)}"
     seeded = "NOT private: a seed drew the noise. With fresh noise it would be "
-    beside = "It is of dw alone: provenance.json beside it holds the identifiers of the images."
+    beside = "It is of dw; the numbers of images and owners in these files are as they are."
     return [f"{'Spent by all components together: ' if cost.private else seeded}{stated}. {beside}"]
 
 
@@ -266,7 +231,7 @@ def removals(known: Any) -> list[str]:
     return [count, *lines, *([f"What each promises: {statement('drop', False)}"] if lines else [])]
 
 
-def versions(said: Mapping[str, Any], parts: list[Provenance]) -> list[str]:
+def versions(said: Mapping[str, Any], parts: Sequence[ComponentSummary]) -> list[str]:
     """The versions that made the export, and those that trained it."""
     here = ", ".join(f"{name} {version(name)}" for name in ("tangent-jax", "jax"))
     trained = sorted({", ".join(f"{name} {v}" for name, v in sorted(part.versions.items())) for part in parts})

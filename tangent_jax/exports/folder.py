@@ -7,11 +7,12 @@
     onnx           model.onnx, run.py, serving.json; provenance.json states the opset, too
     torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
     peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
-    all formats    provenance.json      the components of dw, the names of the outputs, whether these are the total or
-                                        the tangent alone, and the fingerprints of the files
+    all formats    provenance.json      a summary of the components of dw (store/summary.py), the names of the outputs,
+                                        whether these are the total or the tangent alone, the files' fingerprints
                    README.md            the same in words, a model card (card.py)
 
-f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model.
+f_lin(x) = f_w(x) + J_w f(x) . dw needs w and dw: w + dw is another model. No file names an image, an owner or a
+component, or holds a hash of one.
 """
 
 import dataclasses
@@ -29,16 +30,17 @@ import jax.numpy as jnp
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
-from tangent_jax.exports.card import anonymize, make_card, nameless
+from tangent_jax.exports.card import make_card, summary_of
 from tangent_jax.exports.lowering import OPSET, OPSETS
 from tangent_jax.exports.peft import write_peft
 from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, write_whole_folder
-from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.records import convert, parse_json, plain
+from tangent_jax.io.revoked import check_revoked
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import ComponentPredictor, FeatureSettings
+from tangent_jax.models.ntk import ComponentPredictor, FeatureMap, FeatureSettings
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.protocol import Model
 from tangent_jax.pretrained.files import assemble
@@ -46,6 +48,7 @@ from tangent_jax.pretrained.load import METADATA, encode_model, read
 from tangent_jax.remote import urls
 from tangent_jax.store.lines import EXPORTED, partial_of
 from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.summary import summarize, without_images
 
 SAID = "provenance.json"
 
@@ -65,7 +68,7 @@ def write_safetensors(folder: Path, predict: ComponentPredictor, dw: Tree, class
     """Writes w and dw under the names of the model's `to_world`; class names have no place there."""
     leaves = trees.leaves(dw)
     tangent = encode_model(predict.model, leaves, "world") if predict.features is None else encode(leaves, {})
-    anchor = encode_model(predict.anchor_model, trees.leaves(predict.w), "world", nameless(predict.session))
+    anchor = encode_model(predict.anchor_model, trees.leaves(predict.w), "world", predict.session)
     write_whole(folder / "model.safetensors", anchor)
     write_whole(folder / "tangent.safetensors", tangent)
 
@@ -105,9 +108,10 @@ def export(
     """Writes an export to a new folder, whole or not at all.
 
     Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; the model card uses some of its
-                fields (`make_card`). `of` may be the Provenance of each component by name; the export then contains no
-                name of an image, component or owner; classes: the names of the outputs, or (); opset: that of ONNX,
-                17 to 23; None: 17.
+                fields (`make_card`). `of` is what `Store.release` gives, or the Provenance of each component by name,
+                of which a summary is written; classes: the names of the outputs, or (); opset: that of ONNX, 17 to 23;
+                None: 17.
+    Guarantees: no file holds a name of an image, an owner or a component of `of`, an identifier, or a hash of one.
     Raises:     InputError if the folder exists, the format's packages are not installed, or the format cannot hold the
                 model.
 
@@ -129,6 +133,7 @@ def export(
     if len(classes) not in (0, outputs):
         raise InputError(f"classes must name all {outputs} outputs, or none; got {len(classes)} names.")
     provenance = as_json(provenance)
+    predict = without_names(predict, provenance)
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
         shutil.rmtree(filling)  # the partial folder of this export, after a kill
@@ -166,21 +171,34 @@ def is_export(url: str) -> bool:
 
 
 def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The provenance of an export as JSON; the components in `of`, if any, without names."""
+    """The provenance of an export as JSON; of components in `of`, if any, a summary."""
     parts = provenance.get("of")
     if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
         return provenance
-    return {**provenance, "of": {name: part.fields for name, part in anonymize(parts).items()}}
+    return {**provenance, "of": plain(summarize(parts.values()))}
 
 
-def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
+def without_names(predict: ComponentPredictor, provenance: Mapping[str, Any]) -> ComponentPredictor:
+    """The predictor with a first session that names no image; as the components' summary has it, if there is one."""
+    summary = summary_of(provenance.get("of"))
+    sessions = [part.session for part in summary.components if part.session] if summary else []
+    session = next(iter(sessions), without_images(predict.session))
+    if isinstance(predict, FeatureMap):
+        return dataclasses.replace(predict, predict=dataclasses.replace(predict.predict, session=session))
+    return dataclasses.replace(predict, session=session)
+
+
+def load_export(
+    folder: str | os.PathLike, model: Model | None = None, revoked: str | os.PathLike | None = None
+) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) of an export; for a feature map, which `FeatureSettings.of` restores, the head.
 
-    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not.
+    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not; revoked: a
+                file of `tangent-jax store revoked`, which the export's store must have signed.
     Guarantees: the model equals the exported one; w, in f32, and dw have the same numbers; if part of a fused qkv was
                 trained, its rest has a dw of zeros.
-    Raises:     InputError if the folder is no export, a file does not match provenance.json, or dw does not fit its
-                anchor.
+    Raises:     InputError if the folder is no export, a file does not match provenance.json, dw does not fit its
+                anchor, or the export is on the list of revoked ones.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {})
@@ -190,8 +208,10 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     """
     if urls.is_url(folder):
         with urls.passing_copy(folder) as copy:
-            return load_export(copy, model)
+            return load_export(copy, model, revoked)
     folder = expand_path(folder)
+    if revoked is not None:
+        check_revoked(folder, expand_path(revoked))
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         if not path.exists():

@@ -1,11 +1,12 @@
-"""Copies the library's decoder of images into one module without this library or jax: images.py beside run.py.
+"""Copies parts of the library into modules without this library or jax, beside run.py: images.py and revoked.py.
 
-The module holds `decode` and `Preprocessing` with all that they call. So an exported program sees a picture as training
-did: EXIF, grey of 16 bits, transparency.
+images.py holds `decode` and `Preprocessing` with all that they call. So an exported program sees a picture as training
+did: EXIF, grey of 16 bits, transparency. revoked.py holds `check_revoked`: the program refuses what `load_export` does.
 """
 
 import ast
 import builtins
+from collections.abc import Sequence
 from importlib.resources import files
 
 SOURCES = (
@@ -16,27 +17,38 @@ SOURCES = (
     "data/tiff.py",
     "data/decode.py",
 )
-"""The modules that are copied from; those that others import come first."""
+"""The modules that images.py is copied from; those that others import come first."""
 ROOTS = ("decode", "Preprocessing")
 LEFT_OUT = "normalize"
 """The method that needs jax: a program normalizes its inputs itself."""
 ABSENT = ("tangent_jax", "jax", "jaxtyping")
 """Packages that the module does not import; annotations may name them, for they are not evaluated."""
-HEADER = '''"""Decodes images as tangent_jax does, whose code this is: decode(content, name, size, preprocessing)."""
-
-from __future__ import annotations
-'''
+HEADER = "Decodes images as tangent_jax does, whose code this is: decode(content, name, size, preprocessing)."
+OF_REVOKED = ("core/checks.py", "io/signing.py", "io/revoked.py")
+"""The modules that revoked.py is copied from."""
 
 
 def make_images_module() -> str:
-    """The source of the module: imports, then each definition that the roots need."""
-    statements = [node for source in SOURCES for node in statements_of(source)]
-    needed = needed_names([node for node in statements if not is_import(node)])
+    """The source of images.py."""
+    content = make_module(HEADER, SOURCES, ROOTS)
+    return content.replace(", or skip it by skip_unreadable", "")  # an option of the library
+
+
+def make_revoked_module() -> str:
+    """The source of revoked.py."""
+    header = "Refuses an export that its store has revoked, as tangent_jax does, whose code this is: check_revoked."
+    return make_module(header, OF_REVOKED, ["check_revoked"])
+
+
+def make_module(header: str, sources: Sequence[str], roots: Sequence[str]) -> str:
+    """The source of a module: imports, then each definition of these sources that the roots need."""
+    statements = [node for source in sources for node in statements_of(source)]
+    needed = needed_names([node for node in statements if not is_import(node)], roots)
     kept = [node for node in statements if names_bound(node) & needed]
     imports = dict.fromkeys(ast.unparse(node) for node in kept if is_import(node))  # each once
     definitions = [ast.unparse(node) for node in kept if not is_import(node)]
-    content = "\n\n".join([HEADER, "\n".join(imports), *definitions])
-    return content.replace(", or skip it by skip_unreadable", "") + "\n"  # an option of the library
+    first = f'"""{header}"""\n\nfrom __future__ import annotations\n'
+    return "\n\n".join([first, "\n".join(imports), *definitions]) + "\n"
 
 
 def statements_of(source: str) -> list[ast.stmt]:
@@ -72,16 +84,16 @@ def names_bound(node: ast.stmt) -> set[str]:
     return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
-def needed_names(definitions: list[ast.stmt]) -> set[str]:
+def needed_names(definitions: list[ast.stmt], roots: Sequence[str]) -> set[str]:
     """The names that the roots use, directly or through others, without Python's own."""
     uses: dict[str, set[str]] = {}
     for node in definitions:
         used = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
         for name in names_bound(node):
-            assert name not in uses, f"two of {SOURCES} define {name}"
+            assert name not in uses, f"two definitions of {name}"
             uses[name] = used
     needed: set[str] = set()
-    waiting = {*ROOTS}
+    waiting = {*roots}
     while waiting:
         needed |= waiting
         waiting = {name for known in waiting for name in uses.get(known, ())} - needed - {*dir(builtins)}

@@ -44,7 +44,9 @@ class FirstSession:
 
     `source`: the fingerprint of the pre-trained weights without their head; `dataset`, `classes`: of its images;
     `images`: (content identifier, name) of each; `command`, `settings`: the command that made it, and its flags as
-    texts, so that it can be made again; `paid`: the privacy budget that it spent, None without privacy.
+    texts, so that it can be made again; `paid`: the privacy budget that it spent, None without privacy. An export names
+    no image: `count` is then their number, and `commitment` the root of a tree over their hidden identifiers, ""
+    without a key (store/commitment.py).
 
     >>> session = tj.models.FirstSession("0" * 64, "signs", ("stop", "yield"), (("1" * 64, "a.png"),))
     >>> str(session)
@@ -58,6 +60,8 @@ class FirstSession:
     command: str = "finetune"
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
     paid: Paid | None = None
+    count: int = 0
+    commitment: str = ""
 
     def __post_init__(self) -> None:
         """Makes texts visible.
@@ -68,8 +72,8 @@ class FirstSession:
         wrong = [text for text in hashes if not HASH.fullmatch(text)]
         if wrong:
             raise InputError(f"source and images must be SHA-256 sums of 64 hex digits; got {wrong[:1]}")
-        if not self.images:
-            raise InputError("a first session must have images; got none")
+        if bool(self.images) == bool(self.count):
+            raise InputError("a first session must have images, or the number of images that it does not name")
         if self.command not in COMMANDS:
             raise InputError(f"command must be {' or '.join(COMMANDS)}; got {self.command!r}")
         wrong = [name for name in self.settings if not FLAG.fullmatch(name)]
@@ -81,14 +85,23 @@ class FirstSession:
         object.__setattr__(self, "settings", {name: visible(value) for name, value in self.settings.items()})
 
     def __hash__(self) -> int:  # of a predictor, at each call of a compiled program
-        return hash((self.source, len(self.images)))
+        return hash((self.source, len(self.images), self.count))
 
     def __str__(self) -> str:
         """The session in one sentence, without the names of images."""
-        count = f"{len(self.images)} image{'s' * (len(self.images) != 1)}"
-        return f"the anchor was fine-tuned on {count} of {self.dataset}" + (f", with {self.paid}" if self.paid else "")
+        count = len(self.images) or self.count
+        images = f"{count} image{'s' * (count != 1)}"
+        return f"the anchor was fine-tuned on {images} of {self.dataset}" + (f", with {self.paid}" if self.paid else "")
 
     @property
     def identifiers(self) -> frozenset[str]:
-        """The content identifiers of its images."""
+        """The content identifiers of its images.
+
+        Raises: InputError for the session of an export, which names none.
+        """
+        if self.count:
+            raise InputError(
+                f"the anchor must name the {self.count} images on which it was fine-tuned; it came with an export, "
+                "which names none. Take the file of the anchor itself"
+            )
         return frozenset(identifier for identifier, _ in self.images)

@@ -16,6 +16,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
 from tangent_jax.io.progress import show_progress, shown
+from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.optimum import certificate_of
@@ -173,8 +174,8 @@ class Filling:
             with self.claims.hold("stale"):
                 old = self.stale()
                 if old:
-                    of = f"of other shards or settings, {', '.join(old[:3])}"
-                    print(f"{len(old)} components {of}, are taken out of {self.store.root}", file=sys.stderr)
+                    of = f"of other shards or settings ({first_names(old)})"
+                    print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
                     self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:

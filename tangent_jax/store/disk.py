@@ -2,6 +2,7 @@
 
     store.json                  the marker: the store's identity, the version of the format, the id of its key
     keys.json                   the key that hides identifiers in the journal and in receipts (keys.py); mode 0600
+    signing.key                 the private key that signs lists of revoked exports (revocation.py); mode 0600
     journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
@@ -31,7 +32,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
@@ -40,7 +40,7 @@ from tangent_jax.io.journal import Journal
 from tangent_jax.io.progress import check_stop
 from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.factors import as_tree, from_tree
+from tangent_jax.store.factors import as_tree, check_factors, from_tree
 from tangent_jax.store.files import encode_component, read_component, read_metadata
 from tangent_jax.store.keys import KeyRing, read_keys, write_keys
 from tangent_jax.store.lines import Entry, Line, spell
@@ -52,7 +52,9 @@ WITHOUT_KEY = 2  # the format of version 0.4: read, and given a key at the first
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
 KEYS = "keys.json"
-MARKS = ("store.json", KEYS, "journal.jsonl", "HEAD")
+SIGNING = "signing.key"
+PRIVATE = (KEYS, SIGNING)  # for their user alone
+MARKS = ("store.json", *PRIVATE, "journal.jsonl", "HEAD")
 CLAIMS = "claims"
 
 
@@ -192,13 +194,7 @@ class Disk:
         """
         if factors is None:
             return None
-        remedy = "Make them by tj.solver.make_curvature of the same predictor"
-        if factors.anchor != provenance.anchor + provenance.head:
-            raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
-        if not of_subset(factors, provenance.subset):
-            raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
-        if provenance.privacy is not None:
-            raise InputError("factors must be None for a private component, as they are not private")
+        check_factors(factors, provenance)
         numbers, metadata = as_tree(factors)
         return self.write("factors", numbers, None, metadata)
 

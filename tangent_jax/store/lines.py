@@ -7,7 +7,7 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +17,8 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.receipts import is_name
 
 FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
-         "images.py", "serving.json", "tangent_torch.py", "adapter_model.safetensors", "adapter_config.json",
-         "provenance.json", "README.md")  # fmt: skip
+         "images.py", "revoked.py", "serving.json", "tangent_torch.py", "adapter_model.safetensors",
+         "adapter_config.json", "provenance.json", "README.md")  # fmt: skip
 EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
 """The names of all files of an export, unfinished ones too."""
 
@@ -84,16 +84,23 @@ class Entry(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exported(Checked):
-    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal."""
+    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal.
+
+    identity: 32 hex digits, which its provenance.json holds, too; key: the id of the key that signs its revocation, ""
+    without the package cryptography; version 0.4 wrote neither.
+    """
 
     names: tuple[str, ...]
     path: str
     result: str
+    identity: str = ""
+    key: str = ""
     seal: str = ""
 
     def text(self, store: str) -> str:
         """The sealed text; `store`: the identity of the exporting store."""
-        return json.dumps(["export", store, self.names, self.path, self.result])
+        identity = [self.identity, self.key] if self.identity else []
+        return json.dumps(["export", store, self.names, self.path, self.result, *identity])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,10 +150,19 @@ class Export(Line, Exported):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Intend(Line):
-    """A removal is about to erase these traces outside the store."""
+    """A removal is about to erase these traces outside the store.
+
+    forgotten: the hidden identifiers (keys.py) of its images; caches: the folders that its caller named.
+    """
 
     removed: tuple[str, ...]
     erases: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
+    caches: tuple[str, ...] = ()
+
+    def is_part_of(self, removed: Collection[str], forgotten: Collection[str]) -> bool:
+        """True if a removal of these components and images does all that this one was to do."""
+        return {*self.removed} <= {*removed} and {*self.forgotten} <= {*forgotten}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,18 @@ def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) 
     lines = []
     for origin in {origin.anchor: origin for origin in origins}.values():
         session = origin.session
-        count = len(gone & session.identifiers) if session else 0
-        if session is None or not count:
+        if session is None:
             continue
         file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.anchor.weights
+        if not session.images:
+            lines.append(
+                f"removed images may be in the anchor {file}, which was fine-tuned on {session.count} images: it came "
+                "with an export, which names none; ask who made it"
+            )
+            continue
+        count = len(gone & session.identifiers)
+        if not count:
+            continue
         flags = {**session.settings, "store": store, "save_anchor": file}
         command = shlex.join(["tangent-jax", session.command, *(f"--{name}={value}" for name, value in flags.items())])
         images, them = (

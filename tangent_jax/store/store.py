@@ -8,8 +8,12 @@ checks the file's hash.
 
 import dataclasses
 import os
+import secrets
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tangent_jax.composition.component import Component, Components, View
 from tangent_jax.composition.compose import compose
@@ -20,17 +24,21 @@ from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
+from tangent_jax.io.records import plain
+from tangent_jax.io.signing import can_sign, join_keys, key_id, make_key, public_half
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.statistics import Statistics
-from tangent_jax.store.disk import KEYS, Disk
+from tangent_jax.store.disk import KEYS, SIGNING, Disk
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.keys import write_keys
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt
+from tangent_jax.store.summary import summarize
+from tangent_jax.store.trained import check_printable
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
 """The fields of a provenance that decide a component's privacy cost, and its units."""
@@ -121,12 +129,15 @@ class Store(Disk, Components):
     ) -> None:
         """Adds a component; with Kronecker factors it can be merged by curvature.
 
+        Says on stderr if it lists no images, which no request for an image or an owner then finds, or images that other
+        components list, too: a removal of one of them concerns all.
         Args:   shown: it was composed or exported before, so its privacy cost still counts after a removal.
         Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
                 or of another shape, it could not be summed with those here, it saw an example that was removed, or an
                 image is private in one account and public in another.
         """
         self.put(name, dw, provenance, factors, shown, is_made_here=False)
+        self.say_lists([name])
 
     def put(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False,
@@ -153,6 +164,25 @@ class Store(Disk, Components):
                 raise InputError(f"{name} must have numbers of its own; got those of {twins[0]}")
             new = dataclasses.replace(new, factors=self.write_factors(factors, provenance))
             self.commit(Add(name=name, shown=shown, **vars(new)))
+
+    def say_lists(self, names: Sequence[str]) -> None:
+        """Prints a line for each of these new components that lists no images, or images of other components."""
+        with self.using():
+            seen = {name: origin.images_seen for name, origin in self.origins.items()}
+        holders: dict[str, set[str]] = {}
+        for name, images in seen.items():
+            for identifier, _ in images:
+                holders.setdefault(identifier, set()).add(name)
+        for name in names:
+            others = Counter(other for identifier, _ in seen.get(name, ()) for other in holders[identifier] - {name})
+            shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
+            more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
+            if name in seen and not seen[name]:
+                nothing = "no request for an image or an owner finds it; remove it by its name"
+                print(f"{name} lists no images: {nothing}", file=sys.stderr)
+            if others:
+                both = "a removal of one of them concerns each component that lists it"
+                print(f"{name} lists images of other components, {shown}{more}: {both}", file=sys.stderr)
 
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, one at a time; returns their names.
@@ -187,7 +217,8 @@ class Store(Disk, Components):
         for name in missing:
             factors = other.factors(name) if other.has_factors(name) else None
             shown = theirs[name].id in other.state.shown
-            self.add(name, other.read_tree(name), other.provenance(name), factors, shown=shown)
+            self.put(name, other.read_tree(name), other.provenance(name), factors, shown, is_made_here=False)
+        self.say_lists(missing)
         return missing
 
     def take_account(self, other: "Store") -> None:
@@ -203,6 +234,8 @@ class Store(Disk, Components):
                 if ring != self.ring:  # before the line: what its lists say can be compared from then on
                     write_keys(self.root / KEYS, ring)
                     self._ring = ring
+                if exports and (other.root / SIGNING).exists():
+                    join_keys(self.root / SIGNING, other.root / SIGNING)
                 self.commit(
                     Merge(of=other.identity, released=tuple(accounts), exports=tuple(exports), showed=tuple(shown))
                 )
@@ -215,7 +248,7 @@ class Store(Disk, Components):
         """
         if provenance.privacy is None:
             return
-        in_anchor = provenance.identifiers & {identifier for identifier, _ in provenance.anchor_images}
+        in_anchor = provenance.identifiers & (provenance.session.identifiers if provenance.session else frozenset())
         if in_anchor:
             raise InputError(
                 f"images of a private component must not be in its anchor, which its account does not cover; "
@@ -308,18 +341,42 @@ class Store(Disk, Components):
             raise InputError(f"{self.root} must hold at least one component; got none")
         return statistics_of(self.trees, self.origins)
 
-    def release(self, path: str | os.PathLike, dw: Tree) -> None:
+    def release(self, path: str | os.PathLike, dw: Tree) -> dict[str, Any]:
         """Journals an export of tangent weights of all components to `path`, before the export is made.
 
         So neither a kill nor a removal in between can hide an export from a later receipt.
+        Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components; `export`,
+                 its identity; `revocation_key`, the public half of the key that signs lists of revoked exports, None
+                 if the package cryptography is not installed, of which a line on stderr tells.
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
-            if not place.isprintable():  # a removal could not find what a kill left there
-                raise InputError(f"the path of an export must have only characters that show; got {place!r}")
-            exported = Exported(names=tuple(self), path=place, result=trees.fingerprint(dw))
+            check_printable("the path of an export", place)  # a removal could not find what a kill left at another
+            public = self.revocation_key()
+            exported = Exported(
+                names=tuple(self),
+                path=place,
+                result=trees.fingerprint(dw),
+                identity=secrets.token_hex(16),
+                key=key_id(public) if public else "",
+            )
             seal = machine.seal(exported.text(self.identity))
+            summary = summarize(self.origins.values(), self.ring.own)
             self.commit(Export(**{**vars(exported), "seal": seal}))
+        return {"export": exported.identity, "revocation_key": public, "of": plain(summary)}
+
+    def revocation_key(self) -> str | None:
+        """The public half (PEM) of the key that signs lists of revoked exports, made at the first export.
+
+        None, and a line on stderr, if the package cryptography is not installed.
+        """
+        if not can_sign():
+            lost = "this export cannot be revoked by a signed list, as the package cryptography is not installed"
+            print(f"{lost}; run pip install 'tangent-jax[sign]', and export again", file=sys.stderr)
+            return None
+        if not (self.root / SIGNING).exists():
+            make_key(self.root / SIGNING)
+        return public_half(self.root / SIGNING)
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""

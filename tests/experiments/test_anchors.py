@@ -180,9 +180,9 @@ def test_pages_and_exports_say_who_is_in_the_anchor(root, common, moved, store, 
     run("store", "export", f"--store={store.root}", f"--to={tmp_path / 'export'}", f"--cache_dir={root / 'cache'}")
     assert said in (tmp_path / "export/README.md").read_text()
     again = load(tmp_path / "export/model.safetensors")
-    assert again.session.identifiers == load(moved).session.identifiers
+    assert (again.session.images, again.session.count) == ((), 6)
     whole = "".join(path.read_text("latin-1") for path in (tmp_path / "export").iterdir())
-    assert not [name for _, name in load(moved).session.images if name in whole]
+    assert not [text for image in load(moved).session.images for text in image if text in whole]
     assert str(root) not in whole
 
 

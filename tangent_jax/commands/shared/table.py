@@ -204,19 +204,22 @@ TABLE: dict[str, partial] = {
         "string", "Folder of the store, or of several: the components that are trained.", default="out/store"
     ),
     "owner": flag("string", "Contributor whose images are all removed.", default=None),
-    "owners": flag("string", "CSV of file,owner: the contributor of each image.", default=None),
+    "owners": flag(
+        "string", "CSV of file,owner (or FILE?file=COLUMN&owner=COLUMN): the contributor of each image.", default=None
+    ),
     "trust": flag(
         "bool", "Open folders, weights and data sets that components from other machines name.", default=False
     ),
     "source": flag(
         "string",
-        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; data: an unpacked archive.",
+        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; prove: an export; data: an "
+        "unpacked archive.",
         default=None,
     ),
     "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
     "examples": flag(
         "string",
-        "Images to remove: a file of identifiers or names, one per line; inspect: also an image or a folder.",
+        "Images to remove: a file of identifiers or names, one per line; inspect, prove: also an image or a folder.",
         default=None,
     ),
     "retrain": flag("bool", "remove: retrain each affected component on its remaining data.", default=False),
@@ -236,7 +239,8 @@ TABLE: dict[str, partial] = {
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
+    "to": flag("string", "export: a new folder or URL; prove, revoked: a file; data: a zip.", default=None),
+    "check": flag("string", "prove: check the proofs in this file; no store is needed.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "opset": flag("integer", "Opset of --format=onnx, 17 to 23; unset: 17.", default=None),
     "json": flag("bool", "JSON instead of a table.", default=False),

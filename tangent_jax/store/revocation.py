@@ -1,0 +1,76 @@
+"""The signed list of a store's exports that hold what has left it (io/revoked.py reads it).
+
+An export is on the list from the first removal of a component that it was made of. Exports whose components were only
+replaced (`Store.discard`) are not. The list holds identities of exports, hashes of receipts and days: no image, no
+component and no folder.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tangent_jax.core.checks import InputError
+from tangent_jax.io.files import write_whole
+from tangent_jax.io.revoked import REVOKED
+from tangent_jax.io.signing import key_id, make_statement, public_text, read_private_keys, sign
+from tangent_jax.store.disk import SIGNING
+from tangent_jax.store.lines import Export, Exported, Line, Merge, Remove, timestamp
+from tangent_jax.store.store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Revoked:
+    """An export that holds what has left; receipt: the SHA-256 of the removal's receipt, day: its day (UTC)."""
+
+    export: Exported
+    receipt: str
+    day: str
+
+
+def revoked_exports(lines: Iterable[Line]) -> list[Revoked]:
+    """The exports that hold a component which a later line removed, each with the first such removal."""
+    exports: list[Exported] = []
+    found: list[Revoked] = []
+    for line in lines:
+        match line:
+            case Export():
+                exports.append(line)
+            case Merge():
+                exports += line.exports
+            case Remove():
+                gone = {*line.removed}
+                found += [Revoked(own, line.receipt_hash, line.time[:10]) for own in exports if gone & {*own.names}]
+                exports = [own for own in exports if not gone & {*own.names}]
+    return found
+
+
+def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked]]:
+    """Writes the signed list to a file; returns what is on it, and what ought to be, but no key here can revoke it.
+
+    Such exports have no identity (version 0.4), no key (made without cryptography), or a key that was lost.
+    Raises: InputError if the store has no key that signs, or cryptography is not installed.
+
+    >>> _ = (store := demo.store()).release("served", store.sum())
+    >>> _ = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"]))
+    >>> listed, others = write_revoked(store, demo.folder() / "revoked.json")
+    >>> len(listed), len(others)
+    (1, 0)
+    """
+    if path.is_dir():
+        raise InputError(f"the list of revoked exports must be a file; got the folder {path}")
+    with store.using():
+        keys = store.root / SIGNING
+        if not keys.is_file():
+            raise InputError(
+                f"{store.root} must have {SIGNING}, which an export makes where cryptography is installed; it has "
+                "none. Run pip install 'tangent-jax[sign]', and export again: no list revokes earlier exports"
+            )
+        here = {key_id(public_text(key)) for key in read_private_keys(keys)}
+        found = revoked_exports(store.state.lines)
+        listed = [own for own in found if own.export.identity and own.export.key in here]
+        exports = [{"export": own.export.identity, "receipt": own.receipt, "day": own.day} for own in listed]
+        subject = {"journal": store.journal.last()} | {own.export.identity: own.export.result for own in listed}
+        statement = make_statement(subject, REVOKED, {"time": timestamp(), "exports": exports})
+        write_whole(path, json.dumps(sign(statement, keys), indent=1) + "\n")
+    return listed, [own for own in found if own not in listed]

@@ -1,0 +1,286 @@
+"""An export of what has left its store is refused, offline, by a list that the store signed."""
+
+import base64
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from exports.test_released import IDENTIFIERS, PAIRS, PEOPLE, filled, tangent
+from helpers import Killed, ending
+from run_binary import run
+
+from tangent_jax.core.checks import InputError
+from tangent_jax.exports.folder import export, load_export
+from tangent_jax.io.signing import make_key, make_statement, sign
+from tangent_jax.store import copies
+from tangent_jax.store.disk import SIGNING
+from tangent_jax.store.lines import Discard, Export, Exported, Merge, Remove
+from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.removal import remove
+from tangent_jax.store.revocation import revoked_exports, write_revoked
+from tangent_jax.store.store import Store
+
+pytest.importorskip("cryptography")
+
+
+def leave(store, folder, format="safetensors"):
+    """Exports the store's sum, as `store export` does."""
+    predict, _ = tangent()
+    dw = store.sum()
+    export(folder, predict, dw, store.release(folder, dw), format)
+    return json.loads((folder / "provenance.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def revoked(tmp_path_factory):
+    """A store that exported two folders, removed a component, and exported a third; its list; and its receipt."""
+    root = tmp_path_factory.mktemp("revoked")
+    store = filled(root / "store", *tangent())
+    leave(store, root / "before")
+    leave(store, root / "served", "stablehlo")
+    receipt = remove(store, plan_removal(store, names=[PEOPLE[0]]))
+    leave(store, root / "after")
+    leave(store, root / "served after", "stablehlo")
+    write_revoked(store, root / "revoked.json")
+    return root, store, store.state.receipts[receipt.path.stem]
+
+
+def test_every_export_has_an_identity_that_its_store_knows(revoked):
+    root, store, _ = revoked
+    said = [json.loads((root / name / "provenance.json").read_text()) for name in ("before", "served", "after")]
+    assert [own["export"] for own in said] == [own.identity for own in store.state.exports][:3]
+    assert len({own["export"] for own in said}) == 3
+    assert stat.S_IMODE((store.root / SIGNING).stat().st_mode) == 0o600
+    assert store.verify() == []
+    private = (store.root / SIGNING).read_bytes().splitlines()[1]
+    assert not any(private in path.read_bytes() for path in (root / "served").iterdir())
+
+
+def test_load_export_refuses_what_is_on_the_list_with_its_receipt_and_day(revoked):
+    root, store, receipt = revoked
+    day = store.state.removals[0].time[:10]
+    match = (
+        rf"before must not be used: its store revoked it on {day}, by the removal whose receipt .* SHA-256 {receipt}"
+    )
+    with pytest.raises(InputError, match=match):
+        load_export(root / "before", revoked=root / "revoked.json")
+    load_export(root / "before")
+    load_export(root / "after", revoked=root / "revoked.json")
+
+
+def test_the_list_tells_no_image_component_or_folder(revoked):
+    root, store, _ = revoked
+    envelope = json.loads((root / "revoked.json").read_text())
+    text = (root / "revoked.json").read_text() + base64.b64decode(envelope["payload"]).decode()
+    told = [*PEOPLE, *IDENTIFIERS, *(name for _, name in PAIRS), *map(store.ring.own.hide, IDENTIFIERS)]
+    told += [str(root), "before", "served", store.identity]
+    assert not [word for word in told if word in text]
+    assert envelope["signatures"]
+
+
+WITHOUT = """
+import runpy, socket, sys
+sys.modules["tangent_jax"] = None  # as if it were not installed
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+socket.getaddrinfo = socket.create_connection = None  # offline
+del sys.argv[:2]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def served(folder, *flags, lacks="no_such_package"):
+    """(exit code, stderr) of run.py for one input, without the library, the network, and these packages."""
+    np.save(folder.parent / "input.npy", np.zeros((1, 8, 8, 3), np.uint8))
+    command = [sys.executable, "-c", WITHOUT, lacks, folder / "run.py", folder.parent / "input.npy", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    return done.returncode, done.stderr
+
+
+def test_run_py_refuses_a_revoked_export_without_the_library(revoked):
+    root, _, receipt = revoked
+    flag = f"--revoked={root / 'revoked.json'}"
+    code, error = served(root / "served", flag)
+    assert (code, len(error.splitlines())) == (1, 1)
+    assert "must not be used: its store revoked it on" in error
+    assert receipt in error
+    assert served(root / "served after", flag) == (0, "")
+    code, error = served(root / "served after", flag, lacks="cryptography")
+    assert (code, error) == (
+        1,
+        "run.py: signatures need the package cryptography, which is not installed; run pip install cryptography\n",
+    )
+
+
+def test_run_py_says_what_a_folder_in_the_place_of_a_file_must_be(revoked):
+    root, _, _ = revoked
+    code, error = served(root / "served after", f"--revoked={root}")
+    assert code == 1
+    assert error == f"run.py: revoked must be a file that `tangent-jax store revoked` wrote; got the folder {root}\n"
+    code, error = served(root / "served after", root)
+    assert (code, error) == (1, f"run.py: FILE must be an image, or arrays in a .npy file; got the folder {root}\n")
+    code, error = served(root / "served after", "--revoked", root / "revoked.json")
+    assert (code, "--revoked=LIST" in error) == (1, True)
+
+
+def other_signer(root, path):
+    make_key(path.with_name("other.key"))
+    statement = make_statement({"x": "0" * 64}, "urn:tangent-jax:revoked-exports:v1", {"exports": []})
+    path.write_text(json.dumps(sign(statement, path.with_name("other.key"))))
+
+
+def altered(root, path):
+    envelope = json.loads((root / "revoked.json").read_text())
+    path.write_text(json.dumps({**envelope, "payload": envelope["payload"][:-8] + "AAAAAAAA"}))
+
+
+def of_another_kind(root, path):
+    path.write_text(json.dumps(sign(make_statement({"x": "0" * 64}, "urn:other", {}), root / "store" / SIGNING)))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (other_signer, "must be signed by the store that made the export; it is signed by another key, or was changed"),
+        (altered, "must be signed by the store that made the export; it is signed by another key, or was changed"),
+        (of_another_kind, "must be a list of revoked exports; got 'urn:other'"),
+        (lambda _, path: path.write_text("{}"), "must be a signed statement"),
+        (lambda _, path: path.write_text("[" * 100000), "must be a signed statement"),
+        (lambda _, path: path.mkdir(), "revoked must be a file that `tangent-jax store revoked` wrote; got the folder"),
+        (lambda _, path: None, "cannot be read: No such file"),
+    ],
+)
+def test_a_list_that_is_not_the_stores_is_refused_as_such(revoked, tmp_path, write, message):
+    root, path = revoked[0], tmp_path / "list.json"
+    write(root, path)
+    with pytest.raises(InputError, match=message):
+        load_export(root / "after", revoked=path)
+
+
+@pytest.mark.parametrize("field", ["revocation_key", "export"])
+def test_an_export_that_no_list_can_revoke_is_refused_beside_one(revoked, tmp_path, field):
+    root, _, _ = revoked
+    shutil.copytree(root / "after", tmp_path / "out")
+    path = tmp_path / "out/provenance.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: None}))
+    with pytest.raises(
+        InputError, match=r"must hold a revocation_key, .* Export it again by `tangent-jax store export`"
+    ):
+        load_export(tmp_path / "out", revoked=root / "revoked.json")
+
+
+def test_without_cryptography_an_export_is_made_and_one_line_says_what_is_lost(tmp_path, monkeypatch, capsys):
+    store = filled(tmp_path / "store", *tangent())
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    said = leave(store, tmp_path / "out")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "this export cannot be revoked by a signed list, as the package cryptography is not installed; run pip install "
+        "'tangent-jax[sign]', and export again"
+    )
+    assert (len(said["export"]), said["revocation_key"]) == (32, None)
+    assert not (store.root / SIGNING).exists()
+    load_export(tmp_path / "out")
+    monkeypatch.undo()
+    remove(store, plan_removal(store, names=[PEOPLE[0]]))
+    with pytest.raises(
+        InputError, match=r"must have signing.key, .* it has none. Run pip install 'tangent-jax\[sign\]'"
+    ):
+        write_revoked(store, tmp_path / "revoked.json")
+    leave(store, tmp_path / "again")
+    listed, others = write_revoked(store, tmp_path / "revoked.json")
+    assert ([own.export.path for own in listed], [own.export.path for own in others]) == ([], [str(tmp_path / "out")])
+
+
+# Which exports
+
+
+def exported(*names):
+    return {"names": names, "path": f"/{''.join(names)}", "result": "r", "identity": "".join(names)}
+
+
+def removing(*names):
+    return Remove(
+        removed=names, receipt="0" * 16, receipt_hash=f"hash of {''.join(names)}", time="2026-11-27T00:00:00Z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "want"),
+    [
+        ([Export(**exported("a", "b")), removing("a")], [("ab", "hash of a")]),
+        ([Export(**exported("a", "b")), removing("b"), removing("a")], [("ab", "hash of b")]),  # the first
+        ([removing("a"), Export(**exported("b"))], []),
+        ([Export(**exported("a")), removing("a"), Export(**exported("a"))], [("a", "hash of a")]),  # trained again
+        ([Export(**exported("a")), Discard(removed=("a",))], []),
+        ([Export(**exported("a")), removing("b")], []),
+        (
+            [Merge(of="o", released=(), exports=(Exported(**exported("a")),), showed=()), removing("a")],
+            [("a", "hash of a")],
+        ),
+    ],
+)
+def test_an_export_is_revoked_from_the_first_removal_of_a_component_in_it(lines, want):
+    assert [(own.export.identity, own.receipt) for own in revoked_exports(lines)] == want
+
+
+def test_exports_of_a_store_that_was_merged_are_revoked_by_its_key(tmp_path):
+    first, second = (filled(tmp_path / name, *tangent()) for name in ("first", "second"))
+    second.discard(PEOPLE[1:])
+    leave(second, tmp_path / "out")
+    first.discard(PEOPLE[:1])
+    leave(first, tmp_path / "own")
+    assert first.add_all(second) == [PEOPLE[0]]
+    leave(first, tmp_path / "both")
+    remove(first, plan_removal(first, names=[PEOPLE[0]]))
+    listed, others = write_revoked(first, tmp_path / "revoked.json")
+    assert ([own.export.path for own in listed], others) == ([str(tmp_path / "out"), str(tmp_path / "both")], [])
+    for name in ("out", "both"):
+        with pytest.raises(InputError, match="its store revoked it on"):
+            load_export(tmp_path / name, revoked=tmp_path / "revoked.json")
+    load_export(tmp_path / "own", revoked=tmp_path / "revoked.json")
+
+
+def test_a_copy_at_a_url_brings_the_signing_key_which_its_user_alone_reads(tmp_path):
+    url, store = "memory://revoked/0", filled(tmp_path / "store", *tangent())
+    copies.push(store, url)
+    copies.pull(tmp_path / "copy", url)
+    leave(store, tmp_path / "out")  # makes the key
+    copies.push(store, url)
+    for folder in ("copy", "new"):  # that goes on, and that begins
+        copies.pull(tmp_path / folder, url)
+        key = tmp_path / folder / SIGNING
+        assert key.read_bytes() == (store.root / SIGNING).read_bytes()
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert Store(tmp_path / folder).verify() == []
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_store_that_is_killed_at_its_first_export_is_whole_and_exports_again(tmp_path, moment):
+    store = filled(tmp_path / "store", *tangent())
+    try:
+        with ending(moment, Killed):
+            store.release(tmp_path / "out", store.sum())
+    except Killed:
+        pass
+    again = Store(store.root)
+    again.release(tmp_path / "out", again.sum())
+    assert again.verify() == []
+    assert len({own.key for own in again.state.exports}) == 1
+
+
+def test_store_revoked_writes_the_list_and_names_folders_on_stdout_alone(tmp_path):
+    store = filled(tmp_path / "store", *tangent())
+    leave(store, tmp_path / "out")
+    receipt = remove(store, plan_removal(store, names=[PEOPLE[0]]))
+    to = tmp_path / "revoked.json"
+    line, _ = run("store", "revoked", f"--store={store.root}", f"--to={to}")
+    assert json.loads(line) == {"revoked": [str(tmp_path / "out")], "not_listed": [], "to": str(to)}
+    assert store.verify_receipt(receipt.path) == []
+    _, error = run("store", "revoked", f"--store={store.root}", f"--to={tmp_path}", code=1)
+    assert "the list of revoked exports must be a file; got the folder" in error
