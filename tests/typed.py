@@ -19,7 +19,8 @@ as_written = beartype(conf=BeartypeConf(is_pep484_tower=True))
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, checked at each call. JAX rebuilds pytrees with leaves of any kind: these are let pass."""
     for name, hint in function.__annotations__.items():
-        function.__annotations__[name] = Any if hint is Self else unread(hint)  # Self: beartype reads it in classes
+        is_self = hint is Self  # which beartype reads in whole classes alone
+        function.__annotations__[name] = Any if is_self else without_items(hint)
     checked = as_written(function)
     if function.__name__ != "__init__":
         return checked
@@ -35,10 +36,10 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
     return initialise
 
 
-def unread(hint: Any) -> Any:
-    """The hint, which looks at no item of a mapping: a store reads the one that is looked at from the disk."""
+def without_items(hint: Any) -> Any:
+    """The hint without the types of a mapping's items: to look at one, a store would read a component from the disk."""
     if get_origin(hint) in (Union, types.UnionType):
-        return functools.reduce(operator.or_, map(unread, get_args(hint)))
+        return functools.reduce(operator.or_, map(without_items, get_args(hint)))
     if get_origin(hint) is Mapping:
         return Mapping
     return Annotated[object, IsInstance[hint]] if inspect.isclass(hint) and issubclass(hint, Mapping) else hint

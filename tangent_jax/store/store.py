@@ -38,6 +38,7 @@ from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Mer
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt, survivors_of
 from tangent_jax.store.summary import summarize
+from tangent_jax.store.trained import check_printable
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
 """The fields of a provenance that decide a component's privacy cost, and its units."""
@@ -350,8 +351,7 @@ class Store(Disk, Components):
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
-            if not place.isprintable():  # a removal could not find what a kill left there
-                raise InputError(f"the path of an export must have only characters that show; got {place!r}")
+            check_printable("the path of an export", place)  # a removal could not find what a kill left at another
             public = self.revocation_key()
             exported = Exported(
                 names=tuple(self),

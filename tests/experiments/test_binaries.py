@@ -101,6 +101,8 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
     assert own["normalised"] == {}
     _, error = run("tasks", *flags[:1], "--dataset=digits", f"--out={tmp_path}/one", code=1)
     assert error.strip().endswith("tasks: --dataset must be two data sets or more; got 1")
+    _, error = run("tasks", *flags[:2], "--method=exact", "--feature_blocks=auto", f"--out={tmp_path}/depth", code=1)
+    assert "tasks: --feature_blocks must be a whole number in 0..2; got 'auto'" in error
 
 
 @pytest.mark.long

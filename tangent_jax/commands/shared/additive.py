@@ -51,14 +51,14 @@ def check_flags(methods: list[str]) -> None:
             raise InputError(f"--settings must be {wanted} beside --method={name}; got {F.settings}")
 
 
-def features_of(name: str, blocks: int | None) -> tuple[FeatureSettings, str]:
-    """(the features of a method of ADDITIVE, of these blocks, how its statistics are solved)."""
+def features_of(name: str, blocks: int | str | None) -> tuple[FeatureSettings, str]:
+    """(the features of a method of ADDITIVE, of these blocks, how its statistics are solved); InputError for auto."""
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
-    blocks = blocks if "ntk" in parts else None
-    if blocks is not None:
-        whole_number("--feature_blocks", blocks, 0, setup.pretrained(F.weights).model.stages - 2)
-    return FeatureSettings(parts, blocks, F.directions, width, F.seed), how
+    last = None
+    if blocks is not None and "ntk" in parts:
+        last = whole_number("--feature_blocks", blocks, 0, setup.pretrained(F.weights).model.stages - 2)
+    return FeatureSettings(parts, last, F.directions, width, F.seed), how
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
