@@ -10,8 +10,10 @@
 
 If the predictor is linear in dw, as `tj.tangent` is, the first line is an equation without remainder. A linearized
 model with a closed form gets norms, Gram matrix and factors without forming a row of J; for any other function
-automatic differentiation forms them. jacobian.py stores J of the batches of a whole data set, for the solver; gram.py
-computes the Gram matrix of a whole data set, on the host in f64.
+automatic differentiation forms them, one example at a time. So they are wrong for a function in which examples meet,
+such as by batch norm in training; it is refused where its program shows that (`check_alone`). jacobian.py stores J of
+the batches of a whole data set, for the solver; gram.py computes the Gram matrix of a whole data set, on the host in
+f64.
 """
 
 import dataclasses
@@ -22,13 +24,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Float
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, array_of_examples
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.signals import Leaf
-from tangent_jax.linear.tangent import Tangent, as_tangent
+from tangent_jax.linear.tangent import Function, Tangent, as_tangent
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["predict", "dw", "x", "outputs", "forward"], meta_fields=[])
@@ -67,16 +72,15 @@ class Jacobian:
         >>> jax.tree.map(jnp.shape, J.vjp(jnp.ones((2, 12, 3))))["head"]
         {'bias': (2, 3), 'kernel': (2, 6, 3)}
         """
-        b, c = self.outputs.shape
-        if u.shape[-2:] != (b, c) or u.ndim > 3:
-            raise InputError(f"u must have the shape ({b}, {c}) of the outputs, or (k, {b}, {c}); got {u.shape}.")
         transpose = jax.linear_transpose(self.forward, self.dw)
-        if u.ndim == 2:
+        if self._is_one(u):
             return transpose(u)[0]
         return jax.vmap(lambda one: transpose(one)[0])(u)
 
-    def norms(self, u: Float[Array, "b c"] | None = None) -> Float[Array, "b"] | Float[Array, "b c"]:
-        """|sum_c u_bc J_bc|, "b", L2 over the whole tree; with None, |J_bc| of each output, "b c".
+    def norms(
+        self, u: Float[Array, "*k b c"] | None = None
+    ) -> Float[Array, "b"] | Float[Array, "k b"] | Float[Array, "b c"]:
+        """|sum_c u_bc J_bc|, "b", L2 over the whole tree; with None, |J_bc| of each output, "b c"; of k u, "k b".
 
         If u is the slope of each example's loss in the outputs, these are the norms that DP-SGD clips.
 
@@ -85,20 +89,17 @@ class Jacobian:
         ((12, 3), (12,))
         """
         count = len(self.outputs)
-        if u is not None and u.shape != self.outputs.shape:
-            raise InputError(f"u must have the shape {self.outputs.shape} of the outputs; got {u.shape}.")
 
-        def of_rows(leaves: dict[str, Leaf]) -> Array:
-            return jnp.sqrt(jnp.maximum(squared_norms(leaves, count)[0], 0))
+        def of_cotangent(signals: dict[str, Array]) -> Array:
+            rows = {path: dataclasses.replace(leaf, s=signals[path][:, None]) for path, leaf in leaves.items()}
+            return jnp.sqrt(jnp.maximum(squared_norms(rows, count)[0], 0))
 
-        if u is not None:
-            return of_rows(self._rows(u[None]))
-
-        def of_output(signals: dict[str, Array]) -> Array:
-            return of_rows({path: dataclasses.replace(leaf, s=signals[path][:, None]) for path, leaf in leaves.items()})
-
-        leaves = self.factors()
-        return jax.vmap(of_output, 1, 1)({path: leaf.s for path, leaf in leaves.items()})
+        is_one = u is not None and self._is_one(u)
+        leaves = self.factors() if u is None else self._rows(u[None] if is_one else u)
+        norms = jax.vmap(of_cotangent, 1)({path: leaf.s for path, leaf in leaves.items()})
+        if u is None:
+            return norms.T
+        return norms[0] if is_one else norms
 
     def gram(self, other: "Jacobian | None" = None) -> Float[Array, "b c d e"]:
         """J J'^T, "b c d e", J' of another batch at the same anchor; None for this one.
@@ -118,7 +119,8 @@ class Jacobian:
     def factors(self) -> dict[str, Leaf]:
         """The rows of J by leaf, inputs x and signals s: J_bc = sum_t x_bt (x) s_bct for a kernel, else J_bc = s_bc.
 
-        A leaf that reaches no output is left out, if the closed form knows it.
+        x is None, and s "b c p" the row itself, for gains and biases, and for every leaf of a function without a
+        closed form. A leaf that reaches no output is left out, if the closed form knows it.
 
         >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
         >>> kernel = J.factors()["head/kernel"]
@@ -141,28 +143,46 @@ class Jacobian:
         return lineax.FunctionLinearOperator(self.forward, jax.eval_shape(lambda: self.dw))
 
     def _rows(self, cotangents: Float[Array, "k b c"]) -> dict[str, Leaf]:
-        """u^T J of each example, for k cotangents u: by the closed form, or with one gradient for each."""
+        """u^T J of each example, for k cotangents u: by the closed form, or with one gradient for each.
+
+        Raises: InputError for a function in which examples meet, as its program shows.
+        """
+        if isinstance(self.predict, Function):
+            check_alone(self.predict, self.dw, self.x)
         return self.predict.probe(self.dw, self.x).rows(cotangents)
 
     def _is_several(self, v: Tree) -> bool:
         """True if v has k steps, False for one; InputError for a tree that is neither."""
-        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(self.dw)]
-        given = [jnp.shape(leaf) for leaf in jax.tree.leaves(v)]
+        shapes = {path: jnp.shape(leaf) for path, leaf in trees.leaves(self.dw).items()}
+        given = {path: jnp.shape(leaf) for path, leaf in trees.leaves(v).items()}
         if jax.tree.structure(v) == jax.tree.structure(self.dw):
             if given == shapes:
                 return False
-            if [shape[1:] for shape in given] == shapes and len({shape[:1] for shape in given}) == 1:
+            ends = {path: shape[1:] for path, shape in given.items()}
+            if ends == shapes and len({shape[:1] for shape in given.values()}) == 1:
                 return True
-        raise InputError("v must have the leaves and shapes of dw, or k as the first axis of every leaf; got others.")
+        raise InputError(
+            "v must have the leaves and shapes of dw, or k as the first axis of every leaf;"
+            f" got {_difference(given, shapes)}."
+        )
+
+    def _is_one(self, u: Any) -> bool:
+        """True for one cotangent "b c", False for k of them; InputError for anything else."""
+        b, c = self.outputs.shape
+        shape = getattr(u, "shape", ())
+        if shape[-2:] != (b, c) or len(shape) > 3:
+            given = str(shape) if hasattr(u, "shape") else f"a {type(u).__name__}"
+            raise InputError(f"u must have the shape ({b}, {c}) of the outputs, or (k, {b}, {c}); got {given}.")
+        return len(shape) == 2
 
 
 def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobian:
     """The Jacobian of predict(dw, x) in dw, as a linear operator with `mv`, `vjp`, `norms`, `gram` and `factors`.
 
     Args:       predict: (dw, x "b ...") -> outputs "b c", such as `tj.tangent`, or any function; dw: where, such as
-                `predict.zeros()`; x: inputs "b ...", as the predictor takes them.
+                `predict.zeros()`, or the weights of a network; x: inputs "b ...", one array.
     Guarantees: the products equal those of `jax.jvp` and `jax.vjp`.
-    Raises:     InputError unless the outputs are "b c".
+    Raises:     InputError unless x is one array, and the outputs are "b c".
 
     >>> J = tj.jacobian(demo.predict, demo.predict.zeros(), demo.test.inputs)
     >>> bool(jnp.allclose(J.outputs + J.mv(demo.dw), demo.predict(demo.dw, demo.test.inputs), atol=1e-5))
@@ -170,10 +190,62 @@ def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobia
     """
     predict = as_tangent(predict)
     dw = jax.tree.map(jnp.asarray, dw)
+    x = array_of_examples("x", x)
     outputs, forward = jax.linearize(lambda dw: predict(dw, x), dw)
-    if jnp.ndim(outputs) != 2 or len(outputs) != len(x):
-        raise InputError(f"predict must return outputs of shape ({len(x)}, c); got {jnp.shape(outputs)}.")
+    shape = getattr(outputs, "shape", type(outputs).__name__)
+    if len(shape) != 2 or shape[0] != len(x):
+        raise InputError(f"predict must return one array of outputs, of shape ({len(x)}, c); got {shape}.")
     return Jacobian(predict, dw, x, outputs, forward)
+
+
+def check_alone(predict: Function, dw: Tree, x: Any) -> None:
+    """Raises InputError for a function that sums over examples, as its program shows; nothing is computed.
+
+    The lengths of the axes that a program sums over must not depend on the number of examples. Other ways in which
+    examples meet, such as a sort, are not seen.
+    """
+    try:
+        first, second = (summed_lengths(predict, dw, x, count) for count in (11, 13))
+    except Exception:  # of any library: the function takes another number of examples, and is not checked
+        return
+    if first != second:
+        raise InputError(
+            "predict must treat each example alone for norms, gram and factors; got a function that sums over the"
+            " examples. Use no statistics of the batch: module.eval(), use_running_average=True."
+        )
+
+
+def summed_lengths(predict: Function, dw: Tree, x: Any, count: int) -> set[tuple[int, ...]]:
+    """The lengths of all axes that the program of predict(dw, x) sums over, for `count` examples."""
+
+    def of(jaxpr: Any) -> set[tuple[int, ...]]:
+        lengths: set[tuple[int, ...]] = set()
+        for equation in jaxpr.eqns:
+            axes = ()
+            if equation.primitive.name.startswith(("reduce_", "arg")):
+                axes = equation.params.get("axes", ())
+            elif equation.primitive.name == "dot_general":
+                axes = equation.params["dimension_numbers"][0][0]
+            lengths.add(tuple(equation.invars[0].aval.shape[axis] for axis in axes))
+            lengths = lengths.union(*map(of, jaxprs_in_params(equation.params)))
+        return lengths
+
+    inputs = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
+    jaxpr = jax.make_jaxpr(predict)(dw, inputs).jaxpr
+    return of(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
+
+
+def _difference(given: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> str:
+    """The first leaf of v that differs from dw's, in words; shapes: of the leaves of dw, by path."""
+    for path, shape in shapes.items():
+        if path in given and shape not in (given[path], given[path][1:]):
+            return f"the shape {given[path]} at {path or 'v'}, which has {shape} in dw"
+        if path not in given and path:
+            return f"no leaf {path}"
+    for path in given:
+        if path not in shapes and path:
+            return f"a leaf {path}, which dw lacks"
+    return "another kind of tree, or first axes of different lengths"
 
 
 def _products(a: Leaf, b: Leaf) -> Float[Array, "b c d e"]:

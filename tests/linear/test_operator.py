@@ -1,5 +1,6 @@
 """J against dense rows, jax.jvp and jax.vjp, for the closed form, automatic differentiation and any function."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,6 +64,7 @@ def test_norms_gram_and_factors_are_those_of_the_dense_rows(x64, kind):
     u = normal(6, J.outputs.shape)
     assert_rel_close(J.norms(), jnp.linalg.norm(rows, axis=2))
     assert_rel_close(J.norms(u), jnp.linalg.norm(jnp.einsum("bc,bcp->bp", u, rows), axis=1))
+    assert_rel_close(J.norms(jnp.stack([u, 2 * u + 1])), jnp.stack([J.norms(u), J.norms(2 * u + 1)]))
     assert_rel_close(J.gram(), jnp.einsum("bcp,dep->bcde", rows, rows))
     theirs = tj.jacobian(predict, dw, other)
     assert_rel_close(J.gram(theirs), jnp.einsum("bcp,dep->bcde", rows, dense(predict, dw, other)))
@@ -116,14 +118,83 @@ def test_lineax_multiplies_and_solves_with_it(x64, kind):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda J, dw: J.mv({"bias": dw["bias"]}), "v must have the leaves and shapes of dw"),
-        (lambda J, dw: J.mv({**dw, "bias": dw["bias"][:2]}), "v must have the leaves and shapes of dw"),
+        (lambda J, dw: J.mv({"bias": dw["bias"]}), "v must have the leaves and shapes of dw, .*; got no leaf kernel"),
+        (
+            lambda J, dw: J.mv({**dw, "bias": dw["bias"][:2]}),
+            r"got the shape \(2,\) at bias, which has \(3,\) in dw",
+        ),
+        (
+            lambda J, dw: J.mv({"bias": jnp.ones((7, 2)), "kernel": jnp.ones((7, 4, 3))}),
+            r"got the shape \(7, 2\) at bias, which has \(3,\) in dw",
+        ),
+        (lambda J, dw: J.mv({**dw, "gain": dw["bias"]}), "got a leaf gain, which dw lacks"),
+        (
+            lambda J, dw: J.mv({"bias": jnp.ones((7, 3)), "kernel": jnp.ones((8, 4, 3))}),
+            "got another kind of tree, or first axes of different lengths",
+        ),
         (lambda J, dw: J.vjp(J.outputs[:2]), r"u must have the shape \(5, 3\) of the outputs"),
-        (lambda J, dw: J.norms(J.outputs[:2]), r"u must have the shape \(5, 3\) of the outputs; got \(2, 3\)"),
-        (lambda J, dw: tj.jacobian(lambda dw, x: dw["bias"], dw, J.x), r"outputs of shape \(5, c\); got \(3,\)"),
+        (lambda J, dw: J.vjp(dw), r"u must have the shape \(5, 3\) of the outputs, or \(k, 5, 3\); got a dict"),
+        (lambda J, dw: J.norms(J.outputs[:2]), r"u must have the shape \(5, 3\) of the outputs, .*; got \(2, 3\)"),
+        (lambda J, dw: tj.jacobian(lambda dw, x: dw["bias"], dw, J.x), r"of shape \(5, c\); got \(3,\)"),
+        (
+            lambda J, dw: tj.jacobian(lambda dw, x: (J.outputs, dw), dw, J.x),
+            "predict must return one array of outputs, .*; got tuple",
+        ),
+        (lambda J, dw: tj.jacobian(J.predict, dw, {"pixels": J.x}), "x must be one array, .*; got a dict"),
     ],
 )
-def test_wrong_shapes_are_refused(call, match):
+def test_wrong_shapes_are_refused(call, match, untyped):
     predict, dw, x, _ = task("function")
     with pytest.raises(InputError, match=match):
         call(tj.jacobian(predict, dw, x), dw)
+
+
+class Net(nn.Module):
+    """A linen network with batch norm."""
+
+    @nn.compact
+    def __call__(self, x, training):
+        return nn.Dense(3)(nn.BatchNorm(use_running_average=not training)(nn.Dense(8)(x)))
+
+
+def test_rows_of_a_network_whose_examples_meet_are_refused_and_its_products_are_right(x64):
+    x, net = normal(3, (5, 4)), Net()
+    variables = net.init(jax.random.key(0), x, False)
+
+    def apply(dw, x, training):
+        outputs, _ = net.apply({**variables, "params": dw}, x, training, mutable=["batch_stats"])
+        return outputs
+
+    def predict(dw, x):
+        return apply(dw, x, training=True)
+
+    dw = variables["params"]
+    J, u = tj.jacobian(predict, dw, x), normal(6, (5, 3))
+    assert_rel_close(J.vjp(u), jax.vjp(lambda dw: predict(dw, x), dw)[1](u)[0])
+    for rows in (J.norms, J.gram, J.factors, lambda: jax.jit(tj.Jacobian.norms)(J)):
+        with pytest.raises(InputError, match=r"treat each example alone .* sums over the examples\. Use no statistics"):
+            rows()
+    evaluated = tj.jacobian(lambda dw, x: apply(dw, x, training=False), dw, x)
+    assert_rel_close(evaluated.norms(), jnp.linalg.norm(dense(evaluated.predict, dw, x), axis=2))
+
+
+@pytest.mark.parametrize(
+    ("meet", "refused"),
+    [
+        (lambda z: z - z.mean(0), True),
+        (lambda z: z / jnp.max(z), True),
+        (lambda z: jax.nn.softmax(z @ z.T) @ z, True),
+        (lambda z: z + jnp.roll(z, 1, 0), False),  # not seen, as it sums nothing
+        (lambda z: z.reshape((1, 3) if len(z) == 1 else (5, 3)), False),  # takes 1 and 5 examples only: not checked
+        (lambda z: jax.lax.map(jnp.tanh, z, batch_size=2), False),
+        (lambda z: jnp.stack([row / jnp.linalg.norm(row) for row in z]), False),
+    ],
+)
+def test_a_function_is_refused_if_its_program_sums_over_examples(meet, refused):
+    predict, dw, x, _ = task("function")
+    J = tj.jacobian(lambda dw, x: meet(predict(dw, x)), dw, x)
+    if not refused:
+        J.norms()
+        return
+    with pytest.raises(InputError, match="sums over the examples"):
+        J.norms()

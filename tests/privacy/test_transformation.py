@@ -115,7 +115,7 @@ def test_a_sum_of_another_norm_and_what_is_no_sum_are_refused():
         (jax.random.key(0, impl="rbg"), r"key<rbg> of shape \(\)"),
     ],
 )
-def test_what_is_not_one_key_of_threefry_is_refused_before_the_first_step(key, given):
+def test_what_is_not_one_key_of_threefry_is_refused_before_the_first_step(key, given, untyped):
     with pytest.raises(InputError, match=f"key must be one key of threefry2x32; got {given}. Pass tj.privacy.secret"):
         privatizer(make_mechanism(3.0, 1e-5, 4), 40, key)
 
@@ -141,13 +141,13 @@ def test_a_delta_of_one_in_all_units_is_refused_as_by_fit_private():
         ({"present": np.ones((4, 5))}, r"present must be 1 or 0 for each of 40 inputs, .*; got shape \(4, 5\)"),
     ],
 )
-def test_what_is_no_loss_and_examples_that_do_not_fit_each_other_are_named(clipped, changed, match):
+def test_what_is_no_loss_and_examples_that_do_not_fit_each_other_are_named(clipped, changed, match, untyped):
     given = {"x": X, "y": Y, "present": np.ones(40), "loss": CrossEntropy(), **changed}
     with pytest.raises(InputError, match=match):
         clipped(linear, START, **given, clip_norm=1.0)
 
 
-def test_the_closed_form_names_examples_that_do_not_fit_each_other():
+def test_the_closed_form_names_examples_that_do_not_fit_each_other(untyped):
     predict, dw, x, y = private_task("head", 0)
     with pytest.raises(InputError, match="y must have one target for each of 6 inputs; got 2"):
         clipped_gradients(predict, dw, x, y[:2], loss=CrossEntropy(), clip_norm=1.0)
