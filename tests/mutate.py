@@ -36,6 +36,8 @@ FILES = {
     "tangent_jax/privacy/noise.py": "tests/privacy/test_train.py",
     "tangent_jax/privacy/accounting.py": "tests/privacy/test_accounting.py",
     "tangent_jax/io/journal.py": "tests/io/test_journal.py",
+    "tangent_jax/store/keys.py": "tests/store/test_keys.py tests/store/test_hidden.py",
+    "tangent_jax/store/commitment.py": "tests/store/test_commitment.py",
     "tangent_jax/store/receipts.py": "tests/store/test_removal.py",
     "tangent_jax/store/erasure.py": "tests/store/test_removal.py tests/store/test_plans.py",
 }

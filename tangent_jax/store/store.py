@@ -192,7 +192,7 @@ class Store(Disk, Components):
                     accounts.
         Raises:     InputError, before any is added, if a name has other numbers here, or equal numbers with another
                     account or other examples; if the other store has removed something, which this store would not
-                    know; and as `add`.
+                    know, or a removal from it was stopped; and as `add`.
         """
         self.reload()
         other.reload()
@@ -201,6 +201,10 @@ class Store(Disk, Components):
             raise InputError(
                 f"{other.root} has removed something, which this store would not know. "
                 "Keep that one apart, or train its components here"
+            )
+        if other.state.intended:
+            raise InputError(
+                f"{other.root} must have no removal that was stopped; one has no receipt. Repeat that removal"
             )
         here = self.state.components
         clash = [name for name in other if name in here and here[name].weights != theirs[name].weights]

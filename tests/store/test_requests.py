@@ -307,7 +307,7 @@ def test_a_name_of_two_contributors_asks_for_both_and_says_so(of_two, capsys):
 
 def test_an_owners_lines_do_not_take_the_images_of_another_that_have_the_same_names(of_two, capsys):
     """who.csv of ann has her names alone; bob's component names bob."""
-    lines = dict.fromkeys(FILES[:4], "ann")
+    lines: dict[str, str] = dict.fromkeys(FILES[:4], "ann")
     plan = plan_removal(of_two, owner="ann", owners=lines)
     assert ({*plan.components}, plan.components["ann"].left) == ({"ann"}, 0)
     assert "4 names in the owners mean several images, such as train/a/0.png" in capsys.readouterr().err
@@ -458,6 +458,13 @@ def test_the_receipt_of_another_removal_says_nothing_of_one_that_was_stopped(kep
     receipt = remove(again, plan_removal(again, names=["a"]))
     assert [removal.STOPPED in line for line in receipt.deleted if str(folders["a"]) in line] == [True]
     assert again.state.intended == []
+
+
+def test_a_store_from_which_a_removal_was_stopped_gives_no_component_to_another(kept, tmp_path):
+    again = stop(kept[0], plan_removal(kept[0], names=["a"]))
+    with pytest.raises(InputError, match="must have no removal that was stopped"):
+        Store(tmp_path / "third").add_all(again)
+    assert not Store(tmp_path / "third")
 
 
 def test_a_cache_that_is_not_searched_again_is_not_said_to_be_erased(kept, tmp_path):
