@@ -247,7 +247,7 @@ def measured(predict: ComponentPredictor, classes: tuple[str, ...], dw: Tree) ->
         raise InputError(f"--dataset must have the classes {', '.join(classes)[:60]}; got those of {dataset.name}")
     test = tj.extract(predict, left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
     accuracy = tj.evaluate(predict, dw, test)
-    print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
+    print(f"test accuracy on {dataset.name}, {len(test)} images: {accuracy:.4f}", file=sys.stderr)
     return {dataset.name: accuracy}
 
 

@@ -236,6 +236,11 @@ def erased(
     yield ""
     is_drop = not any(holding.left for holding in plan.components.values())  # whatever the way
     yield from fence(possible[:1] if is_drop else possible)
+    for way in ways[:1] if is_drop else ways:
+        if any(accuracy is not None for accuracy in way.accuracies):
+            figures = ", ".join("none" if accuracy is None else f"{accuracy:.4f}" for accuracy in way.accuracies)
+            name = "a drop" if way.how == "drop" else f"`--{way.how}`"
+            yield f"- test accuracy after {name}, measured apart from the store: {figures}"
     for way in () if is_drop else ways:
         for name, reason in way.impossible.items():
             yield f"- not `--{way.how}`: {code(name)}: {visible(reason)}"
