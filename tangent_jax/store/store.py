@@ -355,7 +355,7 @@ class Store(Disk, Components):
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
-            check_printable("the path of an export", place)  # a removal could not find what a kill left at another
+            check_printable("the path of an export", place)  # a removal looks there for what a kill left
             public = self.revocation_key()
             exported = Exported(
                 names=tuple(self),
