@@ -11,7 +11,7 @@
 If the predictor is linear in dw, as `tj.tangent` is, the first line is an equation without remainder. A linearized
 model with a closed form gets norms, Gram matrix and factors without forming a row of J; for any other function
 automatic differentiation forms them, one example at a time. So they are wrong for a function in which examples meet,
-such as by batch norm in training; it is refused where its program shows that (`check_alone`). jacobian.py stores J of
+such as by batch norm in training; it is refused where its program shows that (tangent.py). jacobian.py stores J of
 the batches of a whole data set, for the solver; gram.py computes the Gram matrix of a whole data set, on the host in
 f64.
 """
@@ -24,8 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import jaxprs_in_params
-from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Float
 
 from tangent_jax.core import trees
@@ -33,7 +31,7 @@ from tangent_jax.core.checks import InputError, array_of_examples
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.signals import Leaf
-from tangent_jax.linear.tangent import Function, Tangent, as_tangent
+from tangent_jax.linear.tangent import Tangent, as_tangent, check_alone
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["predict", "dw", "x", "outputs", "forward"], meta_fields=[])
@@ -147,8 +145,7 @@ class Jacobian:
 
         Raises: InputError for a function in which examples meet, as its program shows.
         """
-        if isinstance(self.predict, Function):
-            check_alone(self.predict, self.dw, self.x)
+        check_alone(self.predict, self.dw, self.x)
         return self.predict.probe(self.dw, self.x).rows(cotangents)
 
     def _is_several(self, v: Tree) -> bool:
@@ -196,43 +193,6 @@ def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobia
     if len(shape) != 2 or shape[0] != len(x):
         raise InputError(f"predict must return one array of outputs, of shape ({len(x)}, c); got {shape}.")
     return Jacobian(predict, dw, x, outputs, forward)
-
-
-def check_alone(predict: Function, dw: Tree, x: Any) -> None:
-    """Raises InputError for a function that sums over examples, as its program shows; nothing is computed.
-
-    The lengths of the axes that a program sums over must not depend on the number of examples. Other ways in which
-    examples meet, such as a sort, are not seen.
-    """
-    try:
-        first, second = (summed_lengths(predict, dw, x, count) for count in (11, 13))
-    except Exception:  # of any library: the function takes another number of examples, and is not checked
-        return
-    if first != second:
-        raise InputError(
-            "predict must treat each example alone for norms, gram and factors; got a function that sums over the"
-            " examples. Use no statistics of the batch: module.eval(), use_running_average=True."
-        )
-
-
-def summed_lengths(predict: Function, dw: Tree, x: Any, count: int) -> set[tuple[int, ...]]:
-    """The lengths of all axes that the program of predict(dw, x) sums over, for `count` examples."""
-
-    def of(jaxpr: Any) -> set[tuple[int, ...]]:
-        lengths: set[tuple[int, ...]] = set()
-        for equation in jaxpr.eqns:
-            axes = ()
-            if equation.primitive.name.startswith(("reduce_", "arg")):
-                axes = equation.params.get("axes", ())
-            elif equation.primitive.name == "dot_general":
-                axes = equation.params["dimension_numbers"][0][0]
-            lengths.add(tuple(equation.invars[0].aval.shape[axis] for axis in axes))
-            lengths = lengths.union(*map(of, jaxprs_in_params(equation.params)))
-        return lengths
-
-    inputs = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
-    jaxpr = jax.make_jaxpr(predict)(dw, inputs).jaxpr
-    return of(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 
 
 def _difference(given: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> str:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import jax
 from jax import Array
+from jax.extend.core import jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Float
 
 from tangent_jax.core import trees
@@ -121,3 +123,42 @@ def check_factors(predict: Tangent, remedy: str) -> None:
     """Raises InputError for a predictor whose rows are not inputs times signals."""
     if not predict.has_factors:
         raise InputError(f"predict must have a closed form of its tangent; got one without. {remedy}.")
+
+
+def check_alone(predict: Tangent, dw: Tree, x: Any) -> None:
+    """Raises InputError for a plain function that sums over examples, as its program shows; nothing is computed.
+
+    The lengths of the axes that a program sums over must not depend on the number of examples. Other ways in which
+    examples meet, such as a sort, are not seen.
+    """
+    if not isinstance(predict, Function):
+        return
+    try:
+        first, second = (summed_lengths(predict, dw, x, count) for count in (11, 13))
+    except Exception:  # of any library: the function takes another number of examples, and is not checked
+        return
+    if first != second:
+        raise InputError(
+            "predict must treat each example alone, as its gradients are formed one example at a time; got a function"
+            " that sums over the examples. Use no statistics of the batch: module.eval(), use_running_average=True."
+        )
+
+
+def summed_lengths(predict: Function, dw: Tree, x: Any, count: int) -> set[tuple[int, ...]]:
+    """The lengths of all axes that the program of predict(dw, x) sums over, for `count` examples."""
+
+    def of(jaxpr: Any) -> set[tuple[int, ...]]:
+        lengths: set[tuple[int, ...]] = set()
+        for equation in jaxpr.eqns:
+            axes = ()
+            if equation.primitive.name.startswith(("reduce_", "arg")):
+                axes = equation.params.get("axes", ())
+            elif equation.primitive.name == "dot_general":
+                axes = equation.params["dimension_numbers"][0][0]
+            lengths.add(tuple(equation.invars[0].aval.shape[axis] for axis in axes))
+            lengths = lengths.union(*map(of, jaxprs_in_params(equation.params)))
+        return lengths
+
+    inputs = jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
+    jaxpr = jax.make_jaxpr(predict)(dw, inputs).jaxpr
+    return of(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])

@@ -24,6 +24,7 @@ from jaxtyping import Float, Int, Num
 
 from tangent_jax.core.checks import InputError, array_of_examples
 from tangent_jax.core.notation import Tree
+from tangent_jax.linear.tangent import as_tangent, check_alone
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective, check_targets
@@ -131,7 +132,8 @@ def clipped_sum(
     Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
     Edge cases: an example or owner whose gradient is not finite counts as zero; padding adds nothing; no example gives
                 zero.
-    Raises:     InputError for clip_norm <= 0, x, y or present of different lengths, what is no loss.
+    Raises:     InputError for clip_norm <= 0, x, y or present of different lengths, what is no loss, or a function that
+                sums over the examples.
 
     >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 3), np.float32)}
     >>> x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
@@ -144,6 +146,7 @@ def clipped_sum(
     objective = as_summed_loss(loss)
     targets = y
     x, y, present = as_examples(x, y, present)
+    check_alone(as_tangent(predict), dw, x)
     if not isinstance(targets, Tracer):
         check_targets(as_targets(targets), output_shape(predict, dw, x), objective)
     units, each = len(present), len(y) // len(present)

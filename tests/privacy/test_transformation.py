@@ -147,6 +147,15 @@ def test_what_is_no_loss_and_examples_that_do_not_fit_each_other_are_named(clipp
         clipped(linear, START, **given, clip_norm=1.0)
 
 
+def test_a_function_that_sums_over_the_examples_is_refused_under_jit_too():
+    def normalised(dw, x):
+        return linear(dw, x - x.mean(0))
+
+    step = jax.jit(lambda x, y: clipped_gradients(normalised, START, x, y, loss=CrossEntropy(), clip_norm=1.0))
+    with pytest.raises(InputError, match=r"predict must treat each example alone, .* sums over the examples"):
+        step(X, Y)
+
+
 def test_the_closed_form_names_examples_that_do_not_fit_each_other(untyped):
     predict, dw, x, y = private_task("head", 0)
     with pytest.raises(InputError, match="y must have one target for each of 6 inputs; got 2"):
