@@ -96,7 +96,7 @@ def test_store_verify_signs_a_receipt_that_holds_and_no_other(tmp_path):
     assert "--to of verify is the file of a signed receipt, and needs --receipt" in error
     (tmp_path / "edited.json").write_text(path.read_text().replace("The removed", "the removed"))
     run("store", "verify", *flags, f"--receipt={tmp_path / 'edited.json'}", code=1)
-    with pytest.raises(InputError, match="a receipt must hold before it is signed; it does not: .*edited or forged"):
+    with pytest.raises(InputError, match=r"a receipt must hold before it is signed; it does not: .*edited or forged"):
         sign_receipt(store, tmp_path / "edited.json", tmp_path / "signed.json")
     assert not (tmp_path / "signed.json").exists()
     run("store", "verify", *flags, f"--receipt={path}")
