@@ -16,10 +16,10 @@ import tangent_jax  # noqa: E402
 project = "tangent_jax"
 author = "the authors of tangent_jax"
 version = release = tangent_jax.__version__
-extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "codes", "llms"]
-# `[ab]**` in index.md: benchmarks, and accelerators/DEVICE where `make accelerator` wrote one. api/ and glossary.md: a
-# checkout may still have those of version 0.3, which git ignores.
-exclude_patterns = ["_ext", "api", "glossary.md"]
+extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "files", "llms"]
+# `[ab]**` in index.md: benchmarks, and accelerators/DEVICE where `make accelerator` wrote one. design.md is for
+# contributors, as the files at the top of the repository are.
+exclude_patterns = ["_ext", "design.md"]
 nitpicky = True
 # Types of annotations that have no page here: those of other libraries, and our own that are not public.
 nitpick_ignore_regex = [("py:.*", r"(?!tangent_jax\.\w+$).*")]

@@ -31,13 +31,12 @@ if not os.environ.get("TANGENT_JAX_OPTIMISED"):
     fast += tried * version("jaxlib").startswith("0.10.")
     os.environ.setdefault("XLA_FLAGS", " ".join(fast))
 
-# Shapes and types of annotations are checked at every call of the inner ring (before the library is imported); this
-# costs a third of the time.
+# Shapes and types of annotations are checked at every call (before the library is imported); this costs a third of the
+# time.
 if os.environ.get("TANGENT_JAX_TYPECHECK"):
     from jaxtyping import install_import_hook
 
-    INNER = ("composition", "core", "linear", "linearization", "models", "privacy", "rules", "solver", "train")
-    install_import_hook([f"tangent_jax.{name}" for name in INNER], "typed.check")
+    install_import_hook("tangent_jax", "typed.check")
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402

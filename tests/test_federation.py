@@ -140,7 +140,7 @@ LIES = {
     "extra_class": "the classes asked for, in their order; got !",
     "permuted_classes": "the classes asked for, in their order; got",
     "one_class_twice": "the classes asked for, in their order; got",
-    "no_images": "images that the counts count; got one of 0",
+    "no_images": "a list of its images; got none",
     "fewer_images": "images that the counts count; got one of",
     "other_dtype": "features must be FeatureSettings",
     "other_seed": "features must be FeatureSettings",
@@ -275,6 +275,23 @@ def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had
         remove_from(tmp_path / "store", NAMES[1])
 
 
+def test_a_contributor_goes_alone_whatever_its_name_or_its_list_say_of_others(tmp_path, capsys):
+    predict = HEAD.predictor(CLASSES)
+    collection = Collection(tj.Store(tmp_path / "store"), Request(HEAD, CLASSES), predict, HEAD)
+    for number, name in enumerate(("clinic", "Clinic", "liar")):
+        listed = 0 if name == "liar" else number  # the liar lists the image of clinic
+        assert collection.take(name, made_by_hand(predict, HEAD, number, listed)), collection.left_out
+    assert "liar lists images of other components, 1 of clinic" in capsys.readouterr().err
+    assert not collection.take("nobody", made_by_hand(predict, HEAD, 3, None))
+    assert "a list of its images; got none" in collection.left_out["nobody"]
+    for name, left in (("Clinic", ["clinic", "liar"]), ("liar", ["clinic"])):
+        assert [*remove_from(tmp_path / "store", name).receipt.removed] == [name]
+        collection.store.reload()
+        assert [*collection.store] == left
+    assert not collection.take("Clinic", made_by_hand(predict, HEAD, 1))
+    assert "must not be removed ones" in collection.left_out["Clinic"]
+
+
 def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, tmp_path):
     people = fresh(people, tmp_path)
     for own in people:
@@ -303,12 +320,16 @@ def test_an_image_that_a_contributor_must_forget_never_enters_a_store_that_is_be
     assert image not in origin.identifiers
 
 
-def made_by_hand(predict, recipe, number):
-    """What a contributor sends: tangent weights that are not zero, and the provenance of an image of its own."""
-    identifier = f"{number:064x}"
+def made_by_hand(predict, recipe, number, *listed):
+    """What a contributor sends: tangent weights that are not zero, and the provenance of an image of its own.
+
+    listed: another image, or None, in its place.
+    """
+    (image,) = listed or (number,)
     dw = jax.tree.map(lambda leaf: leaf + (number + 1) / 100, predict.zeros())
     origin = dataclasses.replace(make_provenance(predict, recipe, CLASSES), recipe=None)
-    origin = dataclasses.replace(origin, examples=((identifier, identifier),))
+    examples = () if image is None else ((f"{image:064x}", f"{image:064x}"),)
+    origin = dataclasses.replace(origin, examples=examples)
     return Contribution(file_bytes(dw, origin.metadata(trees.fingerprint(dw))))
 
 

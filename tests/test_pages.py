@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 PAGES = [README, *sorted(path for end in ("*.md", "*.ipynb") for path in DOCS.rglob(end))]
-ROOTS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]  # which pages of docs/ include
+ROOTS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 CELL = re.compile(r"^```(?:python|\{code-cell\} ipython3)\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^):#]*)(?:#([^)]+))?\)")
 
@@ -46,9 +46,8 @@ def prose_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and MyST name them, and of a page that it includes."""
-    included = re.search(r"^```\{include\} (\S+)$", page.read_text(), re.MULTILINE)
-    titles = re.findall(r"^#+ (.+)$", prose_of((page.parent / included[1]) if included else page), re.MULTILINE)
+    """The anchors of a page's headings, as GitHub and MyST name them."""
+    titles = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -153,3 +152,30 @@ def test_the_page_of_commands_lists_every_binary():
     listed = "".join(re.findall(r"^## (?:Commands|Experiments)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     rows = re.findall(r"^\| (`[\w ]+`(?:, `[\w ]+`)*) \|", listed, re.MULTILINE)
     assert {*re.findall(r"`([\w ]+)`", " ".join(rows))} == {*binaries()}
+
+
+def counted(section: str) -> str:
+    """How many comparisons of a section of the report hold, as the page on the paper says it."""
+    held, failed = section.count("\n- yes: "), section.count("\n- no: ")
+    return f"{held} of {held + failed}" if held + failed else "not run"
+
+
+def test_the_counts_and_verdicts_on_the_paper_are_those_of_its_report():
+    report = (DOCS / "paper/report.md").read_text()
+    sections = {part.partition(":")[0]: part for part in re.split(r"^## ", report, flags=re.MULTILINE)[1:]}
+    page = (DOCS / "paper.md").read_text()
+    rows = re.findall(
+        r"^\| \[([^]]+)\]\(paper/report\.md#\S+\) \|[^|]+\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE
+    )
+    assert {name for name, *_ in rows} == {name for name in sections if not name.startswith("Digits, ")}
+    said = dict.fromkeys(("holds", "in part", "does not hold", "not run"), 0)
+    for name, photographs, digits, verdict in rows:
+        both = sections[name] + sections[f"Digits, {name}"]
+        held, failed = "\n- yes: " in both, "\n- no: " in both
+        want = {(True, False): "holds", (True, True): "in part", (False, True): "does not hold"}
+        assert (photographs, digits) == (counted(sections[name]), counted(sections[f"Digits, {name}"])), name
+        assert verdict == want.get((held, failed), "not run"), name
+        said[verdict] += 1
+    run = sum(said.values()) - said["not run"]
+    assert f"Of {run} claims that were run {said['holds']} hold, {said['in part']} hold in part" in page
+    assert f"{said['does not hold']} do not hold" in page

@@ -1,4 +1,4 @@
-"""The flags of every command, read off the commands, below the table in reference/commands.md."""
+"""The exit codes and the flags of every command, read off the commands, at the end of reference/commands.md."""
 
 import functools
 import re
@@ -6,6 +6,7 @@ import re
 from absl import flags
 
 from experiments.shared.defined import binaries, defined
+from tangent_jax.commands.shared.codes import MEANINGS
 
 PAGE = "reference/commands"
 
@@ -24,13 +25,20 @@ def table(known: dict[str, flags.Flag]) -> str:
     return "| flag | default | |\n|---|---|---|\n" + "".join(map(row, known.values()))
 
 
+def codes() -> str:
+    """The table of exit codes, in Markdown."""
+    rows = [(" or ".join(map(str, row.codes)), row.means, row.stderr, row.again) for row in MEANINGS]
+    lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"\n| exit code | means | on stderr | start it again? |\n|---|---|---|---|\n{lines}"
+
+
 @functools.cache
 def text() -> str:
-    """The sections of all commands, in Markdown."""
+    """The exit codes and the sections of all commands, in Markdown."""
     all_of_them = {binary: defined(binary) for binary in binaries()}
     shared = set.intersection(*({*known} for _, known in all_of_them.values()))
     first = next(iter(all_of_them.values()))[1]
-    parts = ["\n## Flags of every command\n", table({name: first[name] for name in sorted(shared)})]
+    parts = [codes(), "\n## Flags of every command\n", table({name: first[name] for name in sorted(shared)})]
     for binary, (about, known) in all_of_them.items():
         own = {name: flag for name, flag in known.items() if name not in shared}
         parts += [f"\n## {binary}\n", f"```text\n{about}\n```\n", table(own)]

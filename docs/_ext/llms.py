@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import codes
 import commands
 import reference
 from docutils import nodes
@@ -37,7 +36,7 @@ def full(env, page: str) -> str:
         return "\n".join(f"## {name}\n\n{reference.docstring(name, value)}\n" for name, value in values.items())
     path = Path(env.doc2path(page))
     text = INCLUDED.sub(lambda of: (path.parent / of[1]).read_text(), path.read_text())
-    return text + {commands.PAGE: commands.text, codes.PAGE: codes.text}.get(page, str)()
+    return text + (commands.text() if page == commands.PAGE else "")
 
 
 def write(app, exception: Exception | None) -> None:

@@ -115,15 +115,14 @@ def skip(app, what: str, name: str, value: Any, skipped: bool, options) -> bool 
 
 
 class Links(SphinxTransform):
-    """`tj.NAME` or `tj.NAME(...)` in a text becomes a link to that name; one that does not exist is a warning. Names of
-    the changelog may be gone, and are left as they are."""
+    """`tj.NAME` or `tj.NAME(...)` in a text becomes a link to that name; one that does not exist is a warning."""
 
     default_priority = 400
 
     def apply(self, **_: Any) -> None:
         """Replaces the literals of one page."""
         names = public_names()
-        for literal in [*self.document.findall(nodes.literal)] if self.env.docname != "changelog" else []:
+        for literal in [*self.document.findall(nodes.literal)]:
             name = re.match(r"tj\.((?:shards|\w+(?:\.\w+)?))", literal.astext())
             known = name and (name[1] in names or name[1] not in NAMESPACES)
             if name and known and not isinstance(literal.parent, (addnodes.pending_xref, nodes.reference)):

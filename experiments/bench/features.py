@@ -69,16 +69,6 @@ def name(setting: Setting) -> str:
     return f"{parts} {blocks}x{directions} {width}"
 
 
-def spoken(key: str) -> str:
-    """The name of a setting in the picture, in words."""
-    parts, shape, width = key.split()
-    blocks, directions = shape.split("x")
-    each = parts.replace("ntk", "psi").replace("+", " + ")
-    of_blocks = f"{blocks} block{'s' * (blocks != '1')}"
-    said = [each, *[of_blocks, f"{directions} v"] * ("ntk" in parts), *[width] * (parts != "h")]
-    return ", ".join(said)
-
-
 def spoken_time(row: dict[str, float]) -> list[str]:
     """The time of a pass in the table."""
     return [f"{row['milliseconds']:.1f}", f"{row['forward_passes']:.2f}"]
@@ -156,8 +146,9 @@ def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
 
 def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
     """Draws the accuracy of every setting: the mean over data sets, and the data set with the largest differences."""
-    tried = {dataset: {spoken(key): value for key, value in row.items()} for dataset, row in tried.items()}
-    mean = {spoken(key): value for key, value in mean.items()}
+    words = titles.differing(mean)
+    tried = {dataset: {words[key]: value for key, value in row.items()} for dataset, row in tried.items()}
+    mean = {words[key]: value for key, value in mean.items()}
     widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))
     groups = {"the mean of data sets": mean, widest: tried[widest]} if len(tried) > 1 else tried
     dotted = {f"{title}, held out": {key: (value, 0.0) for key, value in row.items()} for title, row in groups.items()}

@@ -1,6 +1,7 @@
 """Titles of the experiments' pictures, computed from their values."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tangent_jax.commands.shared.plots import short
@@ -129,11 +130,29 @@ def taken_out(dataset: str, added: float, left: float) -> str:
     return f"{dataset}: models trained apart, added, have {added:.3f}; with one of them taken out, {left:.3f}"
 
 
+def differing(keys: Iterable[str]) -> dict[str, str]:
+    """The settings of features ("h+ntk 8x1 4096") in words: only what differs between them."""
+    columns: dict[str, list[str]] = {}
+    for key in keys:
+        parts, shape, width = key.split()
+        blocks, directions = shape.split("x")
+        columns[key] = [
+            parts.replace("ntk", "psi").replace("+", " + "),
+            f"{blocks} block{'s' * (blocks != '1')}",
+            f"{directions} direction{'s' * (directions != '1')}",
+            f"width {width}",
+        ]
+    varied = [len({*column}) > 1 for column in zip(*columns.values(), strict=True)]
+    if not any(varied):
+        varied[1] = True
+    return {key: ", ".join(itertools.compress(column, varied)) for key, column in columns.items()}
+
+
 def featured(mean: Mapping[str, float]) -> str:
     """The features with the highest mean accuracy, and those with the least."""
     best = max(mean, key=mean.__getitem__)
     worst = min(mean, key=mean.__getitem__)
-    return f"Exact composition: {best} is best with {mean[best]:.3f}; {worst} has {mean[worst]:.3f}"
+    return f"Exact composition, held out: {mean[best]:.3f} with {best}, {mean[worst]:.3f} with {worst}"
 
 
 def released_once(cells: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

@@ -10,7 +10,9 @@ not reached and until when, the model before and after, how to check it. The bac
 STORE.backups.toml beside the store (docs/howto/removal_request.md).
 
 The last line of stdout: {"components", "removals", "verified": true if every file and receipt matches the journal,
-"wrong": a line for each that does not (exit code 1), "seconds", "page", "request": its page, "record": its record}.
+"wrong": a line for each that does not (exit code 1), "accuracy": with --dataset {"tasks", "whole": the accuracy of each
+task with all components, "without": {component: without it}}, "seconds", "page", "request": its page, "record": its
+record}.
 """
 
 import sys
@@ -60,11 +62,13 @@ def main() -> None:
         print(text)
         requests.check_known(seen, request, plan)
         write_page(out / "request.html", "request.html", **answer, **values)
-    write_page(out / "index.html", "index.html", accuracy=with_and_without(seen, accuracies), **values)
+    with_each = with_and_without(seen, accuracies)
+    write_page(out / "index.html", "index.html", accuracy=with_each, **values)
     for line in seen.wrong:
         print(line, file=sys.stderr)
     result: dict[str, Any] = {"components": len(store), "removals": len(seen.removals), "verified": not seen.wrong}
-    result |= {"wrong": seen.wrong, "seconds": time.perf_counter() - began, "page": str(out / "index.html")}
+    result |= {"wrong": seen.wrong, "accuracy": with_each}
+    result |= {"seconds": time.perf_counter() - began, "page": str(out / "index.html")}
     pages = {"request": "request.html", "record": "record.md"}
     command.finish(result | {name: str(out / page) if request else None for name, page in pages.items()})
     if seen.wrong:

@@ -138,9 +138,6 @@ def counts_of(train: tj.Features) -> dict[str, int | None]:
 def warn(fitted: tj.Fitted) -> None:
     """Prints warnings about the budget on stderr."""
     spent = fitted.info.spent
-    if fitted.steps < spent.steps_paid:
-        lost = spent.steps_paid - fitted.steps
-        print(f"a kill lost {lost} of {spent.steps_paid} paid steps: the model has {fitted.steps}", file=sys.stderr)
     if not spent.private:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
 

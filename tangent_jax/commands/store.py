@@ -47,6 +47,7 @@ from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
 from tangent_jax.store.revocation import sign_receipt
 
@@ -242,7 +243,7 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
 
 
-def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
+def measured(predict: ComponentPredictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
     """{data set: accuracy on its test images} for --dataset; {} without one."""
     if not F.dataset:
         return {}
@@ -251,11 +252,11 @@ def measured(predict: tj.Predictor, classes: tuple[str, ...], dw: Tree) -> dict[
         raise InputError(f"--dataset must have the classes {', '.join(classes)[:60]}; got those of {dataset.name}")
     test = tj.extract(predict, left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
     accuracy = tj.evaluate(predict, dw, test)
-    print(f"test accuracy on {dataset.name}: {accuracy:.4f}", file=sys.stderr)
+    print(f"test accuracy on {dataset.name}, {len(test)} images: {accuracy:.4f}", file=sys.stderr)
     return {dataset.name: accuracy}
 
 
-def composed(store: tj.Store) -> tuple[tj.Predictor, tuple[str, ...], Tree]:
+def composed(store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree]:
     """(predictor, classes, tangent weights) of all components, composed by --merge and --head."""
     if F.head == "union":
         joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)

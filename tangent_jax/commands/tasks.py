@@ -226,7 +226,7 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     ways: dict[str, dict[str, float]] = {}
     chosen: dict[str, dict[str, Any]] = {}
     for name in (name for name in F.method if name in ADDITIVE):
-        features, how = features_of(name)
+        features, how = features_of(name, F.feature_blocks)
         map_ = features.of(setup.pretrained(F.weights))
         for dataset in setup.open_datasets().values():
             every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)

@@ -23,6 +23,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body
 from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.models.protocol import is_floating
 from tangent_jax.solver.statistics import (
     Settings,
     Statistics,
@@ -49,9 +50,7 @@ class TangentWeights:
         if not leaves or differing:
             got = f"a difference in {differing[0]}" if leaves else "none"
             raise InputError(f"a component must have the leaves that its provenance names; got {got}")
-        for path, leaf in leaves.items():
-            if not np.isfinite(np.asarray(leaf, np.float32)).all():
-                raise InputError(f"{path} must be finite; got NaN or infinity")
+        check_finite(dw)
 
     def check_new(self, dw: Tree, origin: Origin) -> None:
         """`check`, and what takes too long for every read: once, where a component comes in."""
@@ -127,6 +126,18 @@ class SumsOfFeatures(TangentWeights):
 
     def sum(self, summands: Mapping[str, Tree]) -> Tree:
         return sum_trees(summands, dict.fromkeys(summands, 1.0))
+
+
+def check_finite(dw: Tree) -> None:
+    """Raises InputError for a leaf of another dtype than floats, or with numbers that are not finite."""
+    for path, leaf in trees.leaves(dw).items():
+        values = np.asarray(leaf)
+        if not is_floating(values.dtype):
+            raise InputError(
+                f"{path} must be of floats; got {values.dtype}. Cast it; view it as bfloat16 if an .npz lost that name"
+            )
+        if not np.isfinite(values.astype(np.float32)).all():
+            raise InputError(f"{path} must be finite; got NaN or infinity")
 
 
 def kind_of(origins: Iterable[Origin]) -> TangentWeights:

@@ -85,6 +85,15 @@ def as_array(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
         raise InputError(f"{name} must be one array; got rows that make none ({error})") from error
 
 
+def array_of_examples(name: str, value: Any) -> Any:
+    """Returns the value as an array "b ..."; InputError for a number, a dict, and whatever else is not one array."""
+    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else as_array(name, value)
+    if not array.shape or array.dtype == object:
+        given = "a number" if array.dtype != object else f"a {type(value).__name__}"
+        raise InputError(f"{name} must be one array, an example a row; got {given}")
+    return array
+
+
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
     """Returns `value`, a whole number of Python or NumPy in low..high; InputError for others, even True and 1.0."""
     try:

@@ -1,7 +1,7 @@
 """A CSV of images: one line for each image, with its path and its label.
 
     path,label                      the header; ?image=COLUMN&label=COLUMN choose columns of other names
-    a/1.jpg,cat                     paths are relative to the file; labels are read by labels.py
+    a/1.jpg,cat                     paths are relative to the file, or to ?folder=FOLDER beside it; labels: labels.py
     path,label,split                the optional column `split`, or ?split=COLUMN: train, validation, test
     path,label,is_valid             ?split=is_valid: True is validation, False is train
 
@@ -60,17 +60,22 @@ class Table:
 
 def csv_file(where: str) -> Dataset:
     """Opens the data set of a CSV."""
-    name, chosen = options(where, "csv:FILE", ("image", "label", "split", "sep"))
+    name, chosen = options(where, "csv:FILE", ("image", "label", "split", "sep", "folder"))
     path = existing_path(name)
     if not path.is_file():
         raise InputError(f"csv: must name a CSV file; {path} is a folder")
-    wanted = {"image": "path", "label": "label"} | {k: v for k, v in chosen.items() if k != "sep"}
+    folder = chosen.get("folder")
+    if folder is not None and not (path.parent / folder).is_dir():
+        raise InputError(f"folder must be the images' folder beside {path.name}; there is no {folder}")
+    wanted = {"image": "path", "label": "label"} | {k: v for k, v in chosen.items() if k not in ("sep", "folder")}
     table = read_table(path, chosen.get("sep"), {*wanted.values()})
     if "split" not in wanted and "split" in table.header:
         wanted["split"] = "split"
     check_columns(table, wanted)
 
     texts = table.column(wanted["image"])
+    if folder is not None:
+        texts = [text and f"{folder.rstrip('/')}/{text}" for text in texts]
     files = find_images(table, wanted["image"], texts)
     labels = table.column(wanted["label"])
     if all(re.fullmatch(r"-?[0-9]+,0+|", label) for label in labels):  # 1,0 of a language with decimal commas
@@ -359,15 +364,13 @@ def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: i
     around = next(located(parent, path.name), None)
     if around is not None and not is_absolute and len(steps) == 1:
         folder, _, name = around.rpartition("/")
-        before = f"{folder}/" if folder else ""
+        must = f"{start}: the path must lead from the folder of {table.path.name} to the file"
         after_name = name.removeprefix(path.name)
-        without = ", and has no suffix" if after_name else ""
-        text_of = f"'{before}' + table['{column}'].astype(str)" if before else f"table['{column}'].astype(str)"
-        text_of += f" + '{after_name}'" if after_name else ""
-        return (
-            f"{start}: the path must lead from the folder of {table.path.name} to the file{without}; {around} is there."
-            f" In pandas: table['{column}'] = {text_of}"
-        )
+        if not after_name:
+            return f"{must}; {around} is there. Write ?folder={folder}"
+        before = f"'{folder}/' + " if folder else ""
+        text_of = f"{before}table['{column}'].astype(str) + '{after_name}'"
+        return f"{must}, and has no suffix; {around} is there. In pandas: table['{column}'] = {text_of}"
     if around is not None:
         return f"{start}{kind or f': {relative}'}; {around} is there. Write the paths so"
     return f"{start}{kind}; no file below {parent} has this name. Fetch the images, or remove their rows"

@@ -12,7 +12,8 @@ from jaxtyping import Int
 from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.owners import Owner
-from tangent_jax.io.records import read_text
+from tangent_jax.data.columns import options
+from tangent_jax.io.records import read_text, short
 from tangent_jax.remote.urls import passing_copy
 
 
@@ -90,37 +91,58 @@ def every_owner(names: Sequence[str], table: str | os.PathLike) -> list[Owner]:
 def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     r"""The owner of each file in a CSV of file,owner, in one spelling; a header is allowed.
 
+    A CSV of more columns has a header, with columns `file` and `owner`, or `FILE?file=COLUMN&owner=COLUMN` names them.
     Names have their normal form (NFC), so that a file is found whatever system wrote its name.
 
-    Raises: InputError for a missing file, a short line, an empty name, a file with two owners, or two owners whose
-            names differ only by letter case or by compatible forms of a letter.
+    Raises: InputError for a missing file, columns that are not named, a short line, an empty name, a file with two
+            owners, or two owners whose names differ only by letter case or by compatible forms of a letter.
 
     >>> table = demo.folder() / "owners.csv"
     >>> _ = table.write_text("file,owner\n1.png,Bob\n2.png,Ann\n")
     >>> tj.shards.read_owners(table)["1.png"]
     'bob'
+    >>> _ = table.write_text("image,label,shop\n1.png,hat,Harbour\n")
+    >>> tj.shards.read_owners(f"{table}?file=image&owner=shop")
+    {'1.png': 'harbour'}
     """
-    with passing_copy(table) as path:
+    where, chosen = options(os.fspath(table), "FILE", ("file", "owner"))
+    with passing_copy(where) as path:
         if not path.exists():
             raise InputError(f"{path} must be a CSV of file,owner; it does not exist")
         lines = csv.reader(read_text(path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
-    if not all(len(row) >= 2 and all(row[:2]) for row in rows):
-        raise InputError(f"{table} must hold file,owner in every line; got a shorter one")
+    pairs = file_and_owner(where, rows, chosen)
+    if not all(len(pair) == 2 and all(pair) for pair in pairs):
+        raise InputError(f"{where} must hold file,owner in every line; got a shorter one")
     spellings: dict[Owner, str] = {}
-    for _, owner, *_ in rows:
+    for _, owner in pairs:
         first = spellings.setdefault(Owner(owner), owner)
         if first != owner:
             raise InputError(
                 f"{first} must have one spelling; got {owner}. Write each owner one way: what is protected is one name"
             )
     owners: dict[str, Owner] = {}
-    for name, owner, *_ in rows:
+    for name, owner in pairs:
         own = Owner(owner)
         two = owners.setdefault(normal_name(name), own) != own
         if two:
-            raise InputError(f"{table} must name one owner of {name}; got two")
+            raise InputError(f"{where} must name one owner of {name}; got two")
     return owners
+
+
+def file_and_owner(where: str, rows: Sequence[Sequence[str]], chosen: Mapping[str, str]) -> list[list[str]]:
+    """The cells of two columns, a line each: the chosen ones, those of this name in the header, or the only two."""
+    header = rows[0] if rows else []
+    if len(header) <= 2 and not chosen and all(len(row) <= 2 for row in rows):
+        return [[*row] for row in rows]
+    names = [chosen.get("file", "file"), chosen.get("owner", "owner")]
+    if any(header.count(name) != 1 for name in names):
+        raise InputError(
+            f"{where} must have two columns, file and owner; its first line is {short(','.join(header))}. Say which"
+            f" columns are meant: {where}?file=COLUMN&owner=COLUMN"
+        )
+    places = [header.index(name) for name in names]
+    return [[row[place] for place in places if place < len(row)] for row in rows[1:]]
 
 
 def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[str] = ()) -> list[Owner | None]:

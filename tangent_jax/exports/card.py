@@ -25,9 +25,8 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.exports.loading import loading
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.ntk import FeatureMap
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.parametrize import unwrap
-from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import input_dtype
 from tangent_jax.pretrained.load import EMBEDDED, load
 from tangent_jax.privacy.mechanism import PrivacyCost
@@ -48,7 +47,7 @@ class Removed:
     receipts: dict[str, str]
 
 
-def make_card(predict: Predictor | FeatureMap, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
+def make_card(predict: ComponentPredictor, said: Mapping[str, Any], format: str, classes: Sequence[str]) -> str:
     """The text of an export's README.md; equal for equal exports.
 
     Args:   said: the provenance that `export` writes. The card uses `of` (a Summary), `privacy` (a PrivacyCost),
@@ -101,7 +100,7 @@ LIMITS = (
 
 def front(
     title: str,
-    predict: Predictor | FeatureMap,
+    predict: ComponentPredictor,
     parts: Sequence[ComponentSummary],
     format: str,
     accuracy: Mapping[str, float],
@@ -158,7 +157,7 @@ def data_sets(parts: Sequence[ComponentSummary]) -> list[str]:
     return sorted({PurePath(spec.partition(":")[2] or spec).stem for spec in specs})
 
 
-def anchor(predict: Predictor | FeatureMap, parts: Sequence[ComponentSummary], title: str) -> list[str]:
+def anchor(predict: ComponentPredictor, parts: Sequence[ComponentSummary], title: str) -> list[str]:
     """The architecture, its weights and their fingerprint."""
     settings = ", ".join(f"{name} {value}" for name, value in predict.model.settings.items() if value is not None)
     files = sorted({without_folders(part.recipe.anchor.weights) for part in parts if part.recipe}) or ["not known"]
@@ -191,7 +190,7 @@ def data(summary: Summary | None, classes: Sequence[str], count: int) -> list[st
     ]
 
 
-def training(predict: Predictor | FeatureMap, said: Mapping[str, Any], parts: Sequence[ComponentSummary]) -> list[str]:
+def training(predict: ComponentPredictor, said: Mapping[str, Any], parts: Sequence[ComponentSummary]) -> list[str]:
     """The method, the trained leaves, and the settings that all components share."""
     lines = [f"Method: {predict.method}, {METHODS[predict.method]}; its outputs are the {predict.output}"]
     lines.append(f"Subset: {plain(predict.subset.name)}, {predict.subset.size} numbers")
@@ -240,7 +239,7 @@ def versions(said: Mapping[str, Any], parts: Sequence[ComponentSummary]) -> list
     return [f"Exported by {here}", *opset, *(f"Trained by {plain(line)}" for line in trained)]
 
 
-def licence_of(predict: Predictor | FeatureMap, said: Mapping[str, Any]) -> str:
+def licence_of(predict: ComponentPredictor, said: Mapping[str, Any]) -> str:
     """The licence that the exporter states, or that of embedded weights, by their content; "" if unknown."""
     if said.get("license"):
         return str(said["license"])

@@ -40,9 +40,8 @@ from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.io.revoked import check_revoked
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings
+from tangent_jax.models.ntk import ComponentPredictor, FeatureMap, FeatureSettings
 from tangent_jax.models.parametrize import unwrap
-from tangent_jax.models.predict import Predictor
 from tangent_jax.models.protocol import Model
 from tangent_jax.pretrained.files import assemble
 from tangent_jax.pretrained.load import METADATA, encode_model, read
@@ -65,7 +64,7 @@ class Format(NamedTuple):
     of_features: bool = True
 
 
-def write_safetensors(folder: Path, predict: Predictor | FeatureMap, dw: Tree, classes: Sequence[str]) -> None:
+def write_safetensors(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str]) -> None:
     """Writes w and dw under the names of the model's `to_world`; class names have no place there."""
     leaves = trees.leaves(dw)
     tangent = encode_model(predict.model, leaves, "world") if predict.features is None else encode(leaves, {})
@@ -103,7 +102,7 @@ def check_format(format: str, opset: int | None = None) -> None:
 
 
 def export(
-    folder: str | os.PathLike, predict: Predictor | FeatureMap, dw: Tree, provenance: dict[str, Any],
+    folder: str | os.PathLike, predict: ComponentPredictor, dw: Tree, provenance: dict[str, Any],
     format: str = "safetensors", classes: Sequence[str] = (), opset: int | None = None,
 ) -> None:  # fmt: skip
     """Writes an export to a new folder, whole or not at all.
@@ -179,7 +178,7 @@ def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
     return {**provenance, "of": plain(summarize(parts.values()))}
 
 
-def without_names(predict: Predictor | FeatureMap, provenance: Mapping[str, Any]) -> Predictor | FeatureMap:
+def without_names(predict: ComponentPredictor, provenance: Mapping[str, Any]) -> ComponentPredictor:
     """The predictor with a first session that names no image; as the components' summary has it, if there is one."""
     summary = summary_of(provenance.get("of"))
     sessions = [part.session for part in summary.components if part.session] if summary else []
@@ -225,8 +224,6 @@ def load_export(
         whole = isinstance(files, dict) and files.get(path.name) == file_fingerprint(path)
         if not whole:
             raise InputError(f"{path} must be the file that {said.name} names; it was altered. Export it again.")
-    if isinstance(model, Pretrained):
-        raise InputError("model must be one without weights; got a Pretrained. Pass its model, pretrained.model.")
     own = None if model is None else assemble(model, from_world(model, paths[0]), str(paths[0]))
     if model is not None:
         check_description(model, paths[0])

@@ -2,8 +2,7 @@
 
 from dataclasses import asdict
 
-from tangent_jax.models.ntk import FeatureMap
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.protocol import input_dtype
 from tangent_jax.pretrained.load import family_of
 
@@ -40,7 +39,7 @@ predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
 LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
 
 
-def loading(predict: Predictor | FeatureMap, format: str) -> list[str]:
+def loading(predict: ComponentPredictor, format: str) -> list[str]:
     """The lines of Python that load the export; run them in its folder."""
     shape = (1, *predict.model.input_shape(0))
     if format == "safetensors" and family_of(predict.model) is None:

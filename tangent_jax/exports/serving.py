@@ -37,7 +37,7 @@ from tangent_jax.exports.images import make_images_module, make_revoked_module
 from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
 from tangent_jax.io.files import file_fingerprint, write_whole
 from tangent_jax.io.tensors import encode
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.protocol import Model, input_dtype
 from tangent_jax.models.trunk import run_trunk
 
@@ -45,7 +45,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 ALIKE = 1e-4  # relative L2: rounding in f32 gives 1e-6, a wrongly converted node 1
 
 
-def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str]) -> None:
+def write_stablehlo(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str]) -> None:
     """Writes the program for any batch size and all PLATFORMS, with its weights beside it."""
     arrays = flat(predict, dw)
     specs = {path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in arrays.items()}
@@ -57,7 +57,7 @@ def write_stablehlo(folder: Path, predict: Predictor, dw: Tree, classes: Sequenc
     write_script(folder, "stablehlo", predict.model, classes, platforms=PLATFORMS, **version)
 
 
-def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str], opset: int = OPSET) -> None:
+def write_onnx(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str], opset: int = OPSET) -> None:
     """Writes the predictor as ONNX in f32, after a check that onnxruntime gives the same outputs."""
     predict, x = predict.in_dtype(None), any_batch(predict.model)
     weights_in = partial(serve, predict, jax.tree.map(jnp.asarray, flat(predict, dw)))
@@ -74,7 +74,7 @@ def write_onnx(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str
     write_script(folder, "onnx", predict.model, classes, opset=opset)
 
 
-def serve(predict: Predictor, arrays: dict[str, Array], x: Array) -> Array:
+def serve(predict: ComponentPredictor, arrays: dict[str, Array], x: Array) -> Array:
     """The outputs "b c" for inputs "b ..." of stage 0, with the weights `flat` instead of the predictor's."""
     own = jax.tree.unflatten(jax.tree.structure(predict), [arrays[path] for path in trees.leaves(predict)])
     stage = predict.subset.stage
@@ -83,7 +83,7 @@ def serve(predict: Predictor, arrays: dict[str, Array], x: Array) -> Array:
     return own(trees.nest(arrays).get("dw", {}), x)
 
 
-def flat(predict: Predictor, dw: Tree) -> dict[str, np.ndarray]:
+def flat(predict: ComponentPredictor, dw: Tree) -> dict[str, np.ndarray]:
     """The leaves of the predictor and of dw by path, "w/..." and "dw/..."; InputError for one of more than 32 bits."""
     both = trees.leaves(predict) | trees.leaves({"dw": dw})
     arrays = {path: np.asarray(leaf) for path, leaf in both.items()}

@@ -363,12 +363,20 @@ def rows_of(folder: Path, is_removed: Callable[[str], bool]) -> list[int]:
 
 
 def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
-    """Overwrites with zeros the rows of removed images, by their identifiers.
+    """Overwrites with zeros the rows of removed images, by their identifiers, in one folder of a cache.
+
+    A removal from a `Store` does it. Without a store, call it for each folder of the cache.
 
     Returns:    True if there were any. Their chunks then count as missing, so that the next reader computes them; the
                 identifiers are replaced by ERASED, which tells nothing.
     Guarantees: a program that computes these rows meanwhile does not write them.
     Raises:     OSError or InputError if a file cannot be read or written.
+
+    >>> cache, images = demo.folder(), demo.examples(5, seed=2)
+    >>> features = tj.extract(demo.predict, images, tj.Cache(cache))
+    >>> removed = {images.identifiers()[3]}
+    >>> [tj.features.erase(folder, removed.__contains__) for folder in sorted(cache.iterdir())]
+    [True]
     """
     if not rows_of(folder, is_removed):
         return False

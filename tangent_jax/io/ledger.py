@@ -125,9 +125,10 @@ class Account:
     def restore(self, state: Any, history: History) -> Any:
         """Returns the last saved state, and adds its rows to the history; tells of paid steps that a kill lost."""
         state = self.saver.restore(state, history)
-        if len(history) < self.spent.steps_paid:
-            lost = f"the model has {len(history)} of {self.spent.steps_paid} paid steps"
-            print(f"{self.path}: {lost}: a kill lost the others, which stay paid", file=sys.stderr)
+        paid = self.spent.steps_paid
+        lost = paid - len(history)
+        if lost > 0:
+            print(f"{self.path}: a kill lost {lost} of {paid} paid steps, which stay paid", file=sys.stderr)
         return state
 
     def is_due(self, last: bool) -> bool:

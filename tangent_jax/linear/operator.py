@@ -68,11 +68,10 @@ class Jacobian:
         {'bias': (2, 3), 'kernel': (2, 6, 3)}
         """
         b, c = self.outputs.shape
-        shape = getattr(u, "shape", ())
-        if shape[-2:] != (b, c) or len(shape) > 3:
-            raise InputError(f"u must have the shape ({b}, {c}) of the outputs, or (k, {b}, {c}); got {_kind(u)}.")
+        if u.shape[-2:] != (b, c) or u.ndim > 3:
+            raise InputError(f"u must have the shape ({b}, {c}) of the outputs, or (k, {b}, {c}); got {u.shape}.")
         transpose = jax.linear_transpose(self.forward, self.dw)
-        if len(shape) == 2:
+        if u.ndim == 2:
             return transpose(u)[0]
         return jax.vmap(lambda one: transpose(one)[0])(u)
 
@@ -86,8 +85,8 @@ class Jacobian:
         ((12, 3), (12,))
         """
         count = len(self.outputs)
-        if u is not None and getattr(u, "shape", ()) != self.outputs.shape:
-            raise InputError(f"u must have the shape {self.outputs.shape} of the outputs; got {_kind(u)}.")
+        if u is not None and u.shape != self.outputs.shape:
+            raise InputError(f"u must have the shape {self.outputs.shape} of the outputs; got {u.shape}.")
 
         def of_rows(leaves: dict[str, Leaf]) -> Array:
             return jnp.sqrt(jnp.maximum(squared_norms(leaves, count)[0], 0))
@@ -175,11 +174,6 @@ def jacobian(predict: Callable[[Tree, Any], Array], dw: Tree, x: Any) -> Jacobia
     if jnp.ndim(outputs) != 2 or len(outputs) != len(x):
         raise InputError(f"predict must return outputs of shape ({len(x)}, c); got {jnp.shape(outputs)}.")
     return Jacobian(predict, dw, x, outputs, forward)
-
-
-def _kind(u: Any) -> str:
-    """The shape of an array, or the type of anything else, in words."""
-    return str(u.shape) if hasattr(u, "shape") else f"a {type(u).__name__}"
 
 
 def _products(a: Leaf, b: Leaf) -> Float[Array, "b c d e"]:

@@ -59,7 +59,7 @@ class UseProbe(Probe):
     def times(self, x: Float[Array, "*b"]) -> Float[Array, "*b"]:
         return self.note(lambda leaf: x * leaf, None, x)
 
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
+    def broadcast(self, shape: tuple[Any, ...], beside: Any = None) -> Float[Array, "..."]:
         kernel = beside.path if isinstance(beside, UseProbe) else None
         return self.note(lambda leaf: jnp.broadcast_to(leaf, shape), None, None, kernel)
 

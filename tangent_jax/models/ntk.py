@@ -198,8 +198,8 @@ class FeatureMap(ByAutodiff):
         shapes = {"bias": (self.outputs,), "center": (k,), "kernel": (k, self.outputs)}
         return {name: jnp.zeros(shape, dtype) for name, shape in shapes.items()}
 
-    def __call__(self, head: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
-        return score_rows(head, self.rows(x))
+    def __call__(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
+        return score_rows(dw, self.rows(x))
 
     def rows(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b k"]:
         """The features of inputs."""
@@ -284,6 +284,10 @@ class FeatureMap(ByAutodiff):
         """The generator of this name's signs and places."""
         digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
         return np.random.default_rng(np.frombuffer(digest, np.uint32))
+
+
+ComponentPredictor = Predictor | FeatureMap
+"""A predictor whose dw is a component: of a network, or of the head on a feature map."""
 
 
 def at_length_1(z: Float[Array, "b k"]) -> Float[Array, "b k"]:

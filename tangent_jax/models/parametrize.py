@@ -174,5 +174,5 @@ class LowRank(probe.Probe):
     def times(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         raise NotImplementedError
 
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
+    def broadcast(self, shape: tuple[Any, ...], beside: Any = None) -> Float[Array, "..."]:
         raise NotImplementedError

@@ -75,9 +75,9 @@ def parts_in_words(paths: Iterable[str]) -> str:
         else:
             numbers[first] = set()
     words = []
-    for name, own in sorted(numbers.items()):
-        starts = sorted(number for number in own if number - 1 not in own)
-        ends = sorted(number for number in own if number + 1 not in own)
+    for name, numbered in sorted(numbers.items()):
+        starts = sorted(number for number in numbered if number - 1 not in numbered)
+        ends = sorted(number for number in numbered if number + 1 not in numbered)
         runs = zip(starts, ends, strict=True)
         words += [f"{name}{i}" if i == j else f"{name}{i} to {name}{j}" for i, j in runs] or [name]
     return ", ".join(words)
@@ -88,15 +88,24 @@ Kind = str | Callable[[str], bool]
 
 
 def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
-    """The subset of a kind of leaves.
+    """The subset of a kind: the head, unless it is frozen, and these leaves.
 
-    Args:       kind: "blocks": the last `blocks` stages before the head, and the head's stage (blocks = 0: the head
-                alone); of the same stages: "bitfit": all biases, "layernorm": all norms, "adapter": adapters, "lora":
-                low-rank factors, "lora_b": only their B, each with the head unless it is frozen (MATCHES); "head";
-                "everything", with the embedding. With blocks = all, the kinds of MATCHES include the embedding. Or a
-                function of a path: the leaves for which it is True.
-    Raises:     InputError for an unknown kind, too many blocks, a model without leaves of the kind below its head, or
-                an empty subset, such as a frozen head alone.
+        blocks       all leaves of the last `blocks` blocks, the final norm and the pool; blocks = 0: no others
+        bitfit       biases of the last `blocks` blocks, the final norm and the pool
+        layernorm    norms of the last `blocks` blocks, the final norm and the pool's norm
+        adapter      adapters of the last `blocks` blocks
+        lora         low-rank factors of the last `blocks` blocks
+        lora_b       their B alone
+        head         no others
+        everything   all leaves of the model
+
+    If `blocks` is the number of the model's blocks, "bitfit" and "layernorm" train such leaves of the embedding, too,
+    but "blocks" does not. A new class token trains with every kind but "head". Statistics of batch norms never train.
+
+    Args:       kind: one of KINDS, or a function that is True for the paths of the leaves, the head's among them;
+                blocks: "head", "everything" and a function do not read it.
+    Raises:     InputError for an unknown kind, more blocks than the model has, too few for a leaf of the kind below the
+                head, a model without such a leaf, or an empty subset, such as a frozen head alone.
 
     >>> from tangent_jax.models.vit import config, model
     >>> make_subset(model.VisionTransformer(config.vit_config("L/16", classes=200)), blocks=1).size
@@ -120,14 +129,24 @@ def make_subset(model: Model, kind: Kind = "blocks", blocks: int = 1) -> Subset:
             return reached or path.startswith("new_")
         return (MATCHES[kind](path) and (reached or blocks == depth)) or path.startswith("new_")
 
-    own = [path for path in model.shapes() if not path.startswith(("head/", "new_")) and not is_fixed(path)]
-    if not (kind in ("blocks", "head", "everything") or any(map(trained, own))):
-        do = f"Make it by {MADE[kind]}" if kind in MADE else "Pass a function of paths as kind"
-        raise InputError(
-            f"the model must have leaves for kind {kind}; got none in the last {blocks} blocks, below the head, among "
-            f"{', '.join([*own[-3:], '...'])}. {do}"
-        )
+    if kind in MATCHES:
+        check_leaves(model, kind, blocks)
     return subset_of(model, kind if kind in ("head", "everything") else f"{kind}-{blocks}", trained)
+
+
+def check_leaves(model: Model, kind: str, blocks: int) -> None:
+    """Raises InputError if no leaf below the head is of this kind of MATCHES and in the last `blocks` blocks."""
+    below = [path for path in model.shapes() if not path.startswith(("head/", "new_")) and not is_fixed(path)]
+    stages = [model.stage_of(path) for path in below if MATCHES[kind](path)]
+    if not stages:
+        remedy = f"Make the model by {MADE[kind]}" if kind in MADE else "Choose blocks, head or everything"
+        raise InputError(
+            f"kind must be one of which the model has leaves below its head; got {kind} for leaves such as "
+            f"{', '.join(below[-3:])}. {remedy}"
+        )
+    least = min(model.stages - 1 - max(stages), model.stages - 2)  # leaves of the embedding train with all blocks
+    if blocks < least:
+        raise InputError(f"blocks must be at least {least} to train leaves of the kind {kind}; got {blocks}")
 
 
 def is_fixed(path: str) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from tangent_jax.core.preprocessing import ImageSize
+
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper:
@@ -29,7 +31,7 @@ class Wrapper:
         return self.base.stages
 
     @property
-    def image_size(self) -> int:
+    def image_size(self) -> ImageSize:
         """The base's image size, in pixels."""
         return self.base.image_size
 

@@ -22,7 +22,7 @@ from jax import Array
 from jax.core import Tracer
 from jaxtyping import Float, Int, Num
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, array_of_examples
 from tangent_jax.core.notation import Tree
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.train.losses import Loss
@@ -83,6 +83,33 @@ def of_units(present: Num[Array, "o *e"]) -> Num[Array, "o"]:
     return present if present.ndim == 1 else present.max(1)
 
 
+def as_examples(x: Any, y: Any, present: Any) -> tuple[Array, Array, Array]:
+    """The inputs "n ...", targets "n ..." and presences "n" or "o e" as arrays.
+
+    Raises: InputError unless each is one array, with an entry for each example.
+    """
+    x, y, present = (jnp.asarray(array_of_examples(*pair)) for pair in (("x", x), ("y", y), ("present", present)))
+    if len(y) != len(x):
+        raise InputError(f"y must have one target for each of {len(x)} inputs; got {len(y)}")
+    if present.ndim > 2 or present.size != len(x):
+        raise InputError(
+            f'present must be 1 or 0 for each of {len(x)} inputs, "b", or "o e" for owners; got shape {present.shape}'
+        )
+    return x, y, present
+
+
+def as_summed_loss(loss: Any) -> Objective:
+    """The loss without a penalty, whose gradients are clipped; InputError for a name, an objective or a class."""
+    if isinstance(loss, (Objective, type)) or not callable(loss):
+        given = repr(loss) if isinstance(loss, (str, type)) else type(loss).__name__
+        advice = ". Pass its `loss`" if isinstance(loss, Objective) else ""
+        raise InputError(
+            "loss must be one of tj.losses, such as tj.losses.CrossEntropy(), or a function (outputs, targets) that"
+            f" gives one number for each example; got {given}{advice}"
+        )
+    return Objective(loss)
+
+
 def clipped_sum(
     predict: Callable[[Tree, Array], Array],
     dw: Tree,
@@ -104,7 +131,7 @@ def clipped_sum(
     Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
     Edge cases: an example or owner whose gradient is not finite counts as zero; padding adds nothing; no example gives
                 zero.
-    Raises:     InputError for clip_norm <= 0.
+    Raises:     InputError for clip_norm <= 0, x, y or present of different lengths, what is no loss.
 
     >>> linear, dw = lambda dw, x: x @ dw["w"], {"w": np.zeros((2, 3), np.float32)}
     >>> x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
@@ -114,11 +141,11 @@ def clipped_sum(
     ([0.816, 0.816], 0.1)
     """
     check_clip_norm(clip_norm)
-    objective = Objective(loss)
-    if not isinstance(y, Tracer):
-        shape = output_shape(predict, dw, jnp.asarray(x))
-        check_targets(as_targets(y), shape, objective)
-    x, y, present = map(jnp.asarray, (x, y, present))
+    objective = as_summed_loss(loss)
+    targets = y
+    x, y, present = as_examples(x, y, present)
+    if not isinstance(targets, Tracer):
+        check_targets(as_targets(targets), output_shape(predict, dw, x), objective)
     units, each = len(present), len(y) // len(present)
     x, y, present = (a.reshape(units, each, *a.shape[n:]) for a, n in ((x, 1), (y, 1), (present, present.ndim)))
     at_once = min(max(1, chunk // each), units)

@@ -17,11 +17,10 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.linear.tangent import Tangent, as_tangent, check_factors
-from tangent_jax.privacy.clipping import ClippedSum, clip_scales, clipped_sum, of_units
+from tangent_jax.privacy.clipping import ClippedSum, as_examples, as_summed_loss, clip_scales, clipped_sum, of_units
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import product, widen
 from tangent_jax.train.losses import Loss
-from tangent_jax.train.objective import Objective
 
 
 def clipped_sum_closed_form(
@@ -37,7 +36,7 @@ def clipped_sum_closed_form(
     """`clipped_sum` for a model with a closed form, at the cost of about one ordinary step.
 
     Args, Returns, Guarantees, Edge cases: as `clipped_sum`.
-    Raises:     InputError for clip_norm <= 0, or a model without a closed form.
+    Raises:     InputError as `clipped_sum`, and for a model without a closed form.
 
     >>> x, y = demo.train.inputs[:2], demo.train.targets[:2]
     >>> settings = {"loss": tj.losses.CrossEntropy(), "clip_norm": 0.1}
@@ -47,9 +46,10 @@ def clipped_sum_closed_form(
     """
     check_clip_norm(clip_norm)
     check_factors(predict, "Call clipped_sum")
-    x, y, present = (jnp.asarray(a) for a in (x, y, present))
+    objective = as_summed_loss(loss)
+    x, y, present = as_examples(x, y, present)
     probed = predict.probe(dw, x)
-    losses, units = Objective(loss).losses, len(present)
+    losses, units = objective.losses, len(present)
     slope = jax.grad(lambda outputs: jnp.sum(losses(outputs, y) * present.ravel()))(probed.outputs)
     leaves = probed.rows(slope[None])
     with jax.default_matmul_precision("highest"):  # no bound here covers TF32, a GPU's default
@@ -84,7 +84,7 @@ def clipped_gradients(
     >>> clipped.norms.shape, clipped.sensitivity
     ((4,), 0.1)
     """
-    present = jnp.ones(len(y)) if present is None else present
+    present = jnp.ones(np.shape(x)[:1]) if present is None else present
     tangent = as_tangent(predict)
     if tangent.has_factors:
         return clipped_sum_closed_form(tangent, dw, x, y, present, loss=loss, clip_norm=clip_norm)

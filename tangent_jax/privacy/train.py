@@ -36,7 +36,7 @@ from tangent_jax.privacy.discrete import check_grid, on_grid, sensitivity_of, st
 from tangent_jax.privacy.log import log_private_step
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.privacy.norms import clipped_gradients
-from tangent_jax.privacy.transformation import private_mean
+from tangent_jax.privacy.transformation import check_delta, private_mean
 from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.fit import State
@@ -245,7 +245,6 @@ def check_private(
     predict: Predict, dw: Tree, batches: Batches, mechanism: Mechanism, objective: Objective, units: int
 ) -> None:
     """Raises InputError if the guarantee would not hold for one of the units."""
-    n = max(mechanism.public_count(units), units)  # an understated public count must not loosen the bound
     if units < 2:
         raise InputError(f"data must have at least 2 {mechanism.unit}s; got {units}")
     repeats = len(batches) - len(np.unique(batches.rows))
@@ -255,8 +254,7 @@ def check_private(
     check_data(predict, dw, batches, objective)
     check_no_batching(predict, dw, batches, objective)
     check_grid(mechanism, dw, batches.batch_size, -(-len(batches) // batches.batch_size))
-    if not mechanism.delta < 1 / n:
-        raise InputError(f"delta must be < 1 / {mechanism.unit}s = {1 / n:.2g}; got {mechanism.delta}")
+    check_delta(mechanism, units)
     rows = batches.rows[: batches.batch_size]
     x, y = np.asarray(batches.inputs[rows]), batches.targets[rows]
     if as_tangent(predict).has_factors:

@@ -26,7 +26,7 @@ from tangent_jax.privacy.discrete import discrete_mean
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.noise import noisy_mean
 
-FIRST = "Put the privatizer first in the chain"
+DIRECTLY = "Pass it to the `update` of a chain that begins with the privatizer, without a wrapper such as nnx.Optimizer"
 
 
 class PrivatizerState(NamedTuple):
@@ -45,8 +45,9 @@ def privatizer(mechanism: Mechanism, units: int, key: Key[Array, ""]) -> optax.G
                 over all units, or over a Poisson sample at the mechanism's rate, T updates have the cost of
                 `mechanism.dp_event(T)`, and so have all later transformations of the chain.
     Edge cases: the sum of an empty sample is noise alone; the caller stops after the mechanism's steps.
-    Raises:     InputError for a mechanism of discrete noise, whose sums are rounded to a grid by `fit_private`; when a
-                sum is clipped to another norm than the mechanism's.
+    Raises:     InputError for a mechanism of discrete noise, whose sums are rounded to a grid by `fit_private`; for
+                delta >= 1 / n; for what is not one Threefry key; when a sum is clipped to another norm than the
+                mechanism's.
 
     >>> mechanism = tj.make_mechanism(epsilon=8.0, delta=1e-2, steps=5)
     >>> private = tj.privacy.privatizer(mechanism, units=24, key=tj.privacy.secret_key())
@@ -59,6 +60,8 @@ def privatizer(mechanism: Mechanism, units: int, key: Key[Array, ""]) -> optax.G
     if mechanism.noise != "gaussian":
         raise InputError(f"mechanism must have gaussian noise; got {mechanism.noise}. Use fit_private for it.")
     whole_number("units", units, 1)
+    check_delta(mechanism, units)
+    check_key(key)
     expected = mechanism.expected_size(units)
 
     def init(params: Any) -> PrivatizerState:
@@ -67,7 +70,7 @@ def privatizer(mechanism: Mechanism, units: int, key: Key[Array, ""]) -> optax.G
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Tree, PrivatizerState]:
         if not isinstance(updates, ClippedSum):
             raise InputError(
-                f"updates must be a ClippedSum, of clipped_gradients; got {type(updates).__name__}. {FIRST}."
+                f"updates must be a ClippedSum, of clipped_gradients; got {type(updates).__name__}. {DIRECTLY}."
             )
         check_sensitivity(updates, mechanism)
         gradient = private_mean(updates, mechanism, expected, jax.random.fold_in(state.key, state.step))
@@ -93,4 +96,22 @@ def check_sensitivity(total: ClippedSum, mechanism: Mechanism) -> None:
         return
     clipped, stated = map(float, numbers)
     if abs(clipped - stated) > 1e-6 * stated:  # an f32 of the same number
-        raise InputError(f"updates must be clipped to the mechanism's norm {stated:g}; got {clipped:g}. {FIRST}.")
+        raise InputError(
+            f"updates must be clipped to the mechanism's norm {stated:g}; got {clipped:g}."
+            " Pass clip_norm=mechanism.clip_norm to clipped_gradients, and put the privatizer first in the chain."
+        )
+
+
+def check_delta(mechanism: Mechanism, units: int) -> None:
+    """Raises InputError unless delta < 1 / n: with a larger one, publishing one unit's data would count as private."""
+    n = max(mechanism.public_count(units), units)  # an understated public count must not loosen the bound
+    if not mechanism.delta < 1 / n:
+        raise InputError(f"delta must be < 1 / {mechanism.unit}s = {1 / n:.2g}; got {mechanism.delta}")
+
+
+def check_key(key: Any) -> None:
+    """Raises InputError unless the key is one typed key of Threefry, from whose bits the noise is made (noise.py)."""
+    is_key = isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_key or key.shape or jax.random.key_impl(key) != "threefry2x32":
+        given = f"{key.dtype} of shape {key.shape}" if isinstance(key, Array) else type(key).__name__
+        raise InputError(f"key must be one key of threefry2x32; got {given}. Pass tj.privacy.secret_key().")

@@ -37,7 +37,7 @@ class Probe(ABC):
         """The product of x and a gain's tangent, of its last axes."""
 
     @abstractmethod
-    def broadcast(self, shape: tuple[int, ...], beside: Any = None) -> Float[Array, "..."]:
+    def broadcast(self, shape: tuple[Any, ...], beside: Any = None) -> Float[Array, "..."]:
         """The tangent of a bias, token or position, broadcast to `shape`; `beside`: its kernel's, of one layer."""
 
 

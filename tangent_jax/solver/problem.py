@@ -24,7 +24,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.linear.tangent import Tangent, as_tangent, check_factors
 from tangent_jax.models.anchor import fingerprints
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.solver import passes
 from tangent_jax.solver.affine import check_affine, check_square
 from tangent_jax.solver.curvature import Curvature
@@ -245,7 +245,7 @@ def as_example_weights(example_weights: Any, count: int, dtype: Any) -> Float64[
 
 
 def make_curvature(
-    predict: Predictor,
+    predict: ComponentPredictor,
     data: Batches | Data,
     objective: Objective | None = None,
     dw: Tree | None = None,

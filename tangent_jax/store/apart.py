@@ -5,6 +5,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +16,8 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
 from tangent_jax.io.progress import show_progress, shown
-from tangent_jax.models.predict import Predictor
+from tangent_jax.io.records import first_names
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.optimum import certificate_of
 from tangent_jax.store.claims import Claims
@@ -47,14 +49,14 @@ class Shards:
     ['ann', 'bob']
     """
 
-    predict: Predictor
+    predict: ComponentPredictor
     features: Features
     recipe: AnyRecipe
     rows: Rows
     classes: Sequence[str] = ()
     at_once: int = AT_ONCE
 
-    def task(self, name: str) -> tuple[Predictor, Features]:
+    def task(self, name: str) -> tuple[Any, Features]:
         """The predictor and the features of a shard; with a named head, restricted to the shard's own classes."""
         return own_head(self.predict, self.features.take(self.rows[name]), self.recipe, self.classes)
 
@@ -172,8 +174,8 @@ class Filling:
             with self.claims.hold("stale"):
                 old = self.stale()
                 if old:
-                    of = f"of other shards or settings, {', '.join(old[:3])}"
-                    print(f"{len(old)} components {of}, are taken out of {self.store.root}", file=sys.stderr)
+                    of = f"of other shards or settings ({first_names(old)})"
+                    print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
                     self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:
@@ -251,9 +253,7 @@ def check_own(store: Store) -> None:
         )
 
 
-def own_head(
-    predict: Predictor, features: Features, recipe: AnyRecipe, classes: Sequence[str]
-) -> tuple[Predictor, Features]:
+def own_head(predict: Any, features: Features, recipe: AnyRecipe, classes: Sequence[str]) -> tuple[Any, Features]:
     """(predictor, features) of a component, restricted to the classes of its images if the recipe says so."""
     if not recipe.is_by_class:
         return predict, features
@@ -261,7 +261,7 @@ def own_head(
     return recipe.of_classes(predict, classes, present), features.relabel(classes, present)
 
 
-def of_own_classes(origin: Provenance, predict: Predictor, classes: Sequence[str]) -> Provenance:
+def of_own_classes(origin: Provenance, predict: ComponentPredictor, classes: Sequence[str]) -> Provenance:
     """The provenance of a component of these classes, trained by this predictor."""
     head, config = trees.fingerprint(predict.w["head"]), {**origin.config, "classes": len(classes)}
     return dataclasses.replace(origin, classes=tuple(classes), head=head, config=config)

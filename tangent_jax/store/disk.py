@@ -32,7 +32,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
@@ -41,7 +40,7 @@ from tangent_jax.io.journal import Journal
 from tangent_jax.io.progress import check_stop
 from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.factors import as_tree, from_tree
+from tangent_jax.store.factors import as_tree, check_factors, from_tree
 from tangent_jax.store.files import encode_component, read_component, read_metadata
 from tangent_jax.store.keys import KeyRing, read_keys, write_keys
 from tangent_jax.store.lines import Entry, Line, spell
@@ -195,13 +194,7 @@ class Disk:
         """
         if factors is None:
             return None
-        remedy = "Make them by tj.solver.make_curvature of the same predictor"
-        if factors.anchor != provenance.anchor + provenance.head:
-            raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
-        if not of_subset(factors, provenance.subset):
-            raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
-        if provenance.privacy is not None:
-            raise InputError("factors must be None for a private component, as they are not private")
+        check_factors(factors, provenance)
         numbers, metadata = as_tree(factors)
         return self.write("factors", numbers, None, metadata)
 

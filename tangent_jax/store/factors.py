@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tangent_jax.composition.factors import of_subset
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -18,6 +19,7 @@ from tangent_jax.io.records import convert
 from tangent_jax.linear.signals import Layout
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.files import read_component, write_component
+from tangent_jax.store.provenance import Provenance
 
 
 def as_tree(factors: Curvature) -> tuple[Tree, dict[str, str]]:
@@ -49,6 +51,17 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
     return Curvature(
         kernels, blocks, count, tuple(sorted(layouts.items())), anchor, sums, tuple(sorted(biases.items()))
     )
+
+
+def check_factors(factors: Curvature, provenance: Provenance) -> None:
+    """Raises InputError for factors of another anchor or subset, or of a private component."""
+    remedy = "Make them by tj.solver.make_curvature of the same predictor"
+    if factors.anchor != provenance.anchor + provenance.head:
+        raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
+    if not of_subset(factors, provenance.subset):
+        raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
+    if provenance.privacy is not None:
+        raise InputError("factors must be None for a private component, as they are not private")
 
 
 def write_factors(path: str | os.PathLike, factors: Curvature) -> None:

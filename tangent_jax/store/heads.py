@@ -86,7 +86,8 @@ def join(
         raise InputError(f"same_classes must be classes of the components; got {', '.join(unknown[:3])}")
     if predict is None:
         classes = union(origin.classes for origin in origins.values())
-        predict = recipe.predictor(classes, anchor_of(first, weights))
+        made: Predictor = recipe.predictor(classes, anchor_of(first, weights))  # statistics are refused above
+        predict = made
     if classes is None:
         raise InputError("classes must be the names of the outputs of predict; got none")
     check_equal("anchor", first.anchor, fingerprints(predict.w)[0])

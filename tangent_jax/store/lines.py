@@ -7,7 +7,7 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -150,10 +150,19 @@ class Export(Line, Exported):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Intend(Line):
-    """A removal is about to erase these traces outside the store."""
+    """A removal is about to erase these traces outside the store.
+
+    forgotten: the hidden identifiers (keys.py) of its images; caches: the folders that its caller named.
+    """
 
     removed: tuple[str, ...]
     erases: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
+    caches: tuple[str, ...] = ()
+
+    def is_part_of(self, removed: Collection[str], forgotten: Collection[str]) -> bool:
+        """True if a removal of these components and images does all that this one was to do."""
+        return {*self.removed} <= {*removed} and {*self.forgotten} <= {*forgotten}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from tangent_jax.composition.component import Component
+from tangent_jax.composition.kinds import check_finite, kind_of
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.io.records import parse_json
-from tangent_jax.store.factors import as_tree, from_tree
+from tangent_jax.store.factors import as_tree, check_factors, from_tree
 from tangent_jax.store.provenance import Provenance
 
 
@@ -41,7 +42,9 @@ def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: st
     """The component of `pack`; `where`: the file that messages name.
 
     Edge cases: without the seal, or with another dw, `provenance.is_own` is False: another machine's.
-    Raises:     InputError for arrays that are no component's, and invalid provenance.
+    Raises:     InputError for what `Store.add` refuses by itself: a leaf that the provenance names and that is missing,
+                numbers that are not finite, statistics that no images give, factors of another anchor; and for arrays
+                that are no component's or no floats, and invalid provenance.
 
     >>> component = tj.store.unpack(*tj.store.pack(tj.Component(demo.fitted.dw, demo.origin, demo.curvature)))
     >>> component.provenance == demo.origin, component.provenance.is_own, float(component.factors.count)
@@ -59,4 +62,10 @@ def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: st
     factors = None
     if "factors" in texts:
         factors = from_tree(trees.nest(below("factors/")), parse_json(texts["factors"], where), where)
+    with about(where):
+        check_finite(dw)
+        if origin is not None:
+            kind_of([origin]).check_new(dw, origin)
+            if factors is not None:
+                check_factors(factors, origin)
     return Component(dw, origin, factors)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tangent_jax.core.checks import InputError, one_of, visible
-from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.core.names import composed_name, normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of
@@ -113,7 +113,7 @@ def plan_removal(
     if isinstance(examples, str) or isinstance(names, str):
         raise InputError("examples and names must be lists; got one text")
     words = tuple(dict.fromkeys(examples))
-    names = tuple(dict.fromkeys(names))
+    names = tuple(dict.fromkeys(map(composed_name, names)))
     given = bool(words) + bool(names) + (owner is not None)
     if given != 1:
         raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
@@ -179,8 +179,8 @@ def request_owner(
 ) -> Request:
     """The images of an owner, by the components and by `owners`; `seen`: of all components."""
     datasets = open_datasets(origins.values()) if owners else []
-    trained = rows_of_owner(origins, owner, owners, [dataset.train.names for dataset in datasets])
-    in_data = images_of_owner(datasets, owner, owners)
+    trained, others = images_of_owner_in(origins, owner, owners, datasets)
+    in_data = {i: name for i, name in images_of_owner(datasets, owner, owners).items() if i not in others}
     say_unmatched(origins, datasets, owner, owners)
     identifiers = trained | in_data.keys()
     return Request(identifiers, in_data, () if identifiers & seen else (owner,))
@@ -227,9 +227,11 @@ def find_images(
         answers[word] = before | now
         if not answers[word]:  # no component saw it, but caches may hold it
             answers[word] = {form for form in forms if IDENTIFIER.fullmatch(form)}
-        if before and now - before:
-            both = f"names one image in the components and another in {' and '.join(d.name for d in datasets)} now"
-            print(f"{visible(word)} {both}; both are asked for (an identifier asks for one)", file=sys.stderr)
+        if len(answers[word]) > 1:
+            where = [name for name, origin in origins.items() if origin.identifiers & answers[word]]
+            where += ["the data sets as they are now"] * bool(now - before)
+            several = f"names {len(answers[word])} images, in {', '.join(where)}"
+            print(f"{visible(word)} {several}; all are asked for (an identifier asks for one)", file=sys.stderr)
     return answers, in_data
 
 
@@ -254,32 +256,66 @@ def images_of_owner(datasets: Iterable[Dataset], owner: Owner, owners: Mapping[s
     return images
 
 
-def rows_of_owner(
-    origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str], listed: Iterable[Iterable[str]] = ()
-) -> set[str]:
-    """The identifiers of an owner's rows; `listed`: the names of the training images of the data sets as they are now.
+class Row(NamedTuple):
+    """An image of a component, by its normal name; `line`: its owner in a table, `recorded`: in the component."""
 
-    A line of `owners` comes before what a component says. The last part of a name is such a line only where it means
-    one image among those of all components and of `listed`: what it means in one component alone may be another's.
+    identifier: str
+    name: str
+    line: Owner | None
+    recorded: str | None = None
+
+    def owner(self, several: Set[str]) -> str | None:
+        """Its owner: of both that of the line, unless its name is one that means several images."""
+        by_line = self.recorded is None or self.name not in several
+        return (self.line or self.recorded) if by_line else self.recorded
+
+
+def images_of_owner_in(
+    origins: Mapping[str, Provenance], owner: Owner, owners: Mapping[str, str], datasets: Sequence[Dataset]
+) -> tuple[set[str], set[str]]:
+    """(the identifiers of an owner's images in components, those of images that lines give to them in vain).
+
+    A line of `owners` comes before what a component says, where its name means one image among all components and the
+    data sets as they are now. Where it means several, such as 0.png of two contributors, each image stays with the
+    owner that its component names. The last part of a name is such a line only where it means one training image.
     Raises: InputError for a row without a known owner.
     """
-    gone = set()
-    files = {name for names in listed for name in names}
+    files = {name for dataset in datasets for name in dataset.train.names}
     files |= {name for origin in origins.values() for _, name in origin.images_seen} if owners else set()
+    rows: list[Row] = []
     for component, origin in origins.items():
-        listed_owners = owners_of([name for _, name in origin.examples], owners, files)
         recorded = {normal_name(name): whose for name, whose in origin.owners.items()}
-        for (identifier, name), other in zip(origin.examples, listed_owners, strict=True):
-            whose = other or recorded.get(normal_name(name))
-            if whose is None:
+        lines = owners_of([name for _, name in origin.examples], owners, files)
+        for (identifier, name), line in zip(origin.examples, lines, strict=True):
+            rows.append(Row(identifier, normal_name(name), line, recorded.get(normal_name(name))))
+            if rows[-1].line is None and rows[-1].recorded is None:
                 raise InputError(
                     f"the owner of {name} in {component} must be known; none is. Pass owners=, image name -> owner"
                 )
-            gone |= {identifier} if whose == owner else set()
         others = origin.public + origin.anchor_images
-        listed_owners = owners_of([name for _, name in others], owners, files)
-        gone |= {i for (i, _), whose in zip(others, listed_owners, strict=True) if whose == owner}
-    return gone
+        lines = owners_of([name for _, name in others], owners, files)
+        rows += [Row(i, normal_name(name), line) for (i, name), line in zip(others, lines, strict=True)]
+    several = names_of_several(rows, owner, datasets)
+    found = {row.identifier for row in rows if row.owner(several) == owner}
+    return found, {row.identifier for row in rows if row.line == owner} - found
+
+
+def names_of_several(rows: Iterable[Row], owner: Owner, datasets: Iterable[Dataset]) -> set[str]:
+    """The names that mean several images, of those rows of which a line and a component name two owners, one `owner`.
+
+    Prints how many there are.
+    """
+    disputed = {row.name for row in rows if row.line and row.recorded not in (None, row.line)}
+    disputed &= {row.name for row in rows if owner in (row.line, row.recorded)}
+    images = {name: {row.identifier for row in rows if row.name == name} for name in disputed}
+    for dataset in datasets if disputed else ():
+        for identifier, name in images_named(dataset, disputed):
+            images[normal_name(name)].add(identifier)
+    several = {name for name in disputed if len(images[name]) > 1}
+    if several:
+        which = f"{len(several)} names in the owners mean several images, such as {min(several)}"
+        print(f"{which}: each image stays with the owner that its component names", file=sys.stderr)
+    return several
 
 
 def say_unmatched(

@@ -13,15 +13,14 @@ import numpy as np
 
 from tangent_jax.composition.origin import OPTIONAL
 from tangent_jax.core.checks import InputError, about, visible
-from tangent_jax.core.names import normal_name
+from tangent_jax.core.names import composed_name, normal_name
 from tangent_jax.core.owners import Owner
 from tangent_jax.data import Preprocessing
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.ntk import FeatureMap, FeatureSettings
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor, FeatureSettings
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import is_made, load
@@ -53,7 +52,7 @@ class Provenance:
     None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then no folder, weights or
     data that it names are opened (`check_own`).
 
-    Guarantees: owners have one spelling; names of images and classes hold printable characters only.
+    Guarantees: owners have one spelling, classes one Unicode form (NFC); names hold printable characters only.
 
     >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe()).trained_on(demo.train, seconds=0.1)
     >>> origin.subset, len(origin.examples)
@@ -99,7 +98,7 @@ class Provenance:
             object.__setattr__(self, field, pairs)
         spelled = {owner: Owner(owner) for owner in {*self.owners.values()}}  # few owners of many images
         object.__setattr__(self, "owners", {visible(name): spelled[owner] for name, owner in self.owners.items()})
-        object.__setattr__(self, "classes", tuple(map(visible, self.classes)))
+        object.__setattr__(self, "classes", tuple(visible(composed_name(name)) for name in self.classes))
         if self.run is not None and not re.fullmatch("[0-9a-f]{32}", self.run):
             raise InputError(f"run must be 32 hex digits, or None; got {self.run!r}")
         for folder in self.folders:
@@ -225,7 +224,7 @@ def sealed_text(text: str, weights: str) -> str:
 
 
 def make_provenance(
-    predict: Predictor | FeatureMap, recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
+    predict: ComponentPredictor, recipe: AnyRecipe | None = None, classes: Sequence[str] = ()
 ) -> Provenance:
     """The provenance of this predictor's components; `trained_on` adds the examples.
 

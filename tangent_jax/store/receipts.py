@@ -11,10 +11,12 @@ docs/reference/receipts.md describes each.
 import dataclasses
 import json
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
 from tangent_jax.io.signing import STATEMENT, make_statement
@@ -161,5 +163,8 @@ def check_spelling(name: str) -> None:
 
 
 def is_name(name: object) -> bool:
-    """True for a valid component name: printable, moves no cursor in a journal, leaves no folder."""
-    return isinstance(name, str) and bool(NAME.fullmatch(name))
+    """True for a valid component name, in NFC: printable, moves no cursor in a journal, leaves no folder."""
+    if not isinstance(name, str) or name != composed_name(name):
+        return False
+    marks = {char for char in name if unicodedata.category(char)[0] == "M"}  # vowels of Hindi, which are no letters
+    return bool(NAME.fullmatch("".join(char for char in name if char not in marks)))

@@ -11,11 +11,13 @@ exclusive one,
     commit   append the line that removes the components, with a receipt of all that was erased
 
 So a plan that no longer fits erases nothing, and nothing is erased that no line names. A kill leaves the store as
-before or as after; the same plan then completes the rest, and its receipt lists what the killed call erased too.
+before or as after; the same plan then completes the rest, and its receipt lists what the killed call erased too. The
+receipt of another removal does not: until the same one is repeated, its intent stays open.
 """
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,6 +40,8 @@ from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text
 from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.store import Store
+
+STOPPED = "not found any more; an earlier call, which was stopped, was to delete it"
 
 
 def remove(
@@ -63,8 +67,6 @@ def remove(
     """
     if not plan.identifiers and not plan.components:
         raise InputError("plan must name something that the store holds; it names nothing")
-    with store.using():
-        check_fits(store, plan)
     retrained = rehearse(store, plan, how, cache=cache, weights=weights)
     with store.using():
         check_fits(store, plan)
@@ -81,11 +83,14 @@ def rehearse(
 
     Args:    as `remove`.
     Returns: by name, each component with remaining examples; none for how="drop".
+    Raises:  InputError as `remove`.
 
     >>> store = demo.store()
     >>> tj.store.rehearse(store, tj.store.plan_removal(store, names=["bob"]), "drop")
     {}
     """
+    with store.using():
+        check_fits(store, plan)
     plan.check_possible(how)
     data, held = functools.cache(open_dataset), {} if how == "drop" else plan.components
     return {
@@ -141,11 +146,39 @@ def intend(store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Inte
     For a caller that has held the plan against the store under the exclusive lock; before it writes any file, as the
     commit deletes those that no line names.
     """
-    found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+    caches = folders_of(cache)
+    found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, caches, plan.unseen)
     erases = tuple(dict.fromkeys(trace.line for trace in found if trace.erase is not None))
     if erases:
-        store.commit(kind(removed=tuple(sorted(plan.components)), erases=erases))
+        store.commit(
+            kind(
+                removed=tuple(sorted(plan.components)),
+                erases=erases,
+                forgotten=store.ring.own.hide_all(plan.identifiers),
+                caches=tuple(map(os.fspath, caches)),
+            )
+        )
     return found
+
+
+def stopped_before(intended: Sequence[Intend], found: Sequence[erasure.Trace], cache: Cache | None) -> Traces:
+    """The traces that earlier calls of a removal, which were stopped, were to erase, and that are not found now.
+
+    A trace in a cache that this call does not search may still be there.
+    """
+    present = {trace.line for trace in found}
+    searched = {*map(os.fspath, folders_of(cache))}
+    traces = Traces([], [])
+    for line in intended:
+        for trace in line.erases:
+            if trace in present:
+                continue
+            if searched.issuperset(line.caches):
+                traces.deleted.append(f"{trace} ({STOPPED})")
+            else:
+                cached = ", ".join(line.caches)
+                traces.not_reached.append(f"{trace} (unless a call that was stopped deleted it: {cached} not searched)")
+    return Traces([*dict.fromkeys(traces.deleted)], [*dict.fromkeys(traces.not_reached)])
 
 
 def folders_of(cache: Cache | None) -> Sequence[Path]:
@@ -202,7 +235,8 @@ def commit(
         key = store.ring.own
         files = erasure.files_of(store, [*plan.components])
         found = intend(store, plan, cache, Intend)
-        intended = store.state.intended
+        forgotten = key.hide_all(plan.identifiers)
+        intended = [line for line in store.state.intended if line.is_part_of(plan.components, forgotten)]
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
         added: dict[str, Entry] = {}
@@ -212,9 +246,8 @@ def commit(
         now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
         composed = None if summed is None else store.write("composed", summed)
         traces = erasure.erase_found(found)
-        lines_found = {trace.line for trace in found}
-        erased_before = [line for line in intended if line not in lines_found]  # by a call that was killed
-        files = [*dict.fromkeys([*elsewhere.deleted, *files, *erased_before])]
+        stopped = stopped_before(intended, found, cache)
+        files = [*dict.fromkeys([*elsewhere.deleted, *files, *stopped.deleted])]
         of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
         receipt = Receipt(
             removed={name: entry.weights for name, entry in removed.items()},
@@ -226,7 +259,7 @@ def commit(
             owner=None if plan.owner is None else key.hide(plan.owner),
             unseen=key.hide_all(identifier for identifier, _ in plan.unseen),
             deleted=tuple(files + traces.deleted),
-            not_reached=tuple(traces.not_reached + elsewhere.not_reached),
+            not_reached=tuple(traces.not_reached + stopped.not_reached + elsewhere.not_reached),
             anchors=plan.anchors,
             **said_of(how, retrained),
             store=store.identity,
@@ -236,7 +269,6 @@ def commit(
         text_fingerprint = fingerprint(receipt_text(receipt).encode())
         path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
-        forgotten = key.hide_all(plan.identifiers)
         store.commit(
             Remove(
                 removed=tuple(sorted(removed)),

@@ -15,7 +15,7 @@ from tangent_jax.data.sources import Dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io.progress import show_progress
 from tangent_jax.models.heads import head_of
-from tangent_jax.models.predict import Predictor
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store import receipts
 from tangent_jax.store.apart import of_own_classes, own_head
@@ -28,7 +28,7 @@ from tangent_jax.train.objective import distance_bound
 from tangent_jax.train.targets import Predict
 
 
-def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Predictor:
+def predictor_of(origin: Provenance, name: str, weights: str | None = None) -> Any:
     """The predictor of a component, made by its recipe; `weights`: the present path of the weights' file.
 
     Raises: InputError naming a field in which the anchor differs from the component's.
@@ -100,7 +100,7 @@ def retrain(
 
 
 def read_remaining(
-    origin: Provenance, predict: Predictor, remaining: Sequence[tuple[str, str]], name: str, dataset: Dataset,
+    origin: Provenance, predict: ComponentPredictor, remaining: Sequence[tuple[str, str]], name: str, dataset: Dataset,
     cache: Cache | None, removed: Set[str],
 ) -> Features:  # fmt: skip
     """The features of the remaining examples, by (identifier, name), with the classes of their provenance.

@@ -55,7 +55,7 @@ class State:
     exports: list[Exported] = dataclasses.field(default_factory=list)
     accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
-    intended: tuple[str, ...] = ()  # traces that removals since the last receipt said they would erase
+    intended: list[Intend] = dataclasses.field(default_factory=list)  # of removals that have no receipt yet
     lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
 
     @property
@@ -79,14 +79,14 @@ class State:
             case Erase():
                 pass  # the content is as before
             case Intend():
-                self.intended = tuple(dict.fromkeys(self.intended + line.erases))
+                self.intended.append(line)
             case Remove():
                 self.take_out(line, line.added)
                 if line.composed is not None:
                     self.compose(Composed(line.composed, line.names))
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
-                self.intended = ()
+                self.intended = [x for x in self.intended if not x.is_part_of(line.removed, line.forgotten)]
             case Discard():
                 self.take_out(line, {})
             case Merge():

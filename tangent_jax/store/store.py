@@ -10,6 +10,7 @@ import dataclasses
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, one_of, visible
+from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
@@ -127,12 +128,15 @@ class Store(Disk, Components):
     ) -> None:
         """Adds a component; with Kronecker factors it can be merged by curvature.
 
+        Says on stderr if it lists no images, which no request for an image or an owner then finds, or images that other
+        components list, too: a removal of one of them concerns all.
         Args:   shown: it was composed or exported before, so its privacy cost still counts after a removal.
         Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
                 or of another shape, it could not be summed with those here, it saw an example that was removed, or an
                 image is private in one account and public in another.
         """
         self.put(name, dw, provenance, factors, shown, is_made_here=False)
+        self.say_lists([name])
 
     def put(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False,
@@ -159,6 +163,25 @@ class Store(Disk, Components):
                 raise InputError(f"{name} must have numbers of its own; got those of {twins[0]}")
             new = dataclasses.replace(new, factors=self.write_factors(factors, provenance))
             self.commit(Add(name=name, shown=shown, **vars(new)))
+
+    def say_lists(self, names: Sequence[str]) -> None:
+        """Prints a line for each of these new components that lists no images, or images of other components."""
+        with self.using():
+            seen = {name: origin.images_seen for name, origin in self.origins.items()}
+        holders: dict[str, set[str]] = {}
+        for name, images in seen.items():
+            for identifier, _ in images:
+                holders.setdefault(identifier, set()).add(name)
+        for name in names:
+            others = Counter(other for identifier, _ in seen.get(name, ()) for other in holders[identifier] - {name})
+            shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
+            more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
+            if name in seen and not seen[name]:
+                nothing = "no request for an image or an owner finds it; remove it by its name"
+                print(f"{name} lists no images: {nothing}", file=sys.stderr)
+            if others:
+                both = "a removal of one of them concerns each component that lists it"
+                print(f"{name} lists images of other components, {shown}{more}: {both}", file=sys.stderr)
 
     def add_all(self, other: "Store") -> list[str]:
         """Adds the components of another store that are missing here, one at a time; returns their names.
@@ -193,7 +216,8 @@ class Store(Disk, Components):
         for name in missing:
             factors = other.factors(name) if other.has_factors(name) else None
             shown = theirs[name].id in other.state.shown
-            self.add(name, other.read_tree(name), other.provenance(name), factors, shown=shown)
+            self.put(name, other.read_tree(name), other.provenance(name), factors, shown, is_made_here=False)
+        self.say_lists(missing)
         return missing
 
     def take_account(self, other: "Store") -> None:
@@ -326,10 +350,12 @@ class Store(Disk, Components):
         """
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
+            if not place.isprintable():  # a removal could not find what a kill left there
+                raise InputError(f"the path of an export must have only characters that show; got {place!r}")
             public = self.revocation_key()
             exported = Exported(
                 names=tuple(self),
-                path=visible(place),
+                path=place,
                 result=trees.fingerprint(dw),
                 identity=secrets.token_hex(16),
                 key=key_id(public) if public else "",

@@ -109,13 +109,21 @@ def test_paths_of_windows_and_of_other_spellings_are_found_and_said(tmp_path):
         ("/kaggle/input/a/0.png", "another machine: .*; a/0.png is there. Remove '/kaggle/input/' from"),
         ("data/a/0.png", "relative to the folder of l.csv; a/0.png is there. Remove 'data/' from the paths"),
         ("0", r"has no suffix; a/0.png is there. In pandas: table\['path'\] = 'a/' \+ .*astype\(str\) \+ '.png'"),
-        ("0.png", r"a/0.png is there. In pandas: table\['path'\] = 'a/' \+ table\['path'\].astype\(str\)$"),
+        ("0.png", r"a/0.png is there. Write \?folder=a$"),
         ("none.png", "no file below .* has this name. Fetch the images, or remove their rows"),
     ],
 )
 def test_a_missing_image_says_why_and_how_to_write_its_path(tmp_path, path, match):
     spec = listing(tmp_path, table(header="path,label", rows=[f"{path},x", "a/1.png,y"]), "a/0.png", "a/1.png")
     refused(spec, "1 of 2 images of .* are missing, such as .*" + match)
+
+
+def test_paths_may_begin_in_a_folder_beside_the_file(tmp_path):
+    rows = ["0.png,x,train", "1.png,y,train", "2.png,x,test", "3.png,y,test"]
+    spec = listing(tmp_path, table(rows=rows), *(f"a/b/{i}.png" for i in range(4)))
+    dataset = open_dataset(f"{spec}?folder=a/b/")
+    assert dataset.train.names == ("a/b/0.png", "a/b/1.png")
+    refused(f"{spec}?folder=c", "folder must be the images' folder beside l.csv; there is no c")
 
 
 # Splits

@@ -85,6 +85,21 @@ def test_owners_come_from_a_table_by_full_name_or_last_part(tmp_path):
         shards.by_owner(["a.jpg", "b.jpg"], table)
 
 
+def test_a_label_is_never_taken_for_an_owner(tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text("image,label,shop\na.jpg,hat,Harbour\nb.jpg,dress,Harbour\n")
+    with pytest.raises(InputError, match=r"two columns, file and owner; its first line is 'image,label,shop'"):
+        shards.read_owners(table)
+    assert shards.read_owners(f"{table}?file=image&owner=shop") == {"a.jpg": "harbour", "b.jpg": "harbour"}
+    with pytest.raises(InputError, match="two columns, file and owner"):  # no column file
+        shards.read_owners(f"{table}?owner=shop")
+    table.write_text("owner,label,file\nann,hat,a.jpg\n")
+    assert shards.read_owners(table) == {"a.jpg": "ann"}
+    table.write_text("a.jpg,ann\nb.jpg,hat,bob\n")
+    with pytest.raises(InputError, match="two columns, file and owner"):
+        shards.read_owners(table)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [

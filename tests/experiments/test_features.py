@@ -3,6 +3,7 @@
 import numpy as np
 
 from experiments.shared.folds import dual_lda, folds_of
+from experiments.shared.titles import differing
 from tangent_jax.models.ntk import score_rows
 from tangent_jax.solver.statistics import Settings, Statistics
 
@@ -23,3 +24,12 @@ def test_scores_of_gram_matrices_are_those_of_statistics():
         want = score_rows(head, rows[held])
         got *= len(train[0])
         np.testing.assert_allclose(got - got[:, :1], want - want[:, :1], atol=1e-3)
+
+
+def test_the_picture_names_only_what_differs_between_settings():
+    assert differing(["h+ntk 8x1 4096", "h+ntk 1x1 4096"]) == {
+        "h+ntk 8x1 4096": "8 blocks",
+        "h+ntk 1x1 4096": "1 block",
+    }
+    assert differing(["h 0x1 64", "h+ntk 0x2 64"])["h+ntk 0x2 64"] == "h + psi, 2 directions"
+    assert [*differing(["h+ntk 8x1 4096"]).values()] == ["8 blocks"]

@@ -217,14 +217,17 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     out, before = tmp_path / "out", (store.root / "journal.jsonl").read_bytes()
     line, _ = run("inspect", *flags, f"--examples={sent}", "--rehearse", f"--out={out}")
     assert json.loads(line)["verified"]
+    figures = json.loads(line)["accuracy"]
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
     test = extract(predict, open_dataset(recipe.dataset).test, cache)
     test = dataclasses.replace(test, inputs=np.asarray(test.inputs))  # the removal below erases a row
     index, page = read(out / "index.html").text, read(out / "request.html")
+    record = (out / "record.md").read_text()
     for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
         accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)
         assert f"{words} {100 * accuracy:.1f} %" in index
+        assert figures["without"].get(words.removeprefix("without "), figures["whole"]) == [pytest.approx(accuracy)]
     assert "2 of 2 components hold 2 of them. They can be removed without losing any other image." in page.text
     assert "cat-0.png no component saw it" in page.text
     assert "1 image asked for that no component saw, such as test images" in page.text
@@ -240,6 +243,7 @@ def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_do
     accuracy = evaluate(predict, compose(store), test)
     exact = page.text.partition("Move them to the optimum of the rest")[2]
     assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
+    assert f"test accuracy after `--exact`, measured apart from the store: {accuracy:.4f}" in record
     line, _ = run("inspect", *flags, f"--examples={out}/request.txt", f"--out={out}")
     assert json.loads(line)["removals"] == 1
     again = read(out / "request.html").text
@@ -340,7 +344,7 @@ def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch):
+def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_task(drawn, monkeypatch, untyped):
     store = drawn[0]
     monkeypatch.setattr(accuracies.tj, "evaluate", lambda _, dw, __: dw)
     tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]

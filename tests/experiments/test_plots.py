@@ -77,7 +77,7 @@ def test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour():
     for name in ("taft", "TAFT-1", "TAFT"):
         assert plots.colours(["nothing", name])[name] == blue
     assert plots.colours(["soup"])["soup"] == plots.colours(["NLFT-1"])["NLFT-1"] == vermilion
-    chosen = plots.colours(["tangent_lora", "taft_inputs", "taft", "soup", "nlft", "fc", "x"])
+    chosen = plots.colours(["tangent_lora", "taft_inputs", "taft", "soup", "nlft", "fc", "x", "y"])
     assert len({*chosen.values()}) == len(chosen) == len(plots.PALETTE)
     assert plots.shown("taft") == "TAFT (tangent)"
     assert plots.shown("sisa_mean") == "SISA mean"
@@ -120,11 +120,28 @@ def test_a_title_states_the_last_accuracy():
     assert titles.trained("TAFT on digits", rows) == "TAFT on digits: test accuracy 0.875 after 2 epochs"
 
 
-def test_a_title_ranks_methods_by_their_share_of_one_model():
-    said = titles.composed("cub50", 50, {"taft": 0.75, "soup": 0.5, "greedy": 0.1}, {"taft": 1.0, "soup": 0.625})
-    assert said == "cub50: 50 models added have 80 % (soup), 75 % (TAFT) of one model's accuracy"
+@pytest.mark.parametrize(
+    ("added", "full", "said"),
+    [
+        ((0.75, 0.5), (0.74, 0.55), "-5.0 (soup), +1.0 (TAFT)"),
+        ((0.75, 0.5), (0.75, 0.51), "-1.0 (soup), 0.0 (TAFT)"),
+        ((0.7, 0.7, 0.6, 0.4), (0.7, 0.71, 0.65, 0.6), "-20.0 (exact) to 0.0 (TAFT)"),
+        ((0.75, 0.5, 0.5, 0.5), (0.76, 0.51, 0.51, 0.51), "-1.0 (each of 4 methods)"),
+    ],
+)
+def test_a_title_compares_models_added_with_one_model(added, full, said):
+    names = ("taft", "soup", "lda", "exact")
+    parts = [dict(zip(names, values, strict=False)) for values in (added, full)]
+    title = titles.composed("cub50", 50, parts[0] | {"greedy": 0.1}, parts[1])
+    assert title == f"cub50: 50 models added change accuracy by {said} points against one model of all data"
+
+
+def test_a_title_of_equal_accuracies_has_no_numbers():
     equal = dict.fromkeys(("exact", "ridge", "ranpac", "lda"), 0.75)
-    said = titles.composed("cub50", 10, equal, equal)
-    assert said == "cub50: 10 models added have 100 % (each of 4 methods) of one model's accuracy"
+    title = titles.composed("cub50", 10, equal, {**equal, "lda": 0.7502})
+    assert title == "cub50: 10 models added are as accurate as one model of all data"
+
+
+def test_a_title_names_the_best_and_the_worst_way_of_merging_tasks():
     said = titles.shared_body({"mean": [0.5, 1.0], "soup": [0.5, 0.5]})
     assert said == "2 tasks on one body: mean has 75 % of the single models' accuracy, soup 50 %"

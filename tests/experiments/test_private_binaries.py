@@ -89,8 +89,8 @@ def test_a_private_run_says_how_many_paid_steps_a_kill_lost(cache, tmp_path, mon
         assert run_here("private", *flags)[0] == 130
     code, out, err = run_here("private", *flags)
     assert code == 0, err
-    assert "the model has 0 of 3 paid steps: a kill lost the others, which stay paid\n" in err
-    assert "a kill lost 3 of 5 paid steps: the model has 2\n" in err
+    assert err.count("paid steps") == 1
+    assert "ledger.json: a kill lost 3 of 3 paid steps, which stay paid\n" in err
     result = json.loads(out.splitlines()[-1])
     assert (result["steps"], result["steps_paid"]) == (2, 5)
 

@@ -154,10 +154,17 @@ def test_a_removal_that_was_killed_is_stopped_until_it_is_repeated(store, monkey
             remove(store, plan, cache=cache)
     text = record_of(store, asked(store, identifier), f"--cache_dir={cache.path}", exit_code=1)
     assert "a killed writer's leftover goes with the next change" in text.partition("## 1.")[0]
-    assert "**STOPPED: a removal from this store began and has no receipt. Repeat it; see 3.**" in text
+    assert "**STOPPED: a removal of this request began and has no receipt. Repeat it; see 3.**" in text
     assert "a removal began, and has no receipt.** The store keeps\n`a`." in section(text, 3)
     assert "rows of removed images" in section(text, 3)
     assert "Still to erase" in section(text, 3)
+    other, _ = store.provenance("b").examples[0]
+    remove(store, plan_removal(store, examples=[other]), cache=cache)
+    text = record_of(store, asked(store, other), f"--cache_dir={cache.path}")
+    assert "**REMOVED" in text  # the request that was stopped is another person's
+    assert "has no receipt" not in text
+    text = record_of(store, asked(store, identifier), f"--cache_dir={cache.path}")
+    assert "**STOPPED" in text
     remove(store, plan_removal(store, examples=[identifier]), cache=cache)
     text = record_of(store, asked(store, identifier), f"--cache_dir={cache.path}")
     assert "**REMOVED" in text

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
-from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.vit.modules import TangentViT
 
 VARIANTS = [
@@ -99,5 +98,3 @@ def test_an_export_says_its_classes_and_what_its_outputs_are(tmp_path):
     export(tmp_path / "out", predict, dw, {}, classes=names)
     said = json.loads((tmp_path / "out/provenance.json").read_text())
     assert (said["classes"], said["output"]) == (names, "tangent")
-    with pytest.raises(InputError, match="model must be one without weights; got a Pretrained"):
-        load_export(tmp_path / "out", Pretrained(predict.model, predict.w, "here"))

@@ -129,6 +129,8 @@ def test_the_tangent_is_autodiffs(x64, name, kind, blocks):
 
 
 SUMS = [
+    # the other two kinds: tests/privacy/test_clipping.py
+    *(("attention pool", kind, n, "taft") for kind, n in dict(OF_VIT).items() if kind not in ("blocks", "everything")),
     *(("bottleneck", "blocks", 1, "taft"), ("basic", "everything", 0, "nlft")),
     *(("frozen head", "blocks", 1, method) for method in ("taft", "nlft")),
     *(("perceptron", *subset, method) for subset in OF_PERCEPTRON for method in ("taft", "nlft")),

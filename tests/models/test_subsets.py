@@ -1,42 +1,53 @@
 """The leaves that train, the beginning of the tail, and the leaves that a reset redraws."""
 
+import re
+from fnmatch import fnmatchcase
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import small
+from helpers import MODERN, small
+from run_binary import ROOT
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.models import subsets
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.functions import model_of
-from tangent_jax.models.subsets import KINDS, MADE, make_subset
+from tangent_jax.models.subsets import KINDS, MADE, MATCHES, make_subset
 from tangent_jax.models.vit.config import vit_config
 from tangent_jax.models.vit.model import VisionTransformer
 
 EXPECTED = {  # (kind, blocks) of depth 3: (stage, does this path train?)
     ("blocks", 0): (4, lambda p: p.startswith("head/")),
-    ("blocks", 2): (2, lambda p: p.startswith(("block_1/", "block_2/", "norm/", "head/"))),
+    ("blocks", 2): (2, lambda p: p.startswith(("block_1/", "block_2/", "norm/", "pool/", "head/"))),
     ("bitfit", 1): (
         3,
-        lambda p: p.startswith("head/") or (p.endswith("/bias") and p.startswith(("block_2/", "norm/"))),
+        lambda p: p.startswith("head/") or (p.endswith("/bias") and p.startswith(("block_2/", "norm/", "pool/"))),
     ),
     ("bitfit", 3): (0, lambda p: p.startswith("head/") or p.endswith("/bias")),
     ("layernorm", 3): (1, lambda p: p.startswith("head/") or "norm" in p),
-    ("layernorm", 1): (3, lambda p: p.startswith(("head/", "norm/", "block_2/norm"))),
+    ("layernorm", 1): (3, lambda p: p.startswith(("head/", "norm/", "pool/norm/", "block_2/norm"))),
     ("head", 1): (4, lambda p: p.startswith("head/")),
     ("everything", 1): (0, lambda p: True),
 }
+POOLS = {"token": {}, "attention pool": MODERN["attention pool"]}
+PAGE = (ROOT / "docs/reference/models.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \|[^|]+\|([^|]+)\|([^|]+)\|$", re.MULTILINE)
+TABLE = {kind: tuple(re.findall("`(.+?)`", part) for part in parts) for kind, *parts in ROW.findall(PAGE)}
+"""{kind: (patterns of leaves with the last block of 12, patterns of the embedding with all blocks)}, of the page."""
 
 
 def pretrained(depth):
     return Pretrained(*small(depth), "here")
 
 
+@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize(("kind", "blocks"), EXPECTED)
-def test_a_subset_is_the_leaves_it_names(kind, blocks):
-    model, w = small(3)
+def test_a_subset_is_the_leaves_it_names(kind, blocks, pool):
+    model, w = small(3, **POOLS[pool])
     stage, trains = EXPECTED[kind, blocks]
     subset = make_subset(model, kind, blocks)
     assert subset.stage == stage
@@ -47,6 +58,19 @@ def test_a_subset_is_the_leaves_it_names(kind, blocks):
 
 def test_every_kind_of_the_weights_themselves_has_its_case():
     assert {kind for kind, _ in EXPECTED} == {*KINDS} - {*MADE}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_says_what_a_subset_trains(kind, pool):
+    model, w = small(12, pre_norm=True, **POOLS[pool])
+    if kind in MADE:
+        model = getattr(Pretrained(model, w, ""), MADE[kind])(2, 12, jax.random.key(0)).model
+    last, embedding = TABLE[kind]
+    every = [pattern.replace("block_11/", "block_*/") for pattern in last] + embedding
+    for blocks, patterns in ((1, last), (12, every)):
+        trained = [path for path in model.shapes() if any(fnmatchcase(path, p) for p in ("head/*", *patterns))]
+        assert make_subset(model, kind, blocks).paths == tuple(sorted(trained))
 
 
 def test_the_last_block_of_vit_large_has_the_published_size():
@@ -73,10 +97,20 @@ def test_a_kind_without_a_leaf_below_the_head_is_refused(kind):
     w = {"scale": jnp.ones(4), "head": {"kernel": jnp.ones((4, 2)), "bias": jnp.zeros(2)}}
     head = lambda w, x: x @ w["head"]["kernel"] + w["head"]["bias"]  # noqa: E731
     model = model_of([lambda w, x: x * w["scale"]], w, jnp.ones((1, 4)), head=head).model
-    refused = f"leaves for kind {kind}; got none in the last 0 blocks, below the head, among scale, .*. Pass a function"
+    refused = f"kind must be one of which the model has leaves .*; got {kind} for leaves such as scale. Choose blocks"
     with pytest.raises(InputError, match=refused):
         make_subset(model, kind, 0)
     assert make_subset(model, "head").paths == ("head/bias", "head/kernel")
+
+
+def test_a_kind_whose_leaves_lie_deeper_names_the_blocks_that_it_needs(monkeypatch):
+    monkeypatch.setitem(MATCHES, "kernels", lambda path: "/attention/" in path)
+    monkeypatch.setitem(MATCHES, "first", lambda path: path.startswith(("patch_embedding/", "block_0/")))
+    for kind, least in (("kernels", 1), ("first", 3)):
+        monkeypatch.setattr(subsets, "KINDS", (*KINDS, kind))
+        with pytest.raises(InputError, match=f"blocks must be at least {least} to .* kind {kind}; got {least - 1}"):
+            make_subset(small(3)[0], kind, least - 1)
+        assert make_subset(small(3)[0], kind, least).stage <= 3
 
 
 def test_a_new_class_token_trains_and_begins_the_tail():

@@ -16,6 +16,7 @@ from tangent_jax.privacy.train import fit_private
 from tangent_jax.privacy.transformation import privatizer
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.losses import CrossEntropy
+from tangent_jax.train.objective import make_objective
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((40, 3)).astype(np.float32), RNG.integers(0, 3, 40)
@@ -96,10 +97,59 @@ def test_an_accountant_composes_the_event_to_the_mechanisms_epsilon(rate):
 def test_a_sum_of_another_norm_and_what_is_no_sum_are_refused():
     private = privatizer(make_mechanism(3.0, 1e-5, 4), 40, KEY)
     state = private.init(START)
-    with pytest.raises(InputError, match="updates must be a ClippedSum, of clipped_gradients; got dict"):
+    with pytest.raises(InputError, match=r"updates must be a ClippedSum, of clipped_gradients; got dict\. Pass it to"):
         private.update(START, state)
     total = clipped_gradients(linear, START, X, Y, loss=CrossEntropy(), clip_norm=2.0)
     with pytest.raises(InputError, match="clipped to the mechanism's norm 1; got 2"):
         private.update(total, state)
     with pytest.raises(InputError, match="mechanism must have gaussian noise; got discrete"):
         privatizer(make_mechanism(3.0, 1e-5, 4, noise="discrete"), 40, KEY)
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        (0, "int"),
+        (jax.random.PRNGKey(0), r"uint32 of shape \(2,\)"),
+        (jax.random.split(KEY), r"key<fry> of shape \(2,\)"),
+        (jax.random.key(0, impl="rbg"), r"key<rbg> of shape \(\)"),
+    ],
+)
+def test_what_is_not_one_key_of_threefry_is_refused_before_the_first_step(key, given):
+    with pytest.raises(InputError, match=f"key must be one key of threefry2x32; got {given}. Pass tj.privacy.secret"):
+        privatizer(make_mechanism(3.0, 1e-5, 4), 40, key)
+
+
+def test_a_delta_of_one_in_all_units_is_refused_as_by_fit_private():
+    mechanism = make_mechanism(3.0, 1 / 40, 4)
+    privatizer(mechanism, 39, KEY)
+    with pytest.raises(InputError, match=r"delta must be < 1 / examples = 0\.025; got 0\.025"):
+        privatizer(mechanism, 40, KEY)
+
+
+@pytest.mark.parametrize("clipped", [clipped_gradients, clipped_sum])
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"loss": "ce"}, "loss must be one of tj.losses, such as .* gives one number for each example; got 'ce'"),
+        ({"loss": make_objective("ce")}, "loss must be one of tj.losses.*; got Objective. Pass its `loss`"),
+        ({"loss": CrossEntropy}, "loss must be one of tj.losses.*; got <class '.*CrossEntropy'>"),
+        ({"y": Y[:10]}, "y must have one target for each of 40 inputs; got 10"),
+        ({"y": 3}, "y must be one array, an example a row; got a number"),
+        ({"x": {"pixels": X}}, "x must be one array, an example a row; got a dict"),
+        ({"present": np.ones(20)}, r"present must be 1 or 0 for each of 40 inputs, .*; got shape \(20,\)"),
+        ({"present": np.ones((4, 5))}, r"present must be 1 or 0 for each of 40 inputs, .*; got shape \(4, 5\)"),
+    ],
+)
+def test_what_is_no_loss_and_examples_that_do_not_fit_each_other_are_named(clipped, changed, match):
+    given = {"x": X, "y": Y, "present": np.ones(40), "loss": CrossEntropy(), **changed}
+    with pytest.raises(InputError, match=match):
+        clipped(linear, START, **given, clip_norm=1.0)
+
+
+def test_the_closed_form_names_examples_that_do_not_fit_each_other():
+    predict, dw, x, y = private_task("head", 0)
+    with pytest.raises(InputError, match="y must have one target for each of 6 inputs; got 2"):
+        clipped_gradients(predict, dw, x, y[:2], loss=CrossEntropy(), clip_norm=1.0)
+    with pytest.raises(InputError, match=r"loss must be one of tj\.losses.*; got 'ce'"):
+        clipped_gradients(predict, dw, x, y, loss="ce", clip_norm=1.0)

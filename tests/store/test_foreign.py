@@ -743,7 +743,8 @@ def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
 @pytest.mark.parametrize("url", ["gs://bucket/x", "s3://bucket", "hf://a/b", "memory://x", "https://example.org/x"])
 def test_a_store_and_a_ledger_are_no_url(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for use in (lambda: expand_path(url), lambda: Store(url), open_ledger(url, "0" * 32, None).__enter__):
+    account = Spent(make_mechanism(epsilon=3.0, delta=1e-5), 0, True)
+    for use in (lambda: expand_path(url), lambda: Store(url), open_ledger(url, "0" * 32, account).__enter__):
         with pytest.raises(InputError, match=r"a path must be one of this machine; got .* need a file system"):
             use()
     assert [*tmp_path.iterdir()] == []

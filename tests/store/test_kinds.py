@@ -56,6 +56,13 @@ def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_
         store.add("back", sums(1), origin_of_sums(1))
 
 
+def test_a_class_whose_name_is_written_in_two_unicode_forms_is_one_class(tmp_path):
+    store = Store(tmp_path)
+    for s, name in enumerate(("caf\u00e9", "cafe\u0301")):
+        store.add(f"shard {s}", sums(s), origin_of_sums(s, classes=("a", name)))
+    assert store.statistics().classes == ("a", "caf\u00e9")
+
+
 def test_a_class_that_one_contributor_has_is_whole_in_the_sum(tmp_path):
     total = summed(tmp_path / "two", (0, 1)).statistics()
     assert total.classes == ("a", "own 0", "own 1")

@@ -34,7 +34,7 @@ WRITTEN = [
     Add(name="a", shown=True, **{**ENTRY, "factors": ENTRY_OF}),
     Compose(names=("a",), weighted={"a": 0.5}, privacy={"epsilon": 3.0}, merge="inputs", penalty=0.1, **ENTRY),
     Export(**EXPORT),
-    Intend(removed=("a",), erases=("a trace",)),
+    Intend(removed=("a",), erases=("a trace",), forgotten=("f",), caches=("/cache",)),
     Erase(removed=("a",), erases=("a trace",)),
     Discard(removed=("a",), released=(ACCOUNT, Released())),
     Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",

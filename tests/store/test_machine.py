@@ -1,12 +1,16 @@
-"""Any sequence of changes, by two handles of one store, some of them killed: the store is that of the journal's lines.
+"""Any sequence of changes, by two processes that share a store, some of them killed: the store is that of the journal.
 
-At each moment its sum is the sum of its components alone, to the bit, and all its receipts hold.
+At each moment its sum is the sum of its components alone, to the bit, all its receipts hold, and what is gone outside
+the store, of run folders and cached rows, is what receipts say, and what intents of killed removals name.
 """
 
+import contextlib
+import multiprocessing
 import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import Killed, ending, origin, part
 from hypothesis import settings
@@ -16,14 +20,83 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.data import identifiers
+from tangent_jax.features.extract import Cache, fill
+from tangent_jax.features.row_store import RowStore, identifiers_of
 from tangent_jax.io.records import seal_fields
 from tangent_jax.store.disk import KEYS, WITHOUT_KEY
+from tangent_jax.store.files import write_component
 from tangent_jax.store.keys import form_of_04
-from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.plans import contents, plan_removal
+from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
 SEEDS = range(4)
+KILLED = "killed"
+DONE = "done"
+
+
+def made(folder, seed):
+    """The provenance of a component that was trained in a folder of its own."""
+    return origin(seed, folders=(str(folder / f"runs/{seed}"),))
+
+
+def component_of(folder, seed):
+    """The file of a component where it was trained."""
+    return folder / f"runs/{seed}/dw.safetensors"
+
+
+def add(store, folder, seed):
+    store.add(f"shard {seed}", part(seed), made(folder, seed))
+
+
+def carry_out(store, folder, plan, with_cache):
+    remove(store, plan, cache=Cache(folder / "cache") if with_cache else None)
+
+
+CHANGES = {
+    "add": add,
+    "merge": lambda store, folder, other: store.add_all(Store(folder / other)),
+    "compose": lambda store, folder, how: store.compose(how=how),
+    "discard": lambda store, folder, seed: store.discard([f"shard {seed}"]),
+    "remove": carry_out,
+}
+
+
+def change(stores, folder, name, arguments, moment):
+    """Runs a change on the store that this process has open, killed at a write or not; DONE, KILLED or a refusal."""
+    store = stores.get(folder) or Store(folder / "store")
+    stores.clear()  # of an earlier sequence
+    try:
+        with contextlib.nullcontext() if moment is None else ending(moment, Killed):
+            CHANGES[name](store, folder, *arguments)
+    except Killed:
+        return KILLED
+    except InputError as error:
+        return str(error)
+    stores[folder] = store
+    return DONE
+
+
+def serve(connection):
+    """The second process: runs changes until there are no more."""
+    identifiers.INDEX = "/dev/null/index.sqlite"
+    stores = {}
+    while (asked := connection.recv()) is not None:
+        connection.send(change(stores, *asked))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def second():
+    """The second process."""
+    context = multiprocessing.get_context("spawn")
+    Changes.second, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs,), daemon=True)
+    process.start()
+    yield
+    Changes.second.send(None)
+    process.join()
 
 
 class Changes(RuleBasedStateMachine):
@@ -32,48 +105,51 @@ class Changes(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.stores = [Store(self.folder / "store") for _ in range(2)]
+        self.store = Store(self.folder / "store")
+        self.own = {}
         self.held = set()
         self.gone = set()
         self.receipts = 0
         self.merges = 0
+        self.plans = []
+        cached = [identifier for seed in SEEDS for identifier, _ in origin(seed).examples]
+        rows = RowStore(self.folder / "cache/key", cached, (2,), np.dtype("float32"))
+        fill(rows, lambda spans: ((np.ones((len(span), 2), np.float32), []) for span in spans))
 
     @initialize(is_of_04=st.booleans())
     def begin(self, is_of_04):
         """A store of version 0.4, which has no key, gets one at its first change."""
         if is_of_04:
-            store = self.stores[0]
-            store.marker.write_text(seal_fields({"format": WITHOUT_KEY, "store": store.identity}))
-            (store.root / KEYS).unlink()
-            for store in self.stores:
-                store.reload()
+            self.store.marker.write_text(seal_fields({"format": WITHOUT_KEY, "store": self.store.identity}))
+            (self.store.root / KEYS).unlink()
+            self.store.reload()
 
     def teardown(self):
         shutil.rmtree(self.folder)
 
-    def change(self, number, run, moment, *outcomes):
-        """Runs a change on a handle, killed at a write or not; the store is then in one of the states `outcomes`.
+    def run(self, number, name, *arguments, moment=None):
+        """The outcome of a change in this process or in the second one."""
+        if number:
+            self.second.send((self.folder, name, arguments, moment))
+            return self.second.recv()
+        return change(self.own, self.folder, name, arguments, moment)
+
+    def change(self, number, moment, outcomes, name, *arguments):
+        """Runs a change in a process; the store is then in one of the states `outcomes`.
 
         Each is (held, gone, number of receipts): first the state without the change, last the one with it.
         """
-        try:
-            if moment is None:
-                run(self.stores[number])
-            else:
-                with ending(moment, Killed):
-                    run(self.stores[number])
-            outcomes = outcomes[-1:]
-        except Killed:
-            self.stores[number] = Store(self.folder / "store")
-        store = self.stores[number]
+        outcome = self.run(number, name, *arguments, moment=moment)
+        assert outcome in (DONE, KILLED)
+        store = self.store
         store.settle()
         found = {seed for seed in SEEDS if f"shard {seed}" in store}
         gone = {seed for seed in SEEDS if any(map(store.has_forgotten, origin(seed).identifiers))}
-        assert (found, gone, len(store.state.receipts)) in outcomes
+        assert (found, gone, len(store.state.receipts)) in (outcomes if outcome == KILLED else outcomes[-1:])
         self.held, self.gone, self.receipts = found, gone, len(store.state.receipts)
 
     handles = st.integers(0, 1)
-    moments = st.none() | st.integers(0, 30)
+    moments = st.none() | st.integers(0, 40)
 
     @property
     def now(self):
@@ -81,56 +157,85 @@ class Changes(RuleBasedStateMachine):
 
     @rule(number=handles, seed=st.sampled_from(SEEDS), moment=moments)
     def add(self, number, seed, moment):
-        def run(store):
-            store.add(f"shard {seed}", part(seed), origin(seed))
-
         if seed in self.held | self.gone:
-            with pytest.raises(InputError, match="must be new" if seed in self.held else "must not be removed ones"):
-                run(self.stores[number])
-        else:
-            self.change(number, run, moment, self.now, (self.held | {seed}, self.gone, self.receipts))
+            refusal = "must be new" if seed in self.held else "must not be removed ones"
+            assert refusal in self.run(number, "add", seed)
+            return
+        path = component_of(self.folder, seed)  # trained before it is added
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_component(path, part(seed), made(self.folder, seed).metadata(trees.fingerprint(part(seed))))
+        self.change(number, moment, (self.now, (self.held | {seed}, self.gone, self.receipts)), "add", seed)
 
     @rule(number=handles, seeds=st.sets(st.sampled_from(SEEDS), min_size=1), moment=moments)
     def merge(self, number, seeds, moment):
         new = sorted(seeds - self.gone)
         self.merges += 1
-        other = Store(self.folder / f"other {self.merges}")
+        other = Store(self.folder / f"others/{self.merges}")
         for seed in new:
-            other.add(f"shard {seed}", part(seed), origin(seed))
+            add(other, self.folder, seed)
         steps = [(self.held | {*new[:count]}, self.gone, self.receipts) for count in range(len(new) + 1)]
-        self.change(number, lambda store: store.add_all(other), moment, *steps)
+        self.change(number, moment, steps, "merge", f"others/{self.merges}")
 
     @rule(number=handles, how=st.sampled_from(("mean", "ties")), moment=moments)
     def compose(self, number, how, moment):
         if self.held:
-            self.change(number, lambda store: store.compose(how=how), moment, self.now)
+            self.change(number, moment, (self.now,), "compose", how)
         else:
-            with pytest.raises(InputError, match="must hold at least one component; got none"):
-                self.stores[number].compose(how=how)
+            assert "must hold at least one component; got none" in self.run(number, "compose", how)
 
-    @precondition(lambda self: self.held)
-    @rule(number=handles, data=st.data(), by_image=st.booleans(), moment=moments)
-    def remove(self, number, data, by_image, moment):
+    def planned(self, data, by_image):
+        """(a seed, the plan of a removal of its component, or of an image that it saw)."""
         seed = data.draw(st.sampled_from(sorted(self.held)))
         asked = {"examples": [origin(seed).examples[0][0]]} if by_image else {"names": [f"shard {seed}"]}
-        after = (self.held - {seed}, self.gone | {seed}, self.receipts + 1)
+        self.store.reload()
+        return seed, plan_removal(self.store, **asked)
 
-        def run(store):
-            receipt = remove(store, plan_removal(store, **asked))
-            assert receipt.composed_after == (self.fresh_sum(after[0]) if after[0] else None)
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), by_image=st.booleans())
+    def plan(self, data, by_image):
+        """A plan that is carried out later, or never."""
+        self.plans.append(self.planned(data, by_image))
 
-        self.change(number, run, moment, self.now, after)
+    @precondition(lambda self: self.held)
+    @rule(number=handles, data=st.data(), by_image=st.booleans(), with_cache=st.booleans(), moment=moments)
+    def remove_now(self, number, data, by_image, with_cache, moment):
+        self.carry_out(number, *self.planned(data, by_image), with_cache, moment)
+
+    @precondition(lambda self: self.plans)
+    @rule(number=handles, data=st.data(), with_cache=st.booleans(), moment=moments)
+    def remove_later(self, number, data, with_cache, moment):
+        self.carry_out(number, *data.draw(st.sampled_from(self.plans)), with_cache, moment)
+
+    def carry_out(self, number, seed, plan, with_cache, moment):
+        """Carries a plan out, if it fits the store; one that is stale is refused, and erases nothing."""
+        self.store.reload()
+        if plan.contents != contents(self.store):
+            before = self.traces()
+            assert "Plan again" in self.run(number, "remove", plan, with_cache)
+            assert (self.traces(), self.store.verify()) == (before, [])
+            return
+        outcomes = (self.now, (self.held - {seed}, self.gone | {seed}, self.receipts + 1))
+        self.change(number, moment, outcomes, "remove", plan, with_cache)
+        if self.receipts == outcomes[1][2]:
+            (name,) = self.store.state.removals[-1:]
+            receipt, _ = read_receipt(self.store.root / f"receipts/{name.receipt}.json")
+            assert receipt.composed_after == (self.fresh_sum(self.held) if self.held else None)
 
     @precondition(lambda self: self.held)
     @rule(number=handles, data=st.data(), moment=moments)
     def discard(self, number, data, moment):
         seed = data.draw(st.sampled_from(sorted(self.held)))
-        after = (self.held - {seed}, self.gone, self.receipts)
-        self.change(number, lambda store: store.discard([f"shard {seed}"]), moment, self.now, after)
+        outcomes = (self.now, (self.held - {seed}, self.gone, self.receipts))
+        self.change(number, moment, outcomes, "discard", seed)
 
     @staticmethod
     def fresh_sum(seeds):
         return trees.fingerprint(sum_trees({f"shard {seed}": part(seed) for seed in seeds}))
+
+    def traces(self):
+        """What is there of the components outside the store: the files where they were trained, and cached rows."""
+        files = {seed for seed in SEEDS if component_of(self.folder, seed).exists()}
+        return files, {*identifiers_of(self.folder / "cache/key")}
 
     @invariant()
     def the_sum_is_that_of_the_components_and_all_receipts_hold(self):
@@ -141,6 +246,30 @@ class Changes(RuleBasedStateMachine):
         assert store.verify() == []
         for receipt in (store.root / "receipts").glob("*"):
             assert store.verify_receipt(receipt) == []
+
+    @invariant()
+    def what_was_erased_is_what_receipts_say(self):
+        """A trace that is gone stands in a receipt, or in the intent of a removal that has none yet; and conversely."""
+        store = Store(self.folder / "store")
+        files, rows = self.traces()
+        said = [(line, read_receipt(store.root / f"receipts/{line.receipt}.json")[0]) for line in store.state.removals]
+        deleted = "\n".join(text for _, receipt in said for text in receipt.deleted)
+        meant = "\n".join(text for line in store.state.intended for text in line.erases)
+        for seed in SEEDS:
+            path = component_of(self.folder, seed)
+            trace = f"{path}: the removed component"
+            if path.parent.exists():  # it was trained
+                assert seed in files or trace in deleted + meant
+            assert seed not in files or trace not in deleted
+        in_cache = f"in {self.folder / 'cache/key'}: rows of removed images"
+        removals = [line.forgotten for line, receipt in said if any(in_cache in text for text in receipt.deleted)]
+        intents = [line.forgotten for line in store.state.intended if any(in_cache in text for text in line.erases)]
+        hidden_rows = store.forms(rows)
+        assert all(hidden_rows.isdisjoint(forgotten) for forgotten in removals)
+        every = {hidden for forgotten in removals + intents for hidden in forgotten}
+        for seed in SEEDS:
+            for identifier in origin(seed).identifiers - rows:
+                assert not every.isdisjoint(store.forms([identifier]))
 
     @invariant()
     def no_list_names_a_removed_image(self):
@@ -156,4 +285,4 @@ class Changes(RuleBasedStateMachine):
 
 
 class TestChanges(Changes.TestCase):
-    settings = settings(max_examples=12, stateful_step_count=12, deadline=None)
+    settings = settings(max_examples=12, stateful_step_count=14, deadline=None)

@@ -1,9 +1,13 @@
 """Components as named arrays and texts, for file formats of one's own."""
 
+import json
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from demo import Demo
+from flax.serialization import msgpack_restore, msgpack_serialize
 
 import tangent_jax as tj
 from tangent_jax.core import trees
@@ -40,6 +44,47 @@ def test_provenance_with_other_numbers_counts_as_anothers():
     assert tj.store.unpack(arrays, texts).provenance.is_own
     path = min(arrays)
     assert not tj.store.unpack({**arrays, path: arrays[path] + 1}, texts).provenance.is_own
+
+
+def without(arrays, path):
+    return {name: leaf for name, leaf in arrays.items() if name != path}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "refused"),
+    [
+        ("with provenance", lambda a: without(a, "dw/head/bias"), "the leaves .* names; got a difference in head/bias"),
+        ("with provenance", lambda a: a | {"dw/new": np.ones(2, np.float32)}, "got a difference in new"),
+        ("with provenance", lambda a: a | {"dw/head/bias": np.full(3, np.nan, np.float32)}, "head/bias must be finite"),
+        ("weights", lambda a: a | {"dw/head/bias": np.full(3, np.inf, np.float32)}, "head/bias must be finite"),
+        ("weights", lambda a: a | {"dw/head/bias": np.zeros(3, "V2")}, r"head/bias must be of floats; got \|V2"),
+        ("statistics", lambda a: a | {"dw/counts": -a["dw/counts"]}, "counts must be whole numbers >= 0"),
+        ("statistics", lambda a: a | {"dw/gram": 9 * a["dw/gram"]}, "."),
+    ],
+)
+def test_what_a_store_refuses_is_refused(name, change, refused):
+    kept = component(name)
+    arrays, texts = tj.store.pack(kept)
+    tampered = change(arrays)
+    with pytest.raises(InputError, match=rf"^mine\.npz: .*{refused}"):
+        tj.store.unpack(tampered, texts, "mine.npz")
+    dw = trees.nest({path.removeprefix("dw/"): leaf for path, leaf in tampered.items()})
+    with pytest.raises(InputError, match=refused):
+        tj.Store(demo.folder() / "store").add("mine", dw, kept.provenance or demo.origin)
+
+
+def test_factors_of_another_anchor_are_refused():
+    arrays, texts = tj.store.pack(component("with factors"))
+    factors = {**json.loads(texts["factors"]), "anchor": "another"}
+    with pytest.raises(InputError, match=r"^mine\.npz: factors must be at the component's anchor"):
+        tj.store.unpack(arrays, {**texts, "factors": json.dumps(factors)}, "mine.npz")
+
+
+def test_msgpack_keeps_bfloat16():
+    kept = tj.Component(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), demo.fitted.dw), demo.origin)
+    again = tj.store.unpack(*msgpack_restore(msgpack_serialize([*tj.store.pack(kept)])))
+    assert trees.fingerprint(again.dw) == trees.fingerprint(kept.dw)
+    assert again.provenance.is_own
 
 
 def test_other_arrays_are_refused():

@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,7 +13,9 @@ from photos import write
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.data.arrays import examples
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.sources import Dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io import files
 from tangent_jax.models.session import FirstSession
@@ -317,9 +318,10 @@ def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
 
 
 def test_a_component_of_another_machine_hides_no_data_set_that_ours_names(monkeypatch):
-    monkeypatch.setattr(plans, "open_dataset", lambda spec: spec)
-    named = SimpleNamespace(dataset="folder:photos")
-    ours, theirs = (SimpleNamespace(recipe=named, is_own=is_own) for is_own in (True, False))
+    monkeypatch.setattr(plans, "open_dataset", lambda spec: Dataset(spec, ("a", "b"), {"train": rows}))
+    rows = examples(np.zeros((2, 1)), np.array([0, 1]))
+    made = origin(0, recipe=recipe_of(dataset="folder:photos"))
+    ours, theirs = (dataclasses.replace(made, is_own=is_own) for is_own in (True, False))
     for origins, count in (((ours, theirs), 1), ((theirs, ours), 1), ((theirs,), 0)):
         assert len(plans.open_datasets(origins)) == count
 

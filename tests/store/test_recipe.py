@@ -126,7 +126,7 @@ def replaced(value, path, item):
         (["anchor", "weights"], "\x1b[2J", "weights must have only characters that show"),
     ],
 )
-def test_json_of_no_recipe_is_named(path, item, message):
+def test_json_of_no_recipe_is_named(path, item, message, untyped):
     with pytest.raises(InputError, match=message):
         Provenance.from_json(provenance(replaced(plain(Recipe()), path, item)))
 
@@ -209,7 +209,7 @@ def test_other_places_of_files_leave_the_rest_of_a_recipe():
     assert dataclasses.replace(moved, anchor=recipe.anchor, trained=recipe.trained, dataset="/a/d") == recipe
 
 
-def test_statistics_have_no_factors():
+def test_statistics_have_no_factors(untyped):
     with pytest.raises(InputError, match="factors must be of tangent weights; got statistics"):
         StatisticsRecipe().factors(None, None, None)
 

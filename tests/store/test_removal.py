@@ -391,6 +391,15 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     assert drop(store, "a").not_reached[0] == "/elsewhere/export: an export of a removed component"
 
 
+def test_an_export_to_a_path_that_a_journal_cannot_hold_is_refused(tmp_path):
+    """It was journaled with escapes, so that a removal did not find the folder that a kill left."""
+    store = Store(tmp_path)
+    store.add("a", part(0), origin(0))
+    with pytest.raises(InputError, match=r"path of an export must have only characters that show; got '/\\x1bx'"):
+        store.release("/\x1bx", store.sum())
+    assert store.state.exports == []
+
+
 @pytest.mark.parametrize("content", [b"[]", b"null", b"\xff\xfe", b"{", b'{"survivors": 3}', b"[" * 99999])
 def test_a_malformed_receipt_is_one_line(tmp_path, content):
     store = Store(tmp_path / "store")

@@ -8,12 +8,11 @@ import json
 import shutil
 import threading
 import unicodedata
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers import ending, origin, part
+from helpers import ending, origin, part, stopping
 from photos import write
 from run_binary import refused, run
 
@@ -21,15 +20,19 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import owners_of, read_owners
+from tangent_jax.features import extract as extraction
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.features.row_store import RowStore
 from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
+from tangent_jax.store.erasure import erase_found
 from tangent_jax.store.files import write_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import erase_traces, preview_removal, remove
+from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
 from tangent_jax.store.store import Store
+from tangent_jax.train.features import Features
 
 JOINED = "train/a/fam\u200dily.png"
 ACCENTED = "train/b/caf\u00e9.png"
@@ -108,7 +111,8 @@ def test_a_name_that_means_another_image_now_asks_for_both_and_says_so(store, ph
     aside.rename(second)
     plan = plan_removal(store, examples=["train/a/0.png"])
     assert {name: holding.left for name, holding in plan.components.items()} == {"a": 2, "b": 2}
-    assert "train/a/0.png names one image in the components and another in" in capsys.readouterr().err
+    said = "train/a/0.png names 2 images, in a, b, the data sets as they are now; all are asked for"
+    assert said in capsys.readouterr().err
 
 
 def test_an_image_that_no_component_saw_leaves_the_components(store):
@@ -234,8 +238,7 @@ def test_a_component_keeps_owners_that_are_named_in_another_form(tmp_path):
     names = (JOINED, ACCENTED)
     made = origin(0, owners={JOINED: "ann", form("NFD", ACCENTED): "bob"})
     examples = tuple(zip(("0" * 64, "1" * 64), names, strict=True))
-    features: Any = SimpleNamespace(examples=examples, folder=None, targets=[0, 1])
-    kept = made.trained_on(features, 1.0)
+    kept = made.trained_on(Features(np.zeros((2, 3)), np.array([0, 1]), examples), 1.0)
     assert sorted(kept.owners.values()) == ["ann", "bob"]
     assert {*kept.owners} == {name for _, name in kept.examples}
 
@@ -282,6 +285,33 @@ def test_a_bare_name_that_means_one_image_corrects_its_owner(store):
     plan = plan_removal(store, owner="dee", owners={"caf\u00e9.png": "dee"})
     assert [image for _, image in plan.components["b"].rows] == [ACCENTED]
     assert {*plan_removal(store, owner="cy", owners={"caf\u00e9.png": "dee"}).components} == {"b"}
+
+
+@pytest.fixture
+def of_two(tmp_path):
+    """A store of two contributors, each with a folder of their own whose images have the same names."""
+    store = Store(tmp_path / "of two")
+    for number, who in enumerate(("ann", "bob")):
+        write(tmp_path / "unlike", *(f"{who}/{file}" for file in (*FILES[:4], *FILES[6:], "test/b/y.png")))
+        add(store, who, tmp_path / "unlike" / who, *FILES[:4], number=number, owners=dict.fromkeys(FILES[:4], who))
+    return store
+
+
+def test_a_name_of_two_contributors_asks_for_both_and_says_so(of_two, capsys):
+    assert {*plan_removal(of_two, examples=["train/a/0.png"]).components} == {"ann", "bob"}
+    assert "train/a/0.png names 2 images, in ann, bob; all are asked for" in capsys.readouterr().err
+    (identifier,) = [i for i, name in of_two.provenance("ann").examples if name == "train/a/0.png"]
+    assert {*plan_removal(of_two, examples=[identifier]).components} == {"ann"}
+    assert capsys.readouterr().err == ""
+
+
+def test_an_owners_lines_do_not_take_the_images_of_another_that_have_the_same_names(of_two, capsys):
+    """who.csv of ann has her names alone; bob's component names bob."""
+    lines = dict.fromkeys(FILES[:4], "ann")
+    plan = plan_removal(of_two, owner="ann", owners=lines)
+    assert ({*plan.components}, plan.components["ann"].left) == ({"ann"}, 0)
+    assert "4 names in the owners mean several images, such as train/a/0.png" in capsys.readouterr().err
+    assert {*plan_removal(of_two, owner="bob", owners=lines).components} == {"bob"}
 
 
 def test_two_owners_of_a_test_image_are_an_error_and_hide_no_test_image(store):
@@ -403,13 +433,47 @@ def test_a_removal_that_ends_at_any_write_erases_nothing_that_no_journal_line_na
         assert again.verify() + again.verify_receipt(receipt) == []
         wrote = read_receipt(receipt)[0]
         assert is_there(folders["a"]) == any(trace in line for line in wrote.not_reached)
-        assert is_there(folders["a"]) or trace in wrote.deleted
+        assert is_there(folders["a"]) != any(trace in line for line in wrote.deleted)
         if left[0] >= 0:
             assert moment > 8
             return
 
 
-@pytest.mark.parametrize("call", [erase_traces, preview_removal, remove])
+def stop(store, plan, cache=None):
+    """A removal that is killed after its intent, before it erases anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(removal.erasure, "erase_found", stopping(erase_found, lambda: True))
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, plan, cache=cache)
+    return Store(store.root)
+
+
+def test_the_receipt_of_another_removal_says_nothing_of_one_that_was_stopped(kept):
+    store, folders = kept
+    again = stop(store, plan_removal(store, names=["a"]))
+    other = remove(again, plan_removal(again, names=["b"]))
+    assert is_there(folders["a"])
+    assert not [line for line in other.deleted if str(folders["a"]) in line]
+    (folders["a"] / "dw.safetensors").unlink()  # as if the first call had been stopped after its erasure
+    receipt = remove(again, plan_removal(again, names=["a"]))
+    assert [removal.STOPPED in line for line in receipt.deleted if str(folders["a"]) in line] == [True]
+    assert again.state.intended == []
+
+
+def test_a_cache_that_is_not_searched_again_is_not_said_to_be_erased(kept, tmp_path):
+    store, folders = kept
+    cache = Cache(tmp_path / "rows")
+    (folders["a"] / "dw.safetensors").rename(tmp_path / "aside")
+    identifiers = [identifier for identifier, _ in store.provenance("a").examples]
+    rows = RowStore(cache.path / "key", identifiers, (2,), np.dtype("float32"))
+    extraction.fill(rows, lambda spans: ((np.ones((len(span), 2), np.float32), []) for span in spans))
+    again = stop(store, plan_removal(store, names=["a"]), cache)
+    receipt = remove(again, plan_removal(again, names=["a"]))
+    assert not [line for line in receipt.deleted if str(cache.path) in line]
+    assert [line for line in receipt.not_reached if str(cache.path) in line and "not searched" in line]
+
+
+@pytest.mark.parametrize("call", [erase_traces, preview_removal, remove, partial(rehearse, how="drop")])
 def test_a_plan_is_of_one_store(kept, tmp_path, call):
     store, folders = kept
     other = Store(tmp_path / "stores/two")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,6 +63,43 @@ def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
     assert again.provenance("shard 1") == origin(1)
     assert again.provenance("shard 1").versions["jax"] == jax.__version__
     assert again.verify() == []
+
+
+@pytest.mark.parametrize("name", ["\u0905\u0928\u0940\u0924\u093e", "caf\u00e9", "ali.ce@example.org"])
+def test_a_component_may_have_any_persons_name_and_leaves_by_it_in_either_unicode_form(tmp_path, name):
+    store = Store(tmp_path)
+    store.add(name, part(0), origin(0))
+    assert [*Store(tmp_path)] == [name]
+    remove(store, plan_removal(store, names=[unicodedata.normalize("NFD", name)]))
+    assert not store
+
+
+@pytest.mark.parametrize("name", ["cafe\u0301", "a/b", "..\u0301/b", "a\u202eb", " a", "\u0301", ""])
+def test_a_name_that_deceives_or_leads_elsewhere_is_none(tmp_path, name):
+    with pytest.raises(InputError, match="a component's name must be of letters"):
+        Store(tmp_path).add(name, part(0), origin(0))
+
+
+def test_a_component_that_lists_no_images_or_those_of_others_says_so_where_it_is_added(tmp_path, capsys):
+    store = filled(tmp_path / "store")
+    assert capsys.readouterr().err == ""
+    store.add("none", part(3), origin(3, examples=()))
+    nothing = "none lists no images: no request for an image or an owner finds it; remove it by its name\n"
+    assert capsys.readouterr().err == nothing
+    store.add("liar", part(4), origin(4, examples=origin(0).examples[:2] + origin(1).examples[:1]))
+    others = "liar lists images of other components, 2 of shard 0, 1 of shard 1: a removal of one of them concerns each"
+    assert others in capsys.readouterr().err
+    remove(store, plan_removal(store, names=["none"]))
+    assert "none" not in store
+    other = filled(tmp_path / "other", 1)
+    other.add("again", part(5), origin(5, examples=origin(0).examples))
+    capsys.readouterr()
+    Store(tmp_path / "third").add_all(other)
+    said = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == [
+        "again lists images of other components, 3 of shard 0",
+        "shard 0 lists images of other components, 3 of again",
+    ]
 
 
 def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):

@@ -85,6 +85,7 @@ class Collection:
         check_one_body(self.expected, origin)
         kind.check(dw, origin)
         kind.check_beside(dw, origin, self.zeros(), self.expected)
+        check(origin.examples, "a list of its images", "none, by which a removal finds them")
         if origin.features is not None:
             images, listed = int(dw["counts"].sum()), len(origin.examples)
             check(images == listed, f"a list of the {images} images that the counts count", f"one of {listed}")
@@ -190,10 +191,14 @@ def one_line(error: Exception) -> str:
 
 
 def remove_from(folder: Path, what: str) -> Removed:
-    """Removes a contributor, or one image by its content identifier, from a store; the receipt lies in the store."""
+    """Removes a contributor, or one image by its content identifier, from a store; the receipt lies in the store.
+
+    A contributor goes by its name alone: neither another whose name differs in letter case, nor one whose images it
+    lists, goes with it.
+    """
     check(is_store(folder), "a store to remove from", f"none in {folder}")
     store = tj.Store(folder)
-    plan = plan_removal(store, owner=what) if what in store else plan_removal(store, examples=[what])
+    plan = plan_removal(store, names=[what]) if what in store else plan_removal(store, examples=[what])
     check(plan.components, "a contributor or an image of this store", what)
     asked = {name: {i for i, _ in store.provenance(name).examples} & {*plan.identifiers} for name in plan.components}
     return Removed(remove(store, plan), {name: tuple(sorted(own)) for name, own in asked.items() if own})

@@ -17,7 +17,7 @@ from tangent_jax.commands.report.rendering import clock, count, day, short
 from tangent_jax.commands.report.requests import Request, Unknown, Way, answers, unknown
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
-from tangent_jax.store.lines import Erase, Intend, Line, Remove, timestamp
+from tangent_jax.store.lines import Erase, Intend, timestamp
 from tangent_jax.store.plans import IDENTIFIER
 
 NAMED = 20
@@ -97,8 +97,8 @@ def state(seen: Inspection, plan: tj.store.RemovalPlan, removals: Sequence[Remov
     """The state of the request in one sentence."""
     held = plan.components
     images = len({identifier for holding in held.values() for identifier, _ in holding.rows})
-    if seen.store.state.intended:
-        return "STOPPED: a removal from this store began and has no receipt. Repeat it; see 3."
+    if stopped(seen, plan):
+        return "STOPPED: a removal of this request began and has no receipt. Repeat it; see 3."
     if held:
         verb = "holds" if len(held) == 1 else "hold"
         return f"OPEN: {count(len(held), 'component')} {verb} {count(images, 'image')} of this request."
@@ -215,7 +215,7 @@ def erased(
             if receipt.unseen:
                 yield f"- cached rows, if any, of {count(len(receipt.unseen), 'image')} that no component saw"
         yield ""
-    for line in stopped(seen.store.state.lines):
+    for line in stopped(seen, plan):
         yield f"**{day(line.time)}, {clock(line.time)}: a removal began, and has no receipt.** The store keeps"
         yield f"{listing(line.removed) if line.removed else 'its components'}. These traces may be erased already:"
         yield ""
@@ -236,6 +236,11 @@ def erased(
     yield ""
     is_drop = not any(holding.left for holding in plan.components.values())  # whatever the way
     yield from fence(possible[:1] if is_drop else possible)
+    for way in ways[:1] if is_drop else ways:
+        if any(accuracy is not None for accuracy in way.accuracies):
+            figures = ", ".join("none" if accuracy is None else f"{accuracy:.4f}" for accuracy in way.accuracies)
+            name = "a drop" if way.how == "drop" else f"`--{way.how}`"
+            yield f"- test accuracy after {name}, measured apart from the store: {figures}"
     for way in () if is_drop else ways:
         for name, reason in way.impossible.items():
             yield f"- not `--{way.how}`: {code(name)}: {visible(reason)}"
@@ -258,10 +263,11 @@ def heading_of(removal: Removal) -> Iterator[str]:
     yield ""
 
 
-def stopped(lines: Sequence[Line]) -> list[Intend]:
-    """The lines of removals that began after the last one that ended."""
-    last = max((number for number, line in enumerate(lines) if isinstance(line, Remove)), default=-1)
-    return [line for line in lines[last + 1 :] if isinstance(line, Intend) and not isinstance(line, Erase)]
+def stopped(seen: Inspection, plan: tj.store.RemovalPlan) -> list[Intend]:
+    """The removals of components or images of this request that began, and have no receipt."""
+    forms = seen.store.forms(plan.identifiers)
+    lines = seen.store.state.intended
+    return [line for line in lines if {*line.removed} & {*plan.components} or forms.intersection(line.forgotten)]
 
 
 def not_reached(plan: tj.store.RemovalPlan, removals: Sequence[Removal], beyond: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
+from tangent_jax.models.ntk import ComponentPredictor
 
 New = Mapping[str, tj.store.Retrained]
 """The replacements of components, by name."""
@@ -29,7 +30,7 @@ class Task:
 
     name: str
     members: tuple[str, ...]
-    predict: tj.Predictor
+    predict: ComponentPredictor
     test: tj.Features
 
 

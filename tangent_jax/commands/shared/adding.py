@@ -9,6 +9,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.names import composed_name
 from tangent_jax.remote import urls
 
 
@@ -32,7 +33,7 @@ def add(store: tj.Store) -> dict[str, Any]:
     with component_file() as path:
         at_url = urls.is_url(F.source)
         (name,) = F.name or [PurePath(F.source).name if at_url else path.parent.resolve().name]
-        return add_file(store, name, path)
+        return add_file(store, composed_name(name), path)  # macOS may spell the name of a folder in NFD
 
 
 def add_file(store: tj.Store, name: str, path: Path) -> dict[str, Any]:

@@ -51,12 +51,12 @@ def check_flags(methods: list[str]) -> None:
             raise InputError(f"--settings must be {wanted} beside --method={name}; got {F.settings}")
 
 
-def features_of(name: str) -> tuple[FeatureSettings, str]:
-    """(the features of a method of ADDITIVE, how its statistics are solved)."""
+def features_of(name: str, blocks: int | None) -> tuple[FeatureSettings, str]:
+    """(the features of a method of ADDITIVE, of these blocks, how its statistics are solved)."""
     parts, how = ADDITIVE[name]
     width = RANPAC if parts == ("relu",) else F.width
-    blocks = F.feature_blocks if "ntk" in parts else None
-    if isinstance(blocks, int):
+    blocks = blocks if "ntk" in parts else None
+    if blocks is not None:
         whole_number("--feature_blocks", blocks, 0, setup.pretrained(F.weights).model.stages - 2)
     return FeatureSettings(parts, blocks, F.directions, width, F.seed), how
 
@@ -149,13 +149,10 @@ class Additive(Method):
 
 def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
     """The method of ADDITIVE with this title, on the flags' data set; `once`: as the field of Additive."""
-    features, how = features_of(title)
-    depths: dict[int, float] = {}
-    if features.blocks == "auto":
-        depths = try_depths()
-        features = dataclasses.replace(features, blocks=min(depths, key=depths.__getitem__))
-    recipe: Any = setup.recipe_of(features)
-    method = make_method("taft", "-".join(features.parts), recipe)
+    depths = try_depths() if F.feature_blocks == "auto" and "ntk" in ADDITIVE[title][0] else {}
+    blocks = min(depths, key=depths.__getitem__) if depths else F.feature_blocks
+    features, how = features_of(title, None if blocks == "auto" else blocks)
+    method = make_method("taft", "-".join(features.parts), setup.recipe_of(features))
     own: dict[str, Any] = {"title": title, "how": how, "settings": F.settings, "depths": depths, "once": once}
     made = Additive(**vars(method), **own)
     train = made.map_once(made.train, "train")

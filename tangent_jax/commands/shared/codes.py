@@ -1,4 +1,4 @@
-"""The exit codes of every command and experiment; the page reference/exit_codes.md is generated from this table."""
+"""The exit codes of every command and experiment; the table of docs/reference/commands.md is generated from it."""
 
 import signal
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ STYLE: Any = {
 plt.rcParams.update(STYLE)
 WIDTH = 6.4  # inches
 
-PALETTE = {  # Okabe and Ito's colours without yellow, which is invisible on white
+PALETTE = {  # Okabe and Ito's colours, with grey for yellow, which is invisible on white
     "blue": "#0072B2",
     "vermilion": "#D55E00",
     "green": "#009E73",
@@ -51,6 +51,7 @@ PALETTE = {  # Okabe and Ito's colours without yellow, which is invisible on whi
     "purple": "#CC79A7",
     "sky": "#56B4E9",
     "black": "#000000",
+    "grey": "#808080",
 }
 MARKERS = "osD^vP<X>p*"
 """A marker for each line of a panel, as most of these colours look alike in grey."""
@@ -66,7 +67,7 @@ def word(name: str) -> str:
 
 def short(name: str) -> str:
     """A name in titles: "taft" is TAFT."""
-    return re.sub(r"^(taft|nlft|sisa|fc)\b", lambda match: match[0].upper(), name.replace("_", " "))
+    return re.sub(r"^(taft|nlft|sisa|fc|lda)\b", lambda match: match[0].upper(), name.replace("_", " "))
 
 
 def shown(name: str) -> str:

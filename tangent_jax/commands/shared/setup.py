@@ -15,8 +15,9 @@ from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
 from tangent_jax.io.records import first_names
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
-from tangent_jax.store.recipe import FLAT
+from tangent_jax.store.recipe import FLAT, AnyRecipe
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
@@ -83,7 +84,7 @@ def open_datasets() -> dict[str, Dataset]:
     return sets
 
 
-def predictor(recipe: tj.Recipe, classes: int | Sequence[str]) -> tj.Predictor:
+def predictor(recipe: AnyRecipe, classes: int | Sequence[str]) -> Any:
     """The recipe's predictor, its weights checked against --architecture."""
     return recipe.predictor(classes, pretrained(recipe.anchor.weights))
 
@@ -139,7 +140,7 @@ def removed_images(examples: Examples) -> set[str]:
     return removed
 
 
-def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Features:
+def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
     examples = left(examples, title)
     with tj.show_progress(title):
@@ -152,13 +153,13 @@ def features(predict: tj.Predictor, examples: Examples, title: str) -> tj.Featur
     return data
 
 
-def train_and_measured(predict: tj.Predictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
     """Returns (train, test); to choose settings, the validation split or a fifth of train instead of test."""
     train = features(predict, dataset.train, "train inputs")
     return (train, features(predict, dataset.test, "test inputs")) if on_test else hold_out(predict, dataset, train)
 
 
-def hold_out(predict: tj.Predictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
+def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
     """(features to train on, features that choose settings): the validation split, or a fifth of train."""
     if {"validation", "test"} <= {*dataset.splits}:
         return train, features(predict, dataset.splits["validation"], "validation inputs")

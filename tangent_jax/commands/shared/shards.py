@@ -16,6 +16,7 @@ from tangent_jax.commands.shared.flags import F, numbers, path_of
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
+from tangent_jax.store.recipe import AnyRecipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Method:
     """
 
     name: str
-    recipe: tj.Recipe
+    recipe: tj.Recipe | Any  # or the recipe of statistics, and their feature map
     dataset: Dataset
-    predict: tj.Predictor
+    predict: tj.Predictor | Any
     train: tj.Features
     test: tj.Features
     listed: tj.Features
@@ -159,7 +160,7 @@ class Method:
         return tj.evaluate(self.predict, dw, on or self.test)
 
 
-def make_method(method: str, name: str | None = None, recipe: tj.Recipe | None = None, **changes: Any) -> Method:
+def make_method(method: str, name: str | None = None, recipe: AnyRecipe | None = None, **changes: Any) -> Method:
     """The method of the flags, held out with --held_out.
 
     Args:   name: of its stores, None for the method's; recipe: to use instead of the flags'; changes: fields of the

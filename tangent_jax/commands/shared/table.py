@@ -204,7 +204,9 @@ TABLE: dict[str, partial] = {
         "string", "Folder of the store, or of several: the components that are trained.", default="out/store"
     ),
     "owner": flag("string", "Contributor whose images are all removed.", default=None),
-    "owners": flag("string", "CSV of file,owner: the contributor of each image.", default=None),
+    "owners": flag(
+        "string", "CSV of file,owner (or FILE?file=COLUMN&owner=COLUMN): the contributor of each image.", default=None
+    ),
     "trust": flag(
         "bool", "Open folders, weights and data sets that components from other machines name.", default=False
     ),

@@ -16,14 +16,17 @@ def trained(name: str, rows: Sequence[Mapping[str, float]], unit: str = "epochs"
 
 
 def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
-    """The share of one model's accuracy that the sum of models trained apart has, by method; of many the ends."""
-    of_one = {name: added[name] / full[name] if full[name] else 0.0 for name in full}
-    ranked = sorted(full, key=lambda name: -of_one[name])
-    shares = [f"{percent(of_one[name])} ({short(name)})" for name in ranked]
-    text = ", ".join(shares) if len(shares) < 4 else f"{shares[0]} to {shares[-1]}"
-    if len({percent(share) for share in of_one.values()}) == 1 < len(shares):
-        text = f"{percent(of_one[ranked[0]])} (each of {len(shares)} methods)"
-    return f"{dataset}: {count} models added have {text} of one model's accuracy"
+    """The accuracy of models added minus that of one model of all data, by method, in points; of many the ends."""
+    points = {name: round(100 * (added[name] - full[name]), 1) for name in full}
+    if not any(points.values()):
+        return f"{dataset}: {count} models added are as accurate as one model of all data"
+    ranked = sorted(points, key=lambda name: points[name])
+    signed = {name: f"{points[name]:+.1f}" if points[name] else "0.0" for name in ranked}
+    changes = [f"{change} ({short(name)})" for name, change in signed.items()]
+    text = ", ".join(changes) if len(changes) < 4 else f"{changes[0]} to {changes[-1]}"
+    if len({*signed.values()}) == 1 < len(changes):
+        text = f"{signed[ranked[0]]} (each of {len(changes)} methods)"
+    return f"{dataset}: {count} models added change accuracy by {text} points against one model of all data"
 
 
 def percent(share: float) -> str:

@@ -17,10 +17,6 @@ PAIRS = ("token_avg", "token_register")
 POSITIONS = ("learned", "rotary", "none")
 
 
-PositionFilter = Literal["bicubic", "bilinear", "bicubic_plain", "bicubic_offset", "bicubic_corners", "linear_corners"]
-"""The rows of positions.FILTERS."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """The configuration of a Vision Transformer.
