@@ -326,7 +326,7 @@ MUTATIONS = [
     Mutation(
         "tangent_jax/store/copies.py",
         "place",
-        "0o600 if path.name == KEYS else 0o666",
+        "0o600 if path.name in PRIVATE else 0o666",
         "0o666",
         "tests/store/test_hidden.py::test_a_copy_at_a_url_brings_the_key_which_its_user_alone_reads",
     ),
