@@ -12,7 +12,7 @@ compose  composes all components by their mean, or by --merge with the factors t
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
-verify   checks every file against its hash; with --receipt, checks a removal
+verify   checks every file against its hash; with --receipt, checks a removal, and writes its receipt, signed, to --to
 push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
 pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
@@ -49,6 +49,7 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
+from tangent_jax.store.revocation import sign_receipt
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json", "check")
@@ -205,8 +206,12 @@ def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
 
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
+    if F.to and not F.receipt:
+        raise InputError("--to of verify is the file of a signed receipt, and needs --receipt; got none")
     if F.receipt:
         wrong += store.verify_receipt(path_of("receipt"))
+    if F.to and not wrong:
+        sign_receipt(store, path_of("receipt"), path_of("to"))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -290,7 +295,7 @@ READ = {
     "status": set(),
     "compose": MERGED,
     "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
-    "verify": {"receipt"},
+    "verify": {"receipt", "to"},
     "push": set(),
     "pull": set(),
     "revoked": {"to"},

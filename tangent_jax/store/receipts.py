@@ -2,6 +2,10 @@
 
 A receipt names its store and the last journal line before the removal; the journal holds the receipt's hash. So an
 edited or forged receipt, and one of another store, are detected and distinguished.
+
+The file is an in-toto Statement, which auditors' tools read. Its subject is the journal as it was before the removal,
+and the composition after it; its predicate, of the type RECEIPT, has the fields of `Receipt`.
+docs/reference/receipts.md describes each.
 """
 
 import dataclasses
@@ -10,14 +14,17 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
+from tangent_jax.io.signing import STATEMENT, make_statement
 from tangent_jax.store.keys import Key
 
+RECEIPT = "urn:tangent-jax:removal-receipt:v1"
+"""The type of a receipt's predicate."""
 DELETED = (
     "The removed components, and every composition that held them, are deleted from this store. What is composed now "
     "is bit for bit the composition of the survivors alone."
@@ -118,14 +125,23 @@ def survivors_of(weights: Mapping[str, str], key: Key) -> dict[str, str]:
     return dict(sorted((key.hide(name), key.hide(of_weights)) for name, of_weights in weights.items()))
 
 
+def as_statement(receipt: Receipt) -> dict[str, Any]:
+    """The in-toto Statement of a receipt."""
+    fields = dataclasses.asdict(receipt)
+    del fields["path"]
+    subject = {"journal": receipt.journal}
+    if receipt.composed_after is not None:
+        subject["composition"] = receipt.composed_after
+    return make_statement(subject, RECEIPT, fields)
+
+
 def receipt_text(receipt: Receipt) -> str:
     """The text of a receipt's file."""
-    fields = dataclasses.asdict(receipt)
-    return json.dumps({name: value for name, value in fields.items() if name != "path"}, indent=1) + "\n"
+    return json.dumps(as_statement(receipt), indent=1) + "\n"
 
 
 def read_receipt(path: Path) -> tuple[Receipt, str]:
-    """(the receipt in a file, the hash of its text).
+    """(the receipt in a file, the hash of its text); version 0.4 wrote the predicate alone.
 
     >>> store = demo.store()
     >>> path = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"])).path
@@ -135,7 +151,13 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
     try:
         with open_plain(path, "rb") as file:
             content = file.read()
-        receipt = convert(Receipt, parse_json(content, path), path)
+        fields = parse_json(content, path)
+        if "_type" in fields:
+            kind = (fields["_type"], fields.get("predicateType"))
+            if kind != (STATEMENT, RECEIPT):
+                raise InputError(f"its type must be {STATEMENT} with {RECEIPT}; got {kind[0]} with {kind[1]}")
+            fields = fields.get("predicate")
+        receipt = convert(Receipt, fields, path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"{path} must be a receipt of a removal ({error})") from error

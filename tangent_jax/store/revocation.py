@@ -1,4 +1,4 @@
-"""The signed list of a store's exports that hold what has left it (io/revoked.py reads it).
+"""What a store signs: the list of its exports that hold what has left it (io/revoked.py reads it), and receipts.
 
 An export is on the list from the first removal of a component that it was made of. Exports whose components were only
 replaced (`Store.discard`) are not. The list holds identities of exports, hashes of receipts and days: no image, no
@@ -13,9 +13,10 @@ from pathlib import Path
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.revoked import REVOKED
-from tangent_jax.io.signing import key_id, make_statement, public_text, read_private_keys, sign
+from tangent_jax.io.signing import key_id, make_key, make_statement, public_text, read_private_keys, sign
 from tangent_jax.store.disk import SIGNING
 from tangent_jax.store.lines import Export, Exported, Line, Merge, Remove, timestamp
+from tangent_jax.store.receipts import as_statement, read_receipt
 from tangent_jax.store.store import Store
 
 
@@ -74,3 +75,18 @@ def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked
         statement = make_statement(subject, REVOKED, {"time": timestamp(), "exports": exports})
         write_whole(path, json.dumps(sign(statement, keys), indent=1) + "\n")
     return listed, [own for own in found if own not in listed]
+
+
+def sign_receipt(store: Store, receipt: Path, path: Path) -> None:
+    """Writes a receipt, signed with the store's key, to a file: a DSSE envelope, whose public half exports hold.
+
+    Raises: InputError if the receipt does not hold in this store, or the package cryptography is not installed.
+    """
+    wrong = store.verify_receipt(receipt)
+    if wrong:
+        raise InputError(f"a receipt must hold before it is signed; it does not: {wrong[0]}")
+    with store.using(change=True):
+        if not (store.root / SIGNING).exists():
+            make_key(store.root / SIGNING)
+        envelope = sign(as_statement(read_receipt(receipt)[0]), store.root / SIGNING)
+    write_whole(path, json.dumps(envelope, indent=1) + "\n")

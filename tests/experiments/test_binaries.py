@@ -266,7 +266,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
     line = json.loads(run("store", "remove", where, "--name=shard 0,shard 1")[0])
-    receipt = json.loads(Path(line["receipt"]).read_text())
+    receipt = json.loads(Path(line["receipt"]).read_text())["predicate"]
     exports = [f"{tmp_path}/{name}: an export of a removed component" for name in ("export", "served")]
     assert receipt["not_reached"][:2] == exports
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", receipt["time"])

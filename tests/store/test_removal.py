@@ -511,7 +511,7 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
         left = Store(store[8:])
         assert {whose[name] for component in left for _, name in left.provenance(component).examples} == {"bob"}
         assert "trained again on the 60 left" in err or [*left] == ["bob"]
-        receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())
+        receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())["predicate"]
         assert receipt["owner"] == left.ring.own.hide("ann@example.org")
     _, err = run("store", "remove", together, "--owner=carl", f"--owners={table}", "--dry_run", code=1)
     assert "carl: no component saw it" in err

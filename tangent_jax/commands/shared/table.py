@@ -239,7 +239,7 @@ TABLE: dict[str, partial] = {
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a new folder or URL; prove, revoked: a file; data: a zip.", default=None),
+    "to": flag("string", "export: a new folder or URL; prove, revoked, verify: a file; data: a zip.", default=None),
     "check": flag("string", "prove: check the proofs in this file; no store is needed.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "opset": flag("integer", "Opset of --format=onnx, 17 to 23; unset: 17.", default=None),
