@@ -27,6 +27,7 @@ from tangent_jax.io.files import (
     write_whole_folder,
 )
 from tangent_jax.io.journal import Journal
+from tangent_jax.io.signing import join_keys
 from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.disk import KEYS, MARKS, PRIVATE, SIGNING, Disk, is_store
 from tangent_jax.store.files import read_component
@@ -133,7 +134,7 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
 def take_keys(store: Disk, remote: Remote, objects: Path) -> None:
     """Gives a store the keys of its copy at a URL, before the lines that need them; a kill leaves keys that fit."""
     if SIGNING in remote.files:
-        place(objects / remote.files[SIGNING], store.root / SIGNING)
+        join_keys(store.root / SIGNING, objects / remote.files[SIGNING])
     sha = remote.files.get(KEYS)
     if sha and sha != file_fingerprint(store.root / KEYS):
         write_keys(store.root / KEYS, read_keys(objects / sha).joined(store.ring))

@@ -260,6 +260,23 @@ def test_a_copy_at_a_url_brings_the_signing_key_which_its_user_alone_reads(tmp_p
         assert Store(tmp_path / folder).verify() == []
 
 
+def test_a_pull_adds_the_signing_key_of_the_copy_and_loses_none(tmp_path):
+    url, store = "memory://revoked/1", filled(tmp_path / "store", *tangent())
+    copies.push(store, url)
+    copies.pull(tmp_path / "copy", url)
+    make_key(tmp_path / "copy" / SIGNING)  # by an export that was killed before its line
+    own = (tmp_path / "copy" / SIGNING).read_bytes()
+    leave(store, tmp_path / "out")
+    copies.push(store, url)
+    copies.pull(tmp_path / "copy", url)
+    assert (tmp_path / "copy" / SIGNING).read_bytes() == own + (store.root / SIGNING).read_bytes()
+    copy = Store(tmp_path / "copy")
+    remove(copy, plan_removal(copy, names=[PEOPLE[0]]))
+    write_revoked(copy, tmp_path / "revoked.json")
+    with pytest.raises(InputError, match="its store revoked it on"):
+        load_export(tmp_path / "out", revoked=tmp_path / "revoked.json")
+
+
 @pytest.mark.parametrize("moment", range(12))
 def test_a_store_that_is_killed_at_its_first_export_is_whole_and_exports_again(tmp_path, moment):
     store = filled(tmp_path / "store", *tangent())
