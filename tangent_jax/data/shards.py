@@ -131,7 +131,11 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
 
 
 def file_and_owner(where: str, rows: Sequence[Sequence[str]], chosen: Mapping[str, str]) -> list[list[str]]:
-    """The cells of two columns, a line each: the chosen ones, those of this name in the header, or the only two."""
+    """The cells of two columns, a line each: the chosen ones, those of this name in the header, or the only two.
+
+    >>> tj.shards.file_and_owner("who.csv", [["id", "file", "owner"], ["7", "1.png", "bob"]], {})
+    [['1.png', 'bob']]
+    """
     header = rows[0] if rows else []
     if len(header) <= 2 and not chosen and all(len(row) <= 2 for row in rows):
         return [[*row] for row in rows]

@@ -10,11 +10,10 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
-import jax
 import numpy as np
 import pytest
 from helpers import TOLERANCE, assert_rel_close, origin, part
-from photos import photographs
+from photos import photographs, solved_heads
 from PIL import Image
 from run_binary import run
 
@@ -26,15 +25,9 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.shards import read_owners
-from tangent_jax.features.extract import Cache, extract
-from tangent_jax.models.anchor import Pretrained
+from tangent_jax.features.extract import extract
 from tangent_jax.models.heads import body
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.pretrained.load import load, save
 from tangent_jax.privacy.mechanism import Mechanism, Spent
-from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
@@ -193,16 +186,8 @@ def test_what_others_wrote_is_text_and_nothing_is_fetched(drawn):
 def solved(tmp_path_factory, photos):
     """A store of two heads that were solved, and where it was trained."""
     root = tmp_path_factory.mktemp("solved")
-    model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=2))
-    save(root / "tiny.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
-    settings = {"kind": "head", "solver": "optimum", "penalty": 0.1, "output": "tangent"}
-    recipe = recipe_of(weights=str(root / "tiny.safetensors"), dataset=f"folder:{photos}", **settings)
-    dataset, cache = open_dataset(recipe.dataset), Cache(root / "cache")
-    predict = recipe.predictor(dataset.classes, load(recipe.anchor.weights))
-    features, rows = extract(predict, dataset.train, cache), np.arange(16)
-    shards = {"even": rows[::2], "odd": rows[1::2]}
-    fill(Store(root / "store"), Shards(predict, features, recipe, shards, dataset.classes))
-    return root, recipe, cache
+    rows = np.arange(16)
+    return root, *solved_heads(root, photos, {"even": rows[::2], "odd": rows[1::2]})
 
 
 def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_does(solved, photos, tmp_path):

@@ -5,11 +5,10 @@ import json
 import re
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from helpers import origin, part
-from photos import photographs
+from photos import photographs, solved_heads
 from run_binary import output, run
 
 from tangent_jax.commands.report.backups import backups_file, read_backups
@@ -18,13 +17,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
-from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.protocol import initial_weights
-from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.model import VisionTransformer
-from tangent_jax.pretrained.load import load, save
+from tangent_jax.pretrained.load import load
 from tangent_jax.store import erasure
-from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
@@ -38,14 +32,7 @@ def solved(tmp_path_factory):
     """A store of two solved heads on photographs, and the cache of their features."""
     root = tmp_path_factory.mktemp("solved")
     photos = photographs(root / "set", count=4)
-    model = VisionTransformer(ViTConfig(24, 2, 2, 48, patch_size=4, image_size=16, classes=2))
-    save(root / "tiny.safetensors", Pretrained(model, initial_weights(model, jax.random.key(0)), "tiny"))
-    settings = {"kind": "head", "solver": "optimum", "penalty": 0.1, "output": "tangent"}
-    recipe = recipe_of(weights=str(root / "tiny.safetensors"), dataset=f"folder:{photos}", **settings)
-    dataset, cache = open_dataset(recipe.dataset), Cache(root / "cache")
-    predict = recipe.predictor(dataset.classes, load(recipe.anchor.weights))
-    features, rows = extract(predict, dataset.train, cache), np.arange(8)
-    fill(Store(root / "store"), Shards(predict, features, recipe, {"a": rows[:4], "b": rows[4:]}, dataset.classes))
+    solved_heads(root, photos, {"a": np.arange(4), "b": np.arange(4, 8)})
     return root
 
 
