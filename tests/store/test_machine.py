@@ -27,6 +27,7 @@ from tangent_jax.io.records import seal_fields
 from tangent_jax.store.disk import KEYS, WITHOUT_KEY
 from tangent_jax.store.files import write_component
 from tangent_jax.store.keys import form_of_04
+from tangent_jax.store.lines import Remove
 from tangent_jax.store.plans import contents, plan_removal
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.removal import remove
@@ -262,11 +263,17 @@ class Changes(RuleBasedStateMachine):
                 assert seed in files or trace in deleted + meant
             assert seed not in files or trace not in deleted
         in_cache = f"in {self.folder / 'cache/key'}: rows of removed images"
-        removals = [line.forgotten for line, receipt in said if any(in_cache in text for text in receipt.deleted)]
-        intents = [line.forgotten for line in store.state.intended if any(in_cache in text for text in line.erases)]
+        removals = {line.receipt: any(in_cache in text for text in receipt.deleted) for line, receipt in said}
         hidden_rows = store.forms(rows)
-        assert all(hidden_rows.isdisjoint(forgotten) for forgotten in removals)
-        every = {hidden for forgotten in removals + intents for hidden in forgotten}
+        before = set()  # who erases rows in a cache erases those of earlier removals again
+        every = set()
+        for line in store.state.lines:
+            if isinstance(line, Remove):
+                before |= {*line.forgotten}
+                every |= before if removals[line.receipt] else set()
+                assert not removals[line.receipt] or hidden_rows.isdisjoint(line.forgotten)
+            elif line in store.state.intended and any(in_cache in text for text in line.erases):
+                every |= before | {*line.forgotten}
         for seed in SEEDS:
             for identifier in origin(seed).identifiers - rows:
                 assert not every.isdisjoint(store.forms([identifier]))
