@@ -120,9 +120,9 @@ def main(paths: list[str], revoked: str | None = None) -> None:
 if __name__ == "__main__":
     given = [argument for argument in sys.argv[1:] if not argument.startswith("--revoked=")]
     lists = [argument.partition("=")[2] for argument in sys.argv[1:] if argument.startswith("--revoked=")]
-    if not given or any(argument.startswith("--") for argument in given):
-        sys.exit("run.py: give images, or arrays in .npy files, to be run, and --revoked=LIST if there is a list")
+    if not given or len(lists) > 1 or any(argument.startswith("--") for argument in given):
+        sys.exit("run.py: give images, or arrays in .npy files, to be run, and one --revoked=LIST if there is a list")
     try:
-        main(given, *lists[-1:])
+        main(given, *lists)
     except (OSError, ValueError) as error:
         sys.exit(f"run.py: {error}")

@@ -30,6 +30,7 @@ from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define, path_of
+from tangent_jax.commands.shared.removing import searched_cache
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import Owner
 from tangent_jax.io.files import write_whole
@@ -116,7 +117,7 @@ def answered(
     """The values of a request's page; identifiers of requested images are written to a file for the command."""
     if request.files:
         write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))
-    where = tj.Cache(F.cache_dir)
+    where = searched_cache()
     rehearse = partial(tj.store.rehearse, seen.store, plan, cache=where, weights=F.weights) if F.rehearse else None
     ways = requests.ways_of(plan, requests.commands_of(flags_of(request, out)), accuracies, rehearse)
     images, reasons = requests.asked_images(seen, request, plan)

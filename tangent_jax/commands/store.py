@@ -42,7 +42,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command, releases
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
-from tangent_jax.commands.shared.removing import check_known, describe, planned
+from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
 from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
@@ -173,7 +173,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
     described = describe(store, plan, how)
     if not F.dry_run:
         store.settle()  # left by a killed removal
-    cache = tj.Cache(F.cache_dir)
+    cache = searched_cache()
     traces = tj.store.preview_removal(store, plan, cache)
     check_known(store, plan, traces.deleted)
     if F.dry_run or not (plan.components or plan.unseen):

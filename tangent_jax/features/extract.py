@@ -53,7 +53,7 @@ class Cache:
 
     `dtype`: of the features, such as "float16" (None: the compute dtype); `skip_unreadable`: skip unreadable images
     instead of raising; `processes`: the number that decode (0: threads); `most_pixels`: an image of more pixels is
-    unreadable, as a small file may hold very many.
+    unreadable, as a small file may hold very many; `also`: folders of other caches, in which a removal searches, too.
 
     >>> cache = tj.Cache(demo.folder(), dtype="float16")
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), cache).inputs.dtype
@@ -65,6 +65,7 @@ class Cache:
     skip_unreadable: bool = False
     processes: int = 0
     most_pixels: int = MOST_PIXELS
+    also: tuple[str | os.PathLike, ...] = ()
 
     def __post_init__(self) -> None:
         whole_number("most_pixels", self.most_pixels, 1)

@@ -6,6 +6,7 @@ An export's provenance.json holds its identity, and the public half of the key t
 tells no image, component or folder. Exported programs have a copy of this module (exports/images.py): run.py --revoked.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -31,6 +32,9 @@ def check_revoked(folder: Path, revoked: Path) -> None:
             f"{path} must hold a revocation_key, so that a list can be checked; it holds none: no store made the "
             "export, or cryptography was not installed. Export it again by `tangent-jax store export`"
         )
+    for name, fingerprint in (said.get("files") or {}).items():
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != fingerprint:
+            raise InputError(f"{path} must be the export's own; its {name} is another file than {folder} has")
     statement = read_signed(revoked, key, "the store that made the export")
     if statement.get("predicateType") != REVOKED:
         raise InputError(f"{revoked} must be a list of revoked exports; got {statement.get('predicateType')!r}")

@@ -58,6 +58,8 @@ def is_in(commitment: Commitment, identifier: str, proof: Sequence[Path]) -> boo
     wrong = [path.place for path in proof if root_by(path, commitment.count) != commitment.root]
     if wrong:
         raise InputError(f"a proof must lead to the root {commitment.root}; the path of leaf {wrong[0]} does not")
+    if not commitment.count and commitment != commit(()):
+        raise InputError(f"a commitment to no image must have the root of no image; got {commitment.root}")
     if [path.identifier for path in proof] == [identifier]:
         return True
     below = [path.place for path in proof if path.identifier < identifier]

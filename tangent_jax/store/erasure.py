@@ -220,5 +220,5 @@ def others(store: Store, identifiers: set[str]) -> list[str]:
             lines.append(f"{marker.parent}: another store, which cannot be read ({error})")
             continue
         if holding:
-            lines.append(f"{marker.parent}: another store, in which {', '.join(holding)} saw removed images")
+            lines.append(f"{marker.parent}: another store, in which {len(holding)} component(s) saw removed images")
     return [visible(line) for line in lines]

@@ -70,7 +70,8 @@ def commitments_of(summary: Summary) -> dict[Commitment, None]:
         found += [component.examples, component.public]
         if component.session is not None:
             found.append(Commitment(component.session.count, component.session.commitment))
-    return dict.fromkeys(own for own in found if own.count)
+    no_image = ("", commitment.commit(()).root)  # a count of 0 beside another root is no set without images
+    return dict.fromkeys(own for own in found if own.count or own.root not in no_image)
 
 
 def sets_of(origin: Provenance) -> Iterator[set[str]]:

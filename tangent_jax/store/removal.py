@@ -33,7 +33,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
-from tangent_jax.io.files import fingerprint, write_whole
+from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.store import erasure
 from tangent_jax.store.lines import Entry, Erase, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
@@ -183,8 +183,10 @@ def stopped_before(intended: Sequence[Intend], found: Sequence[erasure.Trace], c
 
 
 def folders_of(cache: Cache | None) -> Sequence[Path]:
-    """The folders of a cache that a caller gives."""
-    return [] if cache is None else [cache.path]
+    """The folders in which a removal searches: that of a cache that a caller gives, and the others that it names."""
+    if cache is None:
+        return []
+    return [*dict.fromkeys([cache.path, *(expand_path(folder).absolute() for folder in cache.also)])]
 
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:

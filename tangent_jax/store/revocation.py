@@ -71,8 +71,9 @@ def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked
         found = revoked_exports(store.state.lines)
         listed = [own for own in found if own.export.identity and own.export.key in here]
         exports = [{"export": own.export.identity, "receipt": own.receipt, "day": own.day} for own in listed]
-        subject = {"journal": store.journal.last()} | {own.export.identity: own.export.result for own in listed}
-        statement = make_statement(subject, REVOKED, {"time": timestamp(), "exports": exports})
+        statement = make_statement(
+            {"journal": store.journal.last()}, REVOKED, {"time": timestamp(), "exports": exports}
+        )
         write_whole(path, json.dumps(sign(statement, keys), indent=1) + "\n")
     return listed, [own for own in found if own not in listed]
 

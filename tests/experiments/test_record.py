@@ -122,7 +122,7 @@ def test_after_a_removal_the_record_says_what_was_deleted_and_how_to_check_it(so
     assert all(line in erased for line in receipt.deleted)
     assert "Still to erase" not in erased
     assert all(line in section(text, 4) for line in receipt.not_reached)
-    assert f"`{composed[:12]}` | `{receipt.composed_after[:12]}`" in section(text, 5)
+    assert f"`{store.ring.own.hide(composed)[:12]}` | `{receipt.composed_after[:12]}`" in section(text, 5)
     assert after in section(text, 5)
     assert f"--receipt={store.root}/receipts/{receipt.path.name}" in section(text, 6)
 

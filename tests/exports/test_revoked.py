@@ -117,6 +117,15 @@ def test_run_py_refuses_a_revoked_export_without_the_library(revoked):
     )
 
 
+def test_run_py_takes_one_list_and_refuses_the_provenance_of_another_export(revoked, tmp_path):
+    root, _, _ = revoked
+    listed = f"--revoked={root / 'revoked.json'}"
+    assert "one --revoked=LIST" in served(root / "served", listed, listed)[1]
+    mixed = shutil.copytree(root / "served", tmp_path / "mixed")
+    shutil.copy(root / "served after/provenance.json", mixed)
+    assert "provenance.json must be the export's own; its" in served(mixed, listed)[1]
+
+
 def test_run_py_says_what_a_folder_in_the_place_of_a_file_must_be(revoked):
     root, _, _ = revoked
     code, error = served(root / "served after", f"--revoked={root}")

@@ -55,6 +55,11 @@ def test_changed_proof_is_refused(identifiers, data):
         is_in(commit(identifiers), identifier, (dataclasses.replace(path, beside=(*path.beside, "00" * 32)),))
 
 
+def test_a_count_of_0_proves_nothing_beside_another_root():
+    with pytest.raises(InputError, match="must have the root of no image"):
+        is_in(dataclasses.replace(commit(["a"]), count=0), "a", ())
+
+
 def test_path_with_a_hash_that_is_no_hash_is_refused():
     path = dataclasses.replace(prove(["a", "b"], "a")[0], beside=("not hex",))
     with pytest.raises(InputError, match="must lead to the root"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from demo import Demo
 from helpers import origin, part
 from photos import write
 from run_binary import run
@@ -32,7 +33,7 @@ from tangent_jax.store.lines import Add
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import remove
+from tangent_jax.store.removal import folders_of, remove
 from tangent_jax.store.retraining import solve_again
 from tangent_jax.store.store import Store
 from tangent_jax.train.features import Features
@@ -102,7 +103,7 @@ def test_no_file_holds_a_removed_images_rows_and_the_others_stay(task, tmp_path)
     assert "the removed component" in words
     assert "checkpoints" in words
     left = "\n".join(receipt.not_reached)
-    assert "another store, in which too saw removed images" in left
+    assert "another store, in which 1 component(s) saw removed images" in left
     assert "the data set itself" in left
     assert store.verify() == []
     # asked for again, what was erased is computed anew, and only its chunk
@@ -231,7 +232,7 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
     with pytest.raises(InputError, match="whitened does not allow how=retrain: public images went into its training"):
         remove(store, plan, "retrain")
     receipt = remove(store, plan)
-    assert any("another store, in which too saw removed images" in line for line in receipt.not_reached)
+    assert any("another store, in which 1 component(s) saw removed images" in line for line in receipt.not_reached)
     for came_back in ({"public": public}, {"examples": public}):
         with pytest.raises(InputError, match="1 were removed from this store"):
             store.add("again", part(3), origin(3, privacy=PRIVATE, **came_back))
@@ -628,3 +629,19 @@ def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
     never = solve(linear, left, objective, start=zero, certificate=1e-4).dw
     moved, gap = (np.linalg.norm(dw["kernel"] - never["kernel"]) for dw in (whole, new.dw))
     assert gap <= new.optimum.certificate + 1e-4 < moved
+
+
+def test_a_removal_searches_the_folders_that_its_cache_names_besides_its_own(tmp_path):
+    assert folders_of(Cache(tmp_path / "a", also=(tmp_path / "b", tmp_path / "a"))) == [tmp_path / "a", tmp_path / "b"]
+    demo = Demo()
+    predict, examples = demo.predict, demo.examples(4, seed=7)
+    store = Store(tmp_path / "store")
+    identifiers = examples.identifiers()
+    caches = [Cache(tmp_path / name) for name in ("a", "b")]
+    features = [extract(predict, examples, cache) for cache in caches]
+    # the component names the folder of the first alone
+    store.add("all", predict.zeros(), make_provenance(predict).trained_on(features[0], 1.0))
+    remove(store, plan_removal(store, names=["all"]), cache=Cache(tmp_path / "a", also=(tmp_path / "b",)))
+    for cache in caches:
+        (rows,) = cache.path.glob("*/examples.txt")
+        assert not any(identifier in rows.read_text() for identifier in identifiers)

@@ -200,26 +200,12 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             receipt = None
             wrong = []
             try:
-                receipt = shown(store, tj.store.read_receipt(path)[0])
+                receipt = tj.store.read_receipt(path)[0]
                 wrong = store.verify_receipt(path)
             except InputError as error:
                 wrong.append(str(error))
             bar.update()
             yield Removal(line, receipt, [text.replace(f"{store.root}/", "") for text in wrong])
-
-
-def shown(store: tj.Store, receipt: tj.store.Receipt) -> tj.store.Receipt:
-    """A receipt with its fingerprints as the journal has them, which a receipt hides under the store's key."""
-    entries = [line for line in store.state.lines if isinstance(line, Entry)]
-    entries += [entry for line in store.state.removals for entry in line.added.values()]
-    entries += [line.composed for line in store.state.removals if line.composed is not None]
-    plain = {form: entry.weights for entry in entries for form in store.forms([entry.weights])}
-    fields = {
-        field: {name: plain.get(weights, weights) for name, weights in getattr(receipt, field).items()}
-        for field in ("removed", "retrained")
-    }
-    before = receipt.composed_before and plain.get(receipt.composed_before, receipt.composed_before)
-    return dataclasses.replace(receipt, composed_before=before, **fields)
 
 
 def groups(origins: Mapping[str, tj.store.Provenance]) -> dict[str, list[str]]:

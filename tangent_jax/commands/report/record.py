@@ -337,7 +337,7 @@ def before_and_after(seen: Inspection, plan: tj.store.RemovalPlan, removals: Seq
             yield f"| {cell(name)} | {code(short(weights))} | {after} | {bound} |"
     if receipts:
         yield ""
-        yield "Fingerprints (SHA-256 of the weights) are cut here; the journal holds all digits, receipts hide them."
+        yield "Fingerprints are cut here. The store's key hides them, as in receipts, but for the model's afterwards."
     if plan.components:
         yield "" if receipts else "Before a removal:"
         yield ""

@@ -32,6 +32,11 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
     return tj.store.plan_removal(store, examples=read_asked("examples", F.examples))
 
 
+def searched_cache() -> tj.Cache:
+    """The cache of --cache_dir; a removal searches the default one, too, which runs without the flag have filled."""
+    return tj.Cache(F.cache_dir, also=(tj.Cache().folder,))
+
+
 def read_asked(flag: str, file: str) -> list[str]:
     """The identifiers or names in the file of a flag."""
     with urls.passing_copy(file) as path:
