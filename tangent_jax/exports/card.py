@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tangent_jax._version import __version__
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.loading import loading
@@ -233,7 +234,7 @@ def removals(known: Any) -> list[str]:
 
 def versions(said: Mapping[str, Any], parts: Sequence[ComponentSummary]) -> list[str]:
     """The versions that made the export, and those that trained it."""
-    here = ", ".join(f"{name} {version(name)}" for name in ("tangent-jax", "jax"))
+    here = f"tangent-jax {__version__}, jax {version('jax')}"
     trained = sorted({", ".join(f"{name} {v}" for name, v in sorted(part.versions.items())) for part in parts})
     opset = [f"ONNX opset {said['opset']}"] if "opset" in said else []
     return [f"Exported by {here}", *opset, *(f"Trained by {plain(line)}" for line in trained)]

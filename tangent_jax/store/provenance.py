@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tangent_jax._version import __version__
 from tangent_jax.composition.origin import OPTIONAL
 from tangent_jax.core.checks import InputError, about, visible
 from tangent_jax.core.names import composed_name, normal_name
@@ -69,7 +70,10 @@ class Provenance:
     seconds: float = 0.0
     privacy: Spent | None = None
     versions: dict[str, str] = dataclasses.field(
-        default_factory=lambda: {name: version(name) for name in ("tangent-jax", "jax", "flax", "optax", "numpy")}
+        default_factory=lambda: {
+            "tangent-jax": __version__,
+            **{name: version(name) for name in ("jax", "flax", "optax", "numpy")},
+        }
     )
     run: str | None = None
     folders: tuple[str, ...] = ()

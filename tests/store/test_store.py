@@ -12,6 +12,7 @@ import sys
 import time
 import unicodedata
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ import pytest
 from helpers import Killed, ending, origin, origin_of_sums, part, predictor, sums
 from safetensors.numpy import load_file
 
+import tangent_jax as tj
 from tangent_jax.composition import sums as sums_module
 from tangent_jax.composition.origin import check_same
 from tangent_jax.composition.sums import sum_trees, weighted_sum
@@ -63,6 +65,16 @@ def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
     assert again.provenance("shard 1") == origin(1)
     assert again.provenance("shard 1").versions["jax"] == jax.__version__
     assert again.verify() == []
+
+
+def test_provenance_has_the_version_of_a_library_that_is_not_installed(monkeypatch):
+    def version(name):
+        if name == "tangent-jax":
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr("tangent_jax.store.provenance.version", version)
+    assert origin(1).versions["tangent-jax"] == tj.__version__
 
 
 @pytest.mark.parametrize("name", ["\u0905\u0928\u0940\u0924\u093e", "caf\u00e9", "ali.ce@example.org"])

@@ -33,8 +33,9 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
 
 
 def searched_cache() -> tj.Cache:
-    """The cache of --cache_dir; a removal searches the default one, too, which runs without the flag have filled."""
-    return tj.Cache(F.cache_dir, also=(tj.Cache().folder,))
+    """The cache of --cache_dir; a removal searches the default one, too, where runs without the flag have made it."""
+    default = tj.Cache()
+    return tj.Cache(F.cache_dir, also=(default.folder,) if default.path.is_dir() else ())
 
 
 def read_asked(flag: str, file: str) -> list[str]:
