@@ -19,13 +19,15 @@ RESULTS = ("dw.safetensors", "factors.safetensors")
 
 
 class Trace(NamedTuple):
-    """A place with data of a removed image: a line that names it, and a function that erases it.
+    """A trace of a removed image: a line that names it, a function that erases it, and the place where it was found.
 
-    The function is None for a copy that a removal leaves alone, or cannot read.
+    The function is None for a copy that a removal leaves alone, or cannot read. The place is a folder, a file or a URL
+    in which a search for traces looks.
     """
 
     line: str
     erase: Callable[[], object] | None = None
+    place: str = ""
 
 
 def run_at(url: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:

@@ -3,10 +3,10 @@
     `find_traces`   finds the traces of a removal, so that a plan can list them
     `erase_found`   deletes them, after a line of the journal has named them
 
-The folders come from the caller, or from provenance that this machine's user wrote (`Provenance.is_own`). A file is
-deleted only if its content shows that it belongs to the removed component; no link is followed. At URLs: at_urls.py.
-Neighbouring stores,
-the data set itself, and files that are missing or read-only are listed and left alone.
+The folders come from the caller, or from provenance that this machine's user wrote (`Provenance.is_own`). A component
+is deleted only if its content is that of the removed one, and only then the factors and steps beside it; a link in such
+a folder is not followed. At URLs: at_urls.py. Neighbouring stores, the data set itself, and files that are missing or
+read-only are listed and left alone.
 """
 
 import contextlib
@@ -68,16 +68,17 @@ def find_traces(
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
     folders = {folder: None for name in made_here for folder in origins[name].folders}
+    gone = store.forms(identifiers)
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
-    exports = [export for export in store.state.exports if {*export.names} & {*names}]
+    exports = [holding.export for holding in store.state.holdings if holding.holds(names, gone)]
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
     traces += rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
             search = run_at if is_url(place) else run_in
-            traces += readable(place, search(place, origin, tree_fingerprint))
+            traces += readable(place_of(place), search(place, origin, tree_fingerprint))
         for place in origin.folders:
             if place not in folders:
                 traces.append(Trace(f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}"))
@@ -86,7 +87,28 @@ def find_traces(
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             traces.append(Trace(f"{origin.recipe.dataset}: the data set itself, if the images are still there"))
     traces += partial_exports(store, exports)
-    return [trace._replace(line=visible(trace.line)) for trace in traces]
+    return [trace._replace(line=visible(trace.line), place=visible(trace.place)) for trace in traces]
+
+
+def searched(
+    store: Store, names: Sequence[str], caches: Sequence[str | os.PathLike], found: Iterable[Trace]
+) -> set[str]:
+    """The places that `find_traces` has read: a trace that an earlier call found there, and this one did not, is gone.
+
+    A place that is not there now, or cannot be read, is none: its folder may have another name.
+    """
+    folders = {folder for name in own_components(store, names) for folder in store.provenance(name).folders}
+    places = {*map(place_of, with_urls([*(os.fspath(cache) for cache in caches), *folders]))}
+    indices = {place_of(index) for index in index_paths(place for place in places if not is_url(place))}
+    exports = {place_of(Path(export.path).parent) for export in store.state.exports}
+    there = {place for place in indices | exports if Path(place).exists()}
+    left = {trace.place for trace in found if trace.erase is None}
+    return {*map(visible, places | there)} - left
+
+
+def place_of(place: str | os.PathLike) -> str:
+    """A URL as it is; the absolute path of a file or folder."""
+    return os.fspath(place) if is_url(place) else os.fspath(expand_path(place).absolute())
 
 
 def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str]) -> Iterator[Trace]:
@@ -98,13 +120,13 @@ def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iter
     def is_removed(identifier: str) -> bool:
         return identifier in identifiers or not before.isdisjoint(store.ring.forms(identifier))
 
-    folders = {Path(place).expanduser().absolute(): place for place in places if not is_url(place)}
+    folders = {place_of(place): place for place in places if not is_url(place)}
     for folder, place in folders.items():
-        yield from readable(folder, rows_in(folder, is_removed, place))
+        yield from readable(folder, rows_in(Path(folder), is_removed, place))
     for index in index_paths(folders):
         if kept_of(index, is_removed, images):
-            line = f"in {expand_path(index).absolute()}: identifiers and names of removed images"
-            yield Trace(line, partial(forget, index, is_removed, images))
+            line = f"in {place_of(index)}: identifiers and names of removed images"
+            yield Trace(line, partial(forget, index, is_removed, images), place_of(index))
 
 
 def removed_here(store: Store) -> set[str]:
@@ -134,12 +156,13 @@ def has_its_weights(store: Store, name: str) -> bool:
     return False
 
 
-def readable(place: object, search: Iterator[Trace]) -> Iterator[Trace]:
+def readable(place: str, search: Iterator[Trace]) -> Iterator[Trace]:
     """Yields the traces of a search in a place; one that is left alone for a link or an unreadable file."""
     try:
-        yield from search
+        for trace in search:
+            yield trace._replace(place=place)
     except (OSError, InputError) as error:
-        yield Trace(f"{place}: {reason_of(error)}")
+        yield Trace(f"{place}: {reason_of(error)}", place=place)
 
 
 def reason_of(error: Exception) -> str:
@@ -153,7 +176,7 @@ def rows_in(folder: Path, is_removed: Callable[[str], bool], place: str) -> Iter
         yield Trace(f"{place}: not there now")
         return
     for cached in sorted(folder.iterdir()):
-        yield from readable(cached, rows_of_folder(cached, is_removed))
+        yield from readable(os.fspath(cached), rows_of_folder(cached, is_removed))
 
 
 def rows_of_folder(cached: Path, is_removed: Callable[[str], bool]) -> Iterator[Trace]:
@@ -168,8 +191,8 @@ def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
     """A removed component, its factors, its checkpoints and its released steps in the folder where it was trained."""
     folder = Path(place)
     path = inside(folder, "dw.safetensors")
-    if path.is_file() and trees.fingerprint(read_component(path, check=False)[0]) == fingerprint:
-        yield Trace(f"{path}: the removed component", path.unlink)
+    if path.is_file() and is_component(path, fingerprint):
+        yield Trace(f"{path}: the removed component", partial(delete_component, path, fingerprint))
         factors = inside(folder, "factors.safetensors")
         if factors.is_file():  # second moments of the removed images
             yield Trace(f"{factors}: the removed component's factors", factors.unlink)
@@ -182,13 +205,26 @@ def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
             yield Trace(f"{run}: checkpoints", partial(shutil.rmtree, run))
 
 
+def is_component(path: Path, fingerprint: str) -> bool:
+    """True if a file holds a component whose numbers have this fingerprint."""
+    return trees.fingerprint(read_component(path, check=False)[0]) == fingerprint
+
+
+def delete_component(path: Path, fingerprint: str) -> None:
+    """Deletes a component's file; InputError if a new run has replaced it since it was found."""
+    if not is_component(path, fingerprint):
+        raise InputError("another component was written there since it was found; repeat the removal")
+    path.unlink()
+
+
 def partial_exports(store: Store, exports: Iterable[Exported]) -> Iterator[Trace]:
     """The folders of those of these exports that a kill left unfinished: they hold weights."""
     for export in exports:
         folder = partial_of(Path(export.path), export.result)
         is_own = machine.is_own(export.text(store.identity), export.seal)
         if is_own and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
-            yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
+            line = f"{folder}: an export that was killed"
+            yield Trace(line, partial(shutil.rmtree, folder), place_of(folder.parent))
 
 
 def files_of(store: Store, names: Sequence[str]) -> list[str]:

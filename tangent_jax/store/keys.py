@@ -1,6 +1,7 @@
 """The key of a store, which hides what its lists and receipts say of removed images.
 
-    hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request
+    hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request;
+                  in commitments and proofs "committed " and a content identifier
 
     keys.json    mode 0600: 32 random bytes (hex) made with the store, then the keys of stores that were merged into it
 
@@ -41,6 +42,10 @@ class Key:
     def hide(self, text: str) -> str:
         """The hidden form (64 hex digits) of a content identifier, an owner, or a word of a request."""
         return hmac.digest(self.secret, text.encode(errors="surrogatepass"), "sha256").hex()
+
+    def hide_committed(self, identifier: str) -> str:
+        """The hidden form of an image in commitments and proofs: another one than in receipts, so none links both."""
+        return self.hide(f"committed {identifier}")
 
     def hide_all(self, texts: Iterable[str]) -> tuple[str, ...]:
         """The hidden forms of texts, sorted, so that their order tells nothing."""

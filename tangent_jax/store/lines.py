@@ -150,15 +150,14 @@ class Export(Line, Exported):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Intend(Line):
-    """A removal is about to erase these traces outside the store.
+    """A removal is about to erase traces outside the store.
 
-    forgotten: the hidden identifiers (keys.py) of its images; caches: the folders that its caller named.
+    erases: each trace, and the place where it was found; forgotten: the hidden identifiers (keys.py) of its images.
     """
 
     removed: tuple[str, ...]
-    erases: tuple[str, ...]
+    erases: dict[str, str]
     forgotten: tuple[str, ...] = ()
-    caches: tuple[str, ...] = ()
 
     def is_part_of(self, removed: Collection[str], forgotten: Collection[str]) -> bool:
         """True if a removal of these components and images does all that this one was to do."""
@@ -172,10 +171,14 @@ class Erase(Intend):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Discard(Line):
-    """Components were taken out, to be replaced; their examples may return."""
+    """Components were taken out, to be replaced; their examples may return.
+
+    seen: for each that an export holds, the hidden identifiers (keys.py) of its images.
+    """
 
     removed: tuple[str, ...]
     released: tuple[Released, ...] = ()
+    seen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ receipt of another removal does not: until the same one is repeated, its intent 
 
 import dataclasses
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +41,7 @@ from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.store import Store
 
 STOPPED = "not found any more; an earlier call, which was stopped, was to delete it"
+UNKNOWN = "unless an earlier call, which was stopped, deleted it: this one did not search a place that is not there now"
 
 
 def remove(
@@ -147,39 +147,30 @@ def intend(store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Inte
     For a caller that has held the plan against the store under the exclusive lock; before it writes any file, as the
     commit deletes those that no line names.
     """
-    caches = folders_of(cache)
-    found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, caches, plan.unseen)
-    erases = tuple(dict.fromkeys(trace.line for trace in found if trace.erase is not None))
+    found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+    erases = {trace.line: trace.place for trace in found if trace.erase is not None}
     if erases:
         store.commit(
             kind(
                 removed=tuple(sorted(plan.components)),
                 erases=erases,
                 forgotten=store.ring.own.hide_all(plan.identifiers),
-                caches=tuple(map(os.fspath, caches)),
             )
         )
     return found
 
 
-def stopped_before(intended: Sequence[Intend], found: Sequence[erasure.Trace], cache: Cache | None) -> Traces:
+def stopped_before(intended: Sequence[Intend], found: Sequence[erasure.Trace], searched: set[str]) -> Traces:
     """The traces that earlier calls of a removal, which were stopped, were to erase, and that are not found now.
 
-    A trace in a cache that this call does not search may still be there.
+    A trace in a place that this call has not searched may still be there.
     """
     present = {trace.line for trace in found}
-    searched = {*map(os.fspath, folders_of(cache))}
-    traces = Traces([], [])
-    for line in intended:
-        for trace in line.erases:
-            if trace in present:
-                continue
-            if searched.issuperset(line.caches):
-                traces.deleted.append(f"{trace} ({STOPPED})")
-            else:
-                cached = ", ".join(line.caches)
-                traces.not_reached.append(f"{trace} (unless a call that was stopped deleted it: {cached} not searched)")
-    return Traces([*dict.fromkeys(traces.deleted)], [*dict.fromkeys(traces.not_reached)])
+    missing = {trace: place for line in intended for trace, place in line.erases.items() if trace not in present}
+    return Traces(
+        [f"{trace} ({STOPPED})" for trace, place in missing.items() if place in searched],
+        [f"{trace} ({UNKNOWN}: {place})" for trace, place in missing.items() if place not in searched],
+    )
 
 
 def folders_of(cache: Cache | None) -> Sequence[Path]:
@@ -249,7 +240,8 @@ def commit(
         now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
         composed = None if summed is None else store.write("composed", summed)
         traces = erasure.erase_found(found)
-        stopped = stopped_before(intended, found, cache)
+        searched = erasure.searched(store, [*plan.components], folders_of(cache), found)
+        stopped = stopped_before(intended, found, searched)
         files = [*dict.fromkeys([*elsewhere.deleted, *files, *stopped.deleted])]
         of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
         receipt = Receipt(

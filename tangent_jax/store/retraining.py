@@ -1,7 +1,9 @@
 """Components trained again by their recipes, without the removed examples."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import jax
@@ -156,7 +158,25 @@ def solve_again(
 
 def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
     """The fields of a Receipt about the components that a removal puts back."""
-    bounds = {name: new.distance_bound for name, new in retrained.items() if new.distance_bound is not None}
-    optima = {name: new.optimum for name, new in retrained.items() if new.optimum is not None}
+    bounds = {name: rounded_up(new.distance_bound) for name, new in retrained.items() if new.distance_bound is not None}
+    optima = {name: released(new.optimum) for name, new in retrained.items() if new.optimum is not None}
     guarantee = receipts.statement(how if retrained else "drop", bool(optima))
     return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": guarantee}
+
+
+def released(optimum: receipts.Optimum) -> receipts.Optimum:
+    """A solve as a receipt states it: its bounds are rounded up, as the removed images decide their digits."""
+    before, after = map(rounded_up, (optimum.certificate_before, optimum.certificate))
+    return dataclasses.replace(optimum, certificate_before=before, certificate=after)
+
+
+def rounded_up(bound: float) -> float:
+    """The smallest number of one significant digit that is at least the bound.
+
+    >>> rounded_up(0.0231), rounded_up(0.5)
+    (0.03, 0.5)
+    """
+    if not math.isfinite(bound):
+        return bound
+    nearest = Decimal(f"{bound:.0e}")
+    return float(nearest if float(nearest) >= bound else nearest + Decimal(1).scaleb(nearest.adjusted()))

@@ -1,7 +1,7 @@
 """What a store signs: the list of its exports that hold what has left it (io/revoked.py reads it), and receipts.
 
-An export is on the list from the first removal of a component that it was made of. Exports whose components were only
-replaced (`Store.discard`) are not. The list holds identities of exports, hashes of receipts and days: no image, no
+An export is on the list from the first removal of a component that it was made of, or of an image of a component that
+was replaced since (`Store.discard`). The list holds identities of exports, hashes of receipts and days: no image, no
 component and no folder.
 """
 
@@ -15,8 +15,9 @@ from tangent_jax.io.files import write_whole
 from tangent_jax.io.revoked import REVOKED
 from tangent_jax.io.signing import key_id, make_key, make_statement, public_text, read_private_keys, sign
 from tangent_jax.store.disk import SIGNING
-from tangent_jax.store.lines import Export, Exported, Line, Merge, Remove, timestamp
+from tangent_jax.store.lines import Exported, Line, Remove, timestamp
 from tangent_jax.store.receipts import as_statement, read_receipt
+from tangent_jax.store.state import State
 from tangent_jax.store.store import Store
 
 
@@ -30,20 +31,15 @@ class Revoked:
 
 
 def revoked_exports(lines: Iterable[Line]) -> list[Revoked]:
-    """The exports that hold a component which a later line removed, each with the first such removal."""
-    exports: list[Exported] = []
-    found: list[Revoked] = []
+    """The exports that hold what a later line removed, each with the first such removal."""
+    found: dict[Exported, Revoked] = {}
+    state = State()
     for line in lines:
-        match line:
-            case Export():
-                exports.append(line)
-            case Merge():
-                exports += line.exports
-            case Remove():
-                gone = {*line.removed}
-                found += [Revoked(own, line.receipt_hash, line.time[:10]) for own in exports if gone & {*own.names}]
-                exports = [own for own in exports if not gone & {*own.names}]
-    return found
+        if isinstance(line, Remove):
+            held = [holding.export for holding in state.holdings if holding.holds(line.removed, line.forgotten)]
+            found = {export: Revoked(export, line.receipt_hash, line.time[:10]) for export in held} | found
+        state.apply(line)
+    return [*found.values()]
 
 
 def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked]]:

@@ -36,6 +36,19 @@ class Composed(NamedTuple):
 
 
 @dataclasses.dataclass
+class Holding:
+    """An export, the names of components that it holds, and the hidden images of those that were replaced since."""
+
+    export: Exported
+    names: set[str]
+    replaced: set[str] = dataclasses.field(default_factory=set)
+
+    def holds(self, removed: Iterable[str], forgotten: Iterable[str]) -> bool:
+        """True if it holds one of the removed components, or saw one of the forgotten images, in hidden form."""
+        return not (self.names.isdisjoint(removed) and self.replaced.isdisjoint(forgotten))
+
+
+@dataclasses.dataclass
 class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
@@ -52,11 +65,16 @@ class State:
     forgotten: set[str] = dataclasses.field(default_factory=set)
     released: list[Released] = dataclasses.field(default_factory=list)
     public: set[str] = dataclasses.field(default_factory=set)
-    exports: list[Exported] = dataclasses.field(default_factory=list)
+    holdings: list[Holding] = dataclasses.field(default_factory=list)  # of all exports
     accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
     intended: list[Intend] = dataclasses.field(default_factory=list)  # of removals that have no receipt yet
     lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
+
+    @property
+    def exports(self) -> list[Exported]:
+        """All exports."""
+        return [holding.export for holding in self.holdings]
 
     @property
     def removals(self) -> list[Remove]:
@@ -74,7 +92,7 @@ class State:
                 is_plain = line.weighted is None and line.merge == "mean"
                 self.compose(Composed(part(Entry, line), line.names, is_plain))
             case Export():
-                self.exports.append(part(Exported, line))
+                self.holdings.append(Holding(part(Exported, line), {*line.names}))
                 self.show(line.names)
             case Erase():
                 pass  # the content is as before
@@ -89,9 +107,13 @@ class State:
                 self.intended = [x for x in self.intended if not x.is_part_of(line.removed, line.forgotten)]
             case Discard():
                 self.take_out(line, {})
+                for holding in self.holdings:
+                    replaced = holding.names & {*line.seen}
+                    holding.names -= replaced
+                    holding.replaced.update(*(line.seen[name] for name in replaced))
             case Merge():
                 self.release(line.released)
-                self.exports += line.exports
+                self.holdings += [Holding(export, {*export.names}) for export in line.exports]
                 self.show(line.showed)
         self.lines.append(line)
 

@@ -387,7 +387,10 @@ class Store(Disk, Components):
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
             released = self.state.accounts_shown(removed, self.ring.own)
-            self.commit(Discard(removed=tuple(sorted(names)), released=released))
+            exported = {name for holding in self.state.holdings for name in holding.names if name in removed}
+            images = {name: [identifier for identifier, _ in removed[name].images_seen] for name in exported}
+            seen = {name: self.ring.own.hide_all(identifiers) for name, identifiers in sorted(images.items())}
+            self.commit(Discard(removed=tuple(sorted(names)), released=released, seen=seen))
 
     # Verifying
 

@@ -81,11 +81,30 @@ def without_images(session: FirstSession | None, key: Key | None = None) -> Firs
 def commitment_to(identifiers: Iterable[str], key: Key | None) -> Commitment:
     """The commitment to images under a store's key; their number alone without a key."""
     images = {*identifiers}
-    return Commitment(len(images), "") if key is None else commit(map(key.hide, images))
+    return Commitment(len(images), "") if key is None else commit(map(key.hide_committed, images))
+
+
+KIND = re.compile(r"[a-z][\w-]+:(?!//)")
+QUESTION = re.compile(r"\?((image|label|folders?|train|validation|test)=[^&]*&?)+$")
 
 
 def without_folders(spec: str) -> str:
-    """A specification of weights or data without this machine's folders."""
+    """A specification of weights or data with the last name of each path, without its folders or a URL's secrets."""
     if spec.startswith(("hf-hub:", "random:")):
         return spec
-    return re.sub(r"(^|[:@,=])[^:@,=?]*[/\\](?=[^/\\])", r"\1", spec.rstrip("/\\"))
+    kind = KIND.match(spec)
+    prefix = kind.group() if kind else ""
+    question = QUESTION.search(spec)
+    path = spec[len(prefix) : question.start() if question else None]
+    if prefix == "tfds:" and "@" in path:
+        name, _, folder = path.partition("@")
+        return f"{prefix}{name}@{last_name(folder)}"
+    asked = question.group() if question else ""
+    return prefix + last_name(path) + re.sub(r"(?<==)[^&]*", lambda value: last_name(value.group()), asked)
+
+
+def last_name(path: str) -> str:
+    """The name of a file or folder; of a URL without its query, its user and its password."""
+    if "://" in path:
+        path = re.split("[?#;]", path)[0].rpartition("@")[2]
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

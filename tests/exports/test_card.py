@@ -187,6 +187,28 @@ def test_its_lines_of_python_load_an_adapter(tmp_path, monkeypatch):
     assert names["predict"].model == predict.model
 
 
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("/home/al,ice/a=b/c@d/e:f/g?h/vit.safetensors", "vit.safetensors"),
+        ("folder:/home/al,ice@x/photos=1/cub?50.zip/", "folder:cub?50.zip"),
+        ("csv:/home/bob/set.csv?image=path&folder=/home/bob/images", "csv:set.csv?image=path&folder=images"),
+        ("wds:/data/bob/train-{000..099}.tar", "wds:train-{000..099}.tar"),
+        ("tfds:mnist@/home/bob/tfds", "tfds:mnist@tfds"),
+        ("cub200:/home/bob/cub@2", "cub200:cub@2"),
+        ("folder:s3://user:secret@bucket/people/bob", "folder:bob"),
+        ("s3://user:secret@bucket", "bucket"),
+        ("https://host/bob/w.safetensors?token=secret", "w.safetensors"),
+        (r"C:\\Users\\bob\\w.safetensors", "w.safetensors"),
+        ("hf-hub:timm/vit_tiny", "hf-hub:timm/vit_tiny"),
+        ("rsl:alpha=1:kappa=15", "rsl:alpha=1:kappa=15"),
+        ("digits", "digits"),
+    ],
+)
+def test_a_specification_leaves_without_its_folders_and_a_urls_secrets(spec, shown):
+    assert without_folders(spec) == shown
+
+
 def test_folders_of_splits_in_several_places_are_named_without_the_folders_around_them(untyped):
     spec = "folder:?train=/home/bob/x&test=/media/ann/y.zip"
     assert without_folders(spec) == "folder:?train=x&test=y.zip"

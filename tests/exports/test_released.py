@@ -91,8 +91,8 @@ FAMILIES = {
 def forms_of(store, number):
     """What who has a photograph, or an account of the store's key, might search for in the bytes of an export."""
     content, identifier, name = PHOTOGRAPHS[number], IDENTIFIERS[number], PAIRS[number][1]
-    hidden = store.ring.own.hide(identifier)
-    digests = [bytes.fromhex(text) for text in (identifier, hidden, form_of_04(identifier))]
+    hidden = (store.ring.own.hide(identifier), store.ring.own.hide_committed(identifier))
+    digests = [bytes.fromhex(text) for text in (identifier, *hidden, form_of_04(identifier))]
     digests += [hashlib.new(algorithm, content).digest() for algorithm in ("md5", "sha1")]
     digests += [hashlib.new(algorithm, identifier.encode()).digest() for algorithm in ("md5", "sha1", "sha256")]
     digests.append(hashlib.sha256(b"\0" + identifier.encode()).digest())  # the leaf of a tree without a key
@@ -123,7 +123,7 @@ def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path
     summary = convert(Summary, json.loads((tmp_path / "out/provenance.json").read_text())["of"], "of")
     assert (summary.examples, summary.public, summary.owners) == (9, 3, 3)
     assert {part.examples for part in summary.components} == {
-        commit(store.ring.own.hide(i) for i in IDENTIFIERS[3 * s : 3 * s + 3]) for s in range(3)
+        commit(store.ring.own.hide_committed(i) for i in IDENTIFIERS[3 * s : 3 * s + 3]) for s in range(3)
     }
     for path in (tmp_path / "out").iterdir():
         content = path.read_bytes()
@@ -139,7 +139,7 @@ def test_components_stand_in_an_order_that_no_name_decides(tmp_path):
     for number in range(8):  # each store has a key of its own
         store = filled(tmp_path / str(number), predict, dw)
         said = convert(Summary, store.release(tmp_path / "out", dw)["of"], "of")
-        roots = [commit(map(store.ring.own.hide, IDENTIFIERS[3 * s : 3 * s + 3])).root for s in range(3)]
+        roots = [commit(map(store.ring.own.hide_committed, IDENTIFIERS[3 * s : 3 * s + 3])).root for s in range(3)]
         orders.add(tuple(roots.index(part.examples.root) for part in said.components))
     assert len(orders) > 1
 
@@ -161,7 +161,7 @@ def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_preve
     export(tmp_path / "out", predict, dw, store.release(tmp_path / "out", dw))
     session = load_export(tmp_path / "out")[0].session
     assert (session.images, session.count) == ((), 3)
-    assert session.commitment == commit(map(store.ring.own.hide, IDENTIFIERS[12:])).root
+    assert session.commitment == commit(map(store.ring.own.hide_committed, IDENTIFIERS[12:])).root
     assert str(session) == str(SESSION)
     assert session.settings == {"dataset": "folder:birds"}
     with pytest.raises(InputError, match=r"the anchor must name the 3 images .* Take the file of the anchor itself"):

@@ -213,10 +213,18 @@ def exported(*names):
     return {"names": names, "path": f"/{''.join(names)}", "result": "r", "identity": "".join(names)}
 
 
-def removing(*names):
+def removing(*names, images=()):
     return Remove(
-        removed=names, receipt="0" * 16, receipt_hash=f"hash of {''.join(names)}", time="2026-11-27T00:00:00Z"
+        removed=names,
+        forgotten=images,
+        receipt="0" * 16,
+        receipt_hash=f"hash of {''.join(names)}",
+        time="2026-11-27T00:00:00Z",
     )
+
+
+def replacing(name, image):
+    return Discard(removed=(name,), seen={name: (image,)})
 
 
 @pytest.mark.parametrize(
@@ -227,6 +235,10 @@ def removing(*names):
         ([removing("a"), Export(**exported("b"))], []),
         ([Export(**exported("a")), removing("a"), Export(**exported("a"))], [("a", "hash of a")]),  # trained again
         ([Export(**exported("a")), Discard(removed=("a",))], []),
+        # replaced: the images that it saw decide, under any name
+        ([Export(**exported("a")), replacing("a", "i"), removing("b", images=("i",))], [("a", "hash of b")]),
+        ([Export(**exported("a")), replacing("a", "i"), removing("a", images=("j",))], []),
+        ([Export(**exported("b")), replacing("a", "i"), removing("c", images=("i",))], []),
         ([Export(**exported("a")), removing("b")], []),
         (
             [Merge(of="o", released=(), exports=(Exported(**exported("a")),), showed=()), removing("a")],
@@ -236,6 +248,18 @@ def removing(*names):
 )
 def test_an_export_is_revoked_from_the_first_removal_of_a_component_in_it(lines, want):
     assert [(own.export.identity, own.receipt) for own in revoked_exports(lines)] == want
+
+
+def test_an_export_of_a_component_that_came_again_under_another_name_is_revoked_and_in_the_receipt(tmp_path):
+    store = filled(tmp_path / "store", *tangent())
+    leave(store, tmp_path / "out")
+    dw, provenance = store.read_tree(PEOPLE[0]), store.provenance(PEOPLE[0])
+    store.discard(PEOPLE[:1])
+    store.add("again", dw, provenance)
+    receipt = remove(store, plan_removal(store, names=["again"]))
+    assert f"{tmp_path / 'out'}: an export of a removed component" in receipt.not_reached
+    listed, others = write_revoked(store, tmp_path / "revoked.json")
+    assert ([own.export.path for own in listed], others) == ([str(tmp_path / "out")], [])
 
 
 def test_exports_of_a_store_that_was_merged_are_revoked_by_its_key(tmp_path):

@@ -33,6 +33,11 @@ def test_forms_are_those_under_every_key_of_the_ring():
     assert both.joined(second) == both
 
 
+def test_an_image_has_another_form_in_commitments_than_in_receipts():
+    key = KeyRing.make().own
+    assert key.hide_committed(IMAGE) != key.hide(IMAGE)
+
+
 def test_hidden_forms_are_sorted_so_that_order_tells_nothing():
     key = KeyRing.make().own
     assert key.hide_all("abc") == key.hide_all("cbaa") == tuple(sorted(map(key.hide, "abc")))

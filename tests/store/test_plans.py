@@ -198,12 +198,12 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
         with pytest.raises(InputError, match=match):
             remove(store, plan, "retrain")
     assert erased == []  # nothing outside the store is touched before all is known to be well
-    monkeypatch.setattr(removal, "retrain", lambda *_: Retrained(part(7), left, 0.5))
+    monkeypatch.setattr(removal, "retrain", lambda *_: Retrained(part(7), left, 0.4321))
     receipt = remove(store, plan, "retrain")
     assert len(erased) == 1
     want = sum_trees({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
     assert receipt.composed_after == trees.fingerprint(want)
-    assert receipt.distance_bounds == {"shard 1": 0.5}
+    assert receipt.distance_bounds == {"shard 1": 0.5}  # rounded up
     assert store.provenance("shard 1").examples == left.examples
     unbounded = Retrained(part(8), origin(1, examples=left.examples[1:]), None)
     monkeypatch.setattr(removal, "retrain", lambda *_: unbounded)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from demo import Demo
 from helpers import origin, part
+from hypothesis import given
+from hypothesis import strategies as st
 from photos import write
 from run_binary import run
 
@@ -32,9 +34,10 @@ from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.lines import Add
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
+from tangent_jax.store.receipts import Optimum
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import folders_of, remove
-from tangent_jax.store.retraining import solve_again
+from tangent_jax.store.retraining import Retrained, rounded_up, said_of, solve_again
 from tangent_jax.store.store import Store
 from tangent_jax.train.features import Features
 from tangent_jax.train.objective import make_objective
@@ -629,6 +632,20 @@ def test_an_exact_removal_moves_a_component_that_lies_within_its_certificate():
     never = solve(linear, left, objective, start=zero, certificate=1e-4).dw
     moved, gap = (np.linalg.norm(dw["kernel"] - never["kernel"]) for dw in (whole, new.dw))
     assert gap <= new.optimum.certificate + 1e-4 < moved
+
+
+@given(st.floats(1e-300, 1e300))
+def test_a_receipts_bound_has_one_digit_and_still_holds(bound):
+    stated = rounded_up(bound)
+    assert bound <= stated <= 2 * bound
+    assert stated == float(f"{stated:.0e}")
+
+
+def test_a_receipts_bound_of_an_optimum_is_rounded_up():
+    exact = Optimum(total_penalty=1.25, certificate_before=0.231, certificate=0.01, passes=3, converged=True)
+    new = Retrained(part(1), origin(1), None, exact)
+    optima = said_of("exact", {"all": new})["optima"]
+    assert optima == {"all": dataclasses.replace(exact, certificate_before=0.3)}
 
 
 def test_a_removal_searches_the_folders_that_its_cache_names_besides_its_own(tmp_path):

@@ -477,7 +477,31 @@ def test_a_cache_that_is_not_searched_again_is_not_said_to_be_erased(kept, tmp_p
     again = stop(store, plan_removal(store, names=["a"]), cache)
     receipt = remove(again, plan_removal(again, names=["a"]))
     assert not [line for line in receipt.deleted if str(cache.path) in line]
-    assert [line for line in receipt.not_reached if str(cache.path) in line and "not searched" in line]
+    assert [line for line in receipt.not_reached if str(cache.path) in line and removal.UNKNOWN in line]
+
+
+def test_a_run_folder_that_has_another_name_now_is_not_said_to_be_erased(kept):
+    store, folders = kept
+    again = stop(store, plan_removal(store, names=["a"]))
+    folders["a"].rename(folders["a"].with_name("renamed"))
+    receipt = remove(again, plan_removal(again, names=["a"]))
+    assert not [line for line in receipt.deleted if str(folders["a"]) in line]
+    assert [line for line in receipt.not_reached if str(folders["a"]) in line and removal.UNKNOWN in line]
+
+
+def test_a_run_that_replaces_a_removed_one_before_it_is_deleted_stays(kept, monkeypatch):
+    store, folders = kept
+    path = folders["a"] / "dw.safetensors"
+
+    def meanwhile(traces):
+        path.write_bytes((folders["b"] / "dw.safetensors").read_bytes())
+        return erase_found(traces)
+
+    monkeypatch.setattr(removal.erasure, "erase_found", meanwhile)
+    receipt = remove(store, plan_removal(store, names=["a"]))
+    assert path.is_file()
+    assert [line for line in receipt.not_reached if str(path) in line and "another component was written" in line]
+    assert not [line for line in receipt.deleted if str(path) in line]
 
 
 @pytest.mark.parametrize("call", [erase_traces, preview_removal, remove, partial(rehearse, how="drop")])
