@@ -48,7 +48,7 @@ quick: .venv/dev  ## a minute that says whether a change is sane
 	$(BIN)/python -m pytest -n auto -m 'not slow and not long' tests/core tests/rules tests/linear tests/io/test_journal.py \
 	  tests/test_linearization.py tests/privacy/test_clipping.py $(ARGS)
 
-mutate: .venv/mutate  ## cosmic-ray on the files on which guarantees rest (hours; it continues): ARGS=journal for one file
+mutate: .venv/mutate  ## cosmic-ray on the files on which guarantees rest (hours; it continues): ARGS="journal keys" for two files
 	$(BIN)/python tests/mutate.py $(ARGS)
 
 mutations: .venv/dev  ## breaks the code where no tool can: the test that each row names must see it (10 minutes)

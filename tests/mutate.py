@@ -10,7 +10,7 @@ results. A file that changed, or whose tests changed, begins again.
 mutmut was tried and is not used: it switches mutants in forked processes, in which JAX keeps the programs that it
 traced before the switch, and it leaves decorated functions (`jax.jit`) alone.
 
-    python tests/mutate.py [words in a file's name, such as journal]
+    python tests/mutate.py [words in files' names, such as journal]
 """
 
 import hashlib
@@ -130,8 +130,11 @@ def write_survivors(file: str, session: Path) -> None:
 
 def main() -> None:
     """Mutates each chosen file, and writes its survivors also when it is stopped."""
-    words = sys.argv[1:]
-    chosen = {file: tests for file, tests in FILES.items() if all(word in file for word in words)}
+    words = sys.argv[1:] or [""]
+    unknown = [word for word in words if not any(word in file for file in FILES)]
+    if unknown:
+        sys.exit(f"each word must be in the name of one of {', '.join(FILES)}; got {unknown[0]}")
+    chosen = {file: tests for file, tests in FILES.items() if any(word in file for word in words)}
     BUILD.mkdir(parents=True, exist_ok=True)
     copy_repository()
     for file, tests in chosen.items():
