@@ -206,7 +206,7 @@ class Filling:
         """Holds a group's claim, once it is free, and reads the store's state again."""
 
         def claim() -> None:
-            self.claims.write_groups(groups)
+            self.claims.write_groups([[name for name in group if name in self.shards.rows] for group in groups])
             held.enter_context(self.claims.hold(number))
 
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
