@@ -184,7 +184,7 @@ class SumOfComponents(Statistics):
             raise
 
 
-def statistics_of(components: Mapping[str, Tree], origins: Origins) -> Statistics:
+def statistics_of(components: Mapping[str, Tree], origins: Origins) -> SumOfComponents:
     """The sum of components of statistics; InputError for tangent weights."""
     if not len(components):
         raise InputError("components must be at least 1; got none")

@@ -7,6 +7,7 @@ A row has the same bits at any place of a batch of one size.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -17,6 +18,9 @@ from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.train.features import Features
+
+ComputeRows = Callable[[FeatureMap, Features, int, Progress], Float[np.ndarray, "n k"]]
+"""The function (map, data, batch, progress) -> the rows of all examples."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,8 +53,11 @@ class MappedOnce(Features):
 class SharedRows:
     """The rows of all examples by one feature map, each computed when it is first needed."""
 
-    def __init__(self, map_: FeatureMap, data: Features) -> None:
-        self.source, self.map, self.data = map_.identity, map_, data
+    def __init__(self, map_: FeatureMap, data: Features, compute: ComputeRows) -> None:
+        self.source = map_.identity
+        self.map = map_
+        self.data = data
+        self.compute = compute
         self.values = np.zeros((len(data), sum(map_.sizes)), np.float32)
         self.is_known = np.zeros(len(data), bool)
 
@@ -58,14 +65,15 @@ class SharedRows:
         """The rows of the examples at these places, "k"."""
         missing = at[~self.is_known[at]]
         if len(missing):
-            self.values[missing] = compute_rows(self.map, self.data.take(missing), batch, progress)
+            self.values[missing] = self.compute(self.map, self.data.take(missing), batch, progress)
             self.is_known[missing] = True
         return self.values[at]
 
 
-def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
+def map_once(map_: FeatureMap, data: Features, compute: ComputeRows | None = None) -> MappedOnce:
     """The same features, with rows by this map that stay in memory once computed.
 
+    Args:       compute: gives rows that are not in memory yet (`features.keep_rows`: from disk); None computes them.
     Guarantees: shards, all examples and held-out parts (`take`, `hold_out`) share one pass.
 
     >>> once = tj.solver.map_once(demo.map, demo.train)
@@ -73,7 +81,8 @@ def map_once(map_: FeatureMap, data: Features) -> MappedOnce:
     (5, 6)
     """
     fields = {field.name: getattr(data, field.name) for field in dataclasses.fields(Features) if field.init}
-    return MappedOnce(**fields, rows=SharedRows(map_, data), at=np.arange(len(data)), mapped=data.inputs)
+    rows = SharedRows(map_, data, compute or compute_rows)
+    return MappedOnce(**fields, rows=rows, at=np.arange(len(data)), mapped=data.inputs)
 
 
 def rows_of(map_: FeatureMap, data: Features, batch: int = 32, progress: Progress = silent) -> Float[np.ndarray, "n k"]:

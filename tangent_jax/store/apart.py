@@ -15,14 +15,15 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.data.shards import owners_of
 from tangent_jax.io import hosts
-from tangent_jax.io.progress import show_progress, shown
+from tangent_jax.io.progress import progress_bar, show_progress, shown
 from tangent_jax.io.records import first_names
-from tangent_jax.models.ntk import ComponentPredictor
+from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.mapped import MappedOnce, rows_of
 from tangent_jax.solver.optimum import certificate_of
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.provenance import Provenance, make_provenance
-from tangent_jax.store.recipe import AnyRecipe, Recipe
+from tangent_jax.store.recipe import AnyRecipe, Recipe, StatisticsRecipe
 from tangent_jax.store.store import Store
 from tangent_jax.store.trainers import Adam
 from tangent_jax.train.batches import Batches
@@ -151,10 +152,19 @@ def fill(
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
     filling = Filling(store, Claims(store), left, shards.provenance(owners or {}), factors)
     hosts.in_writer(filling.discard_stale)
-    for number, group in enumerate(groups):
-        if (only is None or number in only) and filling.missing(group):
-            with filling.hold(groups, number):
-                filling.train(group)
+    numbers = [number for number in range(len(groups)) if only is None or number in only]
+    numbers = [number for number in numbers if filling.missing(groups[number])]
+    filling.compute_rows([name for number in numbers for name in filling.missing(groups[number])])
+    is_summed = isinstance(shards.recipe, StatisticsRecipe)  # each in a moment; a group that trains has its own bar
+    with (
+        show_progress(f"{store.root.name}: sums" if is_summed and numbers else None),
+        progress_bar(len(numbers), "component") as bar,
+    ):
+        for number in numbers:
+            if filling.missing(groups[number]):  # not if another process added them meanwhile
+                with filling.hold(groups, number):
+                    filling.train(groups[number])
+            bar.update()
     filling.mirror()
 
 
@@ -182,12 +192,21 @@ class Filling:
         """The shards of a group that have no component in the store of process 0."""
         return hosts.from_writer(lambda: [n for n in group if n in self.shards.rows and n not in self.store])
 
+    def compute_rows(self, names: Sequence[str]) -> None:
+        """Computes the rows of these shards in one pass, under one bar, if the features keep rows (`map_once`)."""
+        map_, features = self.shards.predict, self.shards.features
+        if not (names and isinstance(map_, FeatureMap) and isinstance(features, MappedOnce)):
+            return
+        rows = np.concatenate([self.shards.rows[name] for name in names])
+        with show_progress(f"{self.store.root.name}: features"):
+            rows_of(map_, features.take(rows), progress=shown)
+
     @contextmanager
     def hold(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
         """Holds a group's claim, once it is free, and reads the store's state again."""
 
         def claim() -> None:
-            self.claims.write_groups(groups)
+            self.claims.write_groups([[name for name in group if name in self.shards.rows] for group in groups])
             held.enter_context(self.claims.hold(number))
 
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):

@@ -4,7 +4,8 @@
     claims/7.lock          locked (flock) while a process trains group 7; holds that process's name
 
 The system releases the locks of a process that ends, so claims need no expiry. A lock file that names a process but is
-not locked belonged to a process that was killed. The store is complete without this folder.
+not locked belonged to a process that was killed. The store is complete without this folder. A shard may have the name of
+its owner, so a removal deletes groups.json; the next claim writes it again, without shards that have no image left.
 """
 
 import dataclasses
@@ -44,6 +45,10 @@ class Claims:
         content = json.dumps({"groups": groups}).encode()
         if not self.path.exists() or self.path.read_bytes() != content:
             write_whole(self.path, content)
+
+    def forget(self) -> None:
+        """Deletes the shards' names."""
+        self.path.unlink(missing_ok=True)
 
     def lock(self, group: int | str) -> Path:
         """The lock file of a group, or of other work for one process at a time."""

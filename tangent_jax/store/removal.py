@@ -34,6 +34,7 @@ from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.store import erasure
+from tangent_jax.store.claims import Claims
 from tangent_jax.store.lines import Entry, Erase, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text, survivors_of
@@ -137,6 +138,7 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     elsewhere = erasure.others(store, {*plan.identifiers})
     with store.using(change=True):
         check_fits(store, plan)
+        Claims(store).forget()
         traces = erasure.erase_found(intend(store, plan, cache, Erase))
     return traces._replace(not_reached=traces.not_reached + elsewhere)
 
@@ -264,6 +266,7 @@ def commit(
         text_fingerprint = fingerprint(receipt_text(receipt).encode())
         path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
+        Claims(store).forget()
         store.commit(
             Remove(
                 removed=tuple(sorted(removed)),

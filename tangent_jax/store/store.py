@@ -17,20 +17,20 @@ from typing import Any
 
 from tangent_jax.composition.component import Component, Components, View
 from tangent_jax.composition.compose import compose
-from tangent_jax.composition.kinds import check_summable, kind_of, statistics_of
+from tangent_jax.composition.kinds import SumOfComponents, check_summable, kind_of, statistics_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
+from tangent_jax.io.progress import progress_bar
 from tangent_jax.io.records import plain
 from tangent_jax.io.signing import can_sign, join_keys, key_id, make_key, public_half
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.solver.statistics import Statistics
 from tangent_jax.store.disk import KEYS, SIGNING, Disk
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.keys import write_keys
@@ -336,14 +336,22 @@ class Store(Disk, Components):
         one_of("how", how, MERGES)
         return compose(self) if how == "mean" else merge(self, how, penalty)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> SumOfComponents:
         """The sum of components of statistics over all their classes; neither written nor journaled.
 
         Raises: InputError for a store of tangent weights, an empty one, and a component that no images give, by name.
         """
         if not len(self):
             raise InputError(f"{self.root} must hold at least one component; got none")
-        return statistics_of(self.trees, self.origins)
+        with progress_bar(len(self), "component") as bar:
+
+            def read(name: str) -> Tree:
+                tree = self.read_tree(name)
+                bar.update()
+                return tree
+
+            total = statistics_of(View(self, read), self.origins)
+        return dataclasses.replace(total, components=self.trees)  # for later reads, without the bar
 
     def release(self, path: str | os.PathLike, dw: Tree) -> dict[str, Any]:
         """Journals an export of tangent weights of all components to `path`, before the export is made.

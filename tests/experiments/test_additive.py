@@ -7,6 +7,9 @@ from photos import photographs
 from run_binary import refused, run
 
 from tangent_jax.commands.shared import additive
+from tangent_jax.commands.shared.codes import STOPPED
+from tangent_jax.features import mapped
+from tangent_jax.io import progress
 from tangent_jax.store import recipe as recipes
 from tangent_jax.store.store import Store
 
@@ -107,3 +110,33 @@ def test_a_store_keeps_statistics_reads_them_back_and_removes_a_shard_by_command
     assert said["features"]["parts"] == ["h", "ntk"]
     run("inspect", where, f"--out={tmp_path / 'pages'}")
     assert "statistics" in (tmp_path / "pages/index.html").read_text()
+
+
+def test_a_run_that_is_stopped_in_the_features_of_the_test_images_goes_on_there(tmp_path, monkeypatch):
+    """No image's features are computed twice, the result is that of one run, and each long phase has a bar."""
+    flags = ["--method=exact", "--shards=2", "--width=64"]
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "EVERY", 0.0)  # a line for each update
+        line, err = run("compose", *flags, *places(tmp_path / "once"))
+    once = json.loads(line)
+    bars = [line.partition(": 100%")[0] for line in err.splitlines() if ": 100%" in line]
+    store = "digits-h-ntk-uniform-2-seed0"
+    phases = [f"{store}: features", f"{store}: sums", f"{store}: total", "exact: settings", "exact: features, test"]
+    assert [phase for phase in dict.fromkeys(bars) if phase in phases] == phases
+    passes, compute = [], mapped.compute_rows
+
+    def stopped(map_, data, batch):
+        if sum(passes) > 898 + 300:
+            raise KeyboardInterrupt
+        passes.append(len(data))
+        return compute(map_, data, batch)
+
+    again = [*flags, *places(tmp_path / "again")]
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped, "compute_rows", stopped)
+        assert "goes on from what is saved" in run("compose", *again, code=STOPPED)[1]
+    monkeypatch.setattr(
+        mapped, "compute_rows", lambda map_, data, batch: passes.append(len(data)) or compute(map_, data, batch)
+    )
+    assert json.loads(run("compose", *again)[0]) == once
+    assert sum(passes) == 898 + 899

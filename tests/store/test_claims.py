@@ -19,7 +19,7 @@ from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import remove
+from tangent_jax.store.removal import erase_traces, remove
 from tangent_jax.store.store import Store
 
 SIZES = (9, 8, 16, 8, 8)  # of shards: 2, 1, 2, 1 and 1 steps of 8
@@ -119,6 +119,26 @@ def test_a_shard_is_done_running_lost_or_waiting(tmp_path):
     assert states["c"]["process"] == "process 7 on there (compose.py)"
     assert claims.states()["a"] == {"state": "waiting"}  # a process that ends in order leaves no name
     assert store.verify() == []
+
+
+def test_no_claim_names_the_shard_of_a_removed_owner(trained, tmp_path):
+    """Shards have the names of owners where each owner is one; neither a removal nor the next filling keeps them."""
+    shards, whole = trained
+    in_memory = dataclasses.replace(shards.features, inputs=np.array(shards.features.inputs), folder=None)
+    shards = dataclasses.replace(shards, features=in_memory)  # whose cache the removal does not search
+    store = Store(tmp_path / "store")
+    fill(store, shards, only={0, 1})
+    claims = Claims(store)
+    gone = [*store][0]
+    assert f'"{gone}"' in claims.path.read_text()
+    remove(store, plan_removal(store, names=[gone]))
+    assert not claims.path.exists()
+    assert gone not in claims.states()
+    fill(store, shards)
+    assert [*store] == [name for name in sorted(whole) if name != gone]
+    assert f'"{gone}"' not in claims.path.read_text()
+    erase_traces(store, plan_removal(store, examples=["nobody"]))  # a request that is repeated
+    assert not claims.path.exists()
 
 
 # Stores that were filled apart

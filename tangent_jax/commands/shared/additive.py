@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.features import keep_rows
 from tangent_jax.io.progress import shown
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import (
@@ -82,8 +83,11 @@ class Additive(Method):
         return cast(FeatureMap, self.predict)
 
     def map_once(self, data: tj.Features, title: str) -> MappedOnce:
-        """The features of a split, with rows that are computed once."""
-        return self.once.setdefault((self.map.parts, title), map_once(self.map, data))
+        """The features of a split, with rows that are computed once, and kept in the cache."""
+        key = self.map.parts, title
+        if key not in self.once:
+            self.once[key] = map_once(self.map, data, partial(keep_rows, setup.cache()))
+        return self.once[key]
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
         """The features of the examples, "n k"."""
@@ -92,7 +96,9 @@ class Additive(Method):
 
     def statistics(self, divided: dict[str, np.ndarray], title: str) -> Statistics:
         """The sum of the shards' statistics over all classes of the data set, from the store of this title."""
-        return self.store(divided, title).statistics().of_classes(self.dataset.classes)
+        store = self.store(divided, title)
+        with tj.show_progress(f"{store.root.name}: total"):
+            return store.statistics().of_classes(self.dataset.classes)
 
     def of_all(self, title: str) -> Statistics:
         """The statistics of all training images, from the store of this title; of owners without a store."""

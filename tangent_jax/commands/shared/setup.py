@@ -140,12 +140,16 @@ def removed_images(examples: Examples) -> set[str]:
     return removed
 
 
+def cache() -> tj.Cache:
+    """The cache of the flags, with how it reads images."""
+    return tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels)
+
+
 def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
     examples = left(examples, title)
     with tj.show_progress(title):
-        settings = F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels
-        data = tj.extract(predict, examples, tj.Cache(F.cache_dir, *settings))
+        data = tj.extract(predict, examples, cache())
     if data.skipped:
         unread = sorted({*examples.names} - {name for _, name in data.examples})
         skipped = f"skipped {data.skipped} unreadable of {len(examples)} images"
