@@ -1,6 +1,7 @@
 """Components trained apart on shards of one data set, and how several processes fill one store with them."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +22,7 @@ from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.mapped import MappedOnce, rows_of
 from tangent_jax.solver.optimum import certificate_of
-from tangent_jax.store.claims import Claims
+from tangent_jax.store.claims import Claims, Run, first_difference
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import AnyRecipe, Recipe, StatisticsRecipe
 from tangent_jax.store.store import Store
@@ -128,17 +129,21 @@ def fill(
     factors: bool = False,
     owners: Mapping[str, str] | None = None,
     only: Container[int] | None = None,
+    until: ExitStack | None = None,
 ) -> None:
     """Trains one component for each shard into a store, and removes all other components from it.
 
-    Other processes may fill the same store: each group is trained by the process that claims it, and the others wait.
-    A component that `fill` made with other settings, data or weights is discarded and trained again. Examples that were
-    removed from the store are left out of their shards, with a message.
+    Other processes may fill the same store with the same components: each group is trained by the process that claims
+    it, and the others wait. A component that `fill` made with other settings, data or weights is discarded and trained
+    again, but not by a worker (`only`). Examples that were removed from the store are left out of their shards, with a
+    message.
 
     Args:   factors: keep the Kronecker factors of each component too, which merges by curvature need; owners: image
             name -> owner (`shards.read_owners`), kept with each component, so that a removal finds all images of an
-            owner; only: the numbers of the groups (`Shards.groups`) that this process trains, None for all.
-    Raises: InputError if the store holds a component that `fill` did not make.
+            owner; only: the numbers of the groups (`Shards.groups`) that this process trains, None for all; until:
+            other runs are kept out of the store until it is closed, None: until `fill` returns.
+    Raises: InputError if the store holds a component that `fill` did not make, or another run, of other settings or
+            data, is filling it; for a worker, if a component has other settings or data.
 
     >>> store, recipe = tj.Store(demo.folder() / "store"), tj.Recipe(trainer=tj.store.Adam(epochs=5))
     >>> tj.store.fill(store, tj.store.Shards(demo.predict, demo.train, recipe, demo.halves))
@@ -151,21 +156,9 @@ def fill(
     groups = shards.groups()
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
     filling = Filling(store, Claims(store), left, shards.provenance(owners or {}), factors)
-    hosts.in_writer(filling.discard_stale)
-    numbers = [number for number in range(len(groups)) if only is None or number in only]
-    numbers = [number for number in numbers if filling.missing(groups[number])]
-    filling.compute_rows([name for number in numbers for name in filling.missing(groups[number])])
-    is_summed = isinstance(shards.recipe, StatisticsRecipe)  # each in a moment; a group that trains has its own bar
-    with (
-        show_progress(f"{store.root.name}: sums" if is_summed and numbers else None),
-        progress_bar(len(numbers), "component") as bar,
-    ):
-        for number in numbers:
-            if filling.missing(groups[number]):  # not if another process added them meanwhile
-                with filling.hold(groups, number):
-                    filling.train(groups[number])
-            bar.update()
-    filling.mirror()
+    with ExitStack() as own:
+        hosts.in_writer(partial((until or own).enter_context, filling.claims.one_run(filling.run())))
+        filling.fill(groups, only)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +170,47 @@ class Filling:
     shards: Shards
     shared: Provenance
     factors: bool
+
+    def run(self) -> Run:
+        """What this run fills the store with: its processes, and no others, may do so together."""
+        features = self.shards.features
+        images = {
+            name: [*zip(features.take(rows).examples, features.targets[rows].tolist(), strict=True)]
+            for name, rows in self.shards.rows.items()
+        }
+        settings = {**self.shards.recipe.settings, "anchor": self.shared.anchor, "head": self.shared.head}
+        return Run(settings, self.store.ring.own.hide(json.dumps(images)))
+
+    def fill(self, groups: Sequence[Sequence[str]], only: Container[int] | None) -> None:
+        """Trains the missing components of these groups, or of some of them, and discards stale ones."""
+        hosts.in_writer(self.store.reload)
+        hosts.in_writer(self.discard_stale if only is None else self.check_current)
+        numbers = [number for number in range(len(groups)) if only is None or number in only]
+        numbers = [number for number in numbers if self.missing(groups[number])]
+        self.compute_rows([name for number in numbers for name in self.missing(groups[number])])
+        is_summed = isinstance(self.shards.recipe, StatisticsRecipe)  # in a moment; a group that trains has its own bar
+        with (
+            show_progress(f"{self.store.root.name}: sums" if is_summed and numbers else None),
+            progress_bar(len(numbers), "component") as bar,
+        ):
+            for number in numbers:
+                if self.missing(groups[number]):  # not if another process added them meanwhile
+                    with self.hold(groups, number):
+                        self.train(groups[number])
+                bar.update()
+        self.mirror()
+
+    def check_current(self) -> None:
+        """Raises InputError if a component is stale: a worker with a wrong flag discards nothing of the others."""
+        old = self.stale()
+        if old:
+            recipe = self.store.provenance(old[0]).recipe
+            theirs = {} if recipe is None else recipe.settings
+            differs = first_difference(theirs, self.shards.recipe.for_shard(old[0]).settings)
+            raise InputError(
+                f"{self.store.root} must hold components of this run alone for a worker; {old[0]} has {differs}. Give "
+                "all workers the same flags, or choose another folder for the stores"
+            )
 
     def discard_stale(self) -> None:
         """Discards stale components, under a claim: so a component that another process just added stays."""

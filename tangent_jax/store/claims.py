@@ -2,19 +2,22 @@
 
     claims/groups.json     in the store's folder: the names of each group's shards, in order
     claims/7.lock          locked (flock) while a process trains group 7; holds that process's name
+    claims/run.json        the settings and images of the run whose processes hold claims/run.lock together
 
 The system releases the locks of a process that ends, so claims need no expiry. A lock file that names a process but is
-not locked belonged to a process that was killed. The store is complete without this folder. A shard may have the name of
-its owner, so a removal deletes groups.json; the next claim writes it again, without shards that have no image left.
+not locked belonged to a process that was killed. The store is complete without this folder. A shard may have the name
+of its owner, so a removal deletes groups.json; the next claim writes it again, without shards that have no image left.
 """
 
 import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import hold_lock, holder_of, inside, write_whole
 from tangent_jax.io.records import convert, parse_json
 from tangent_jax.store.disk import CLAIMS, Disk
@@ -25,6 +28,14 @@ class Groups:
     """The shards of each group, by name."""
 
     groups: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run fills a store with: its settings by name, and the hidden form (keys.py) of its shards' images."""
+
+    settings: dict[str, Any]
+    images: str
 
 
 class Claims:
@@ -39,6 +50,7 @@ class Claims:
     def __init__(self, store: Disk) -> None:
         self.store, self.folder = store, inside(store.root, CLAIMS)
         self.path = inside(self.folder, "groups.json")
+        self.run = inside(self.folder, "run.json")
 
     def write_groups(self, groups: Sequence[Sequence[str]]) -> None:
         """Writes the shards of each group; all processes that fill the store write the same."""
@@ -60,6 +72,32 @@ class Claims:
         with hold_lock(self.lock(group)):
             self.store.reload()
             yield
+
+    @contextmanager
+    def one_run(self, run: Run) -> Iterator[None]:
+        """Keeps other runs out of the store; the processes of one run hold it together.
+
+        Raises: InputError if a run of other settings or images holds it.
+        """
+        with ExitStack() as held:
+            with hold_lock(self.lock("start"), quiet=True):  # one process at a time looks, and begins
+                try:
+                    with hold_lock(self.lock("run"), wait=False):
+                        write_whole(self.run, json.dumps(dataclasses.asdict(run)).encode())
+                except InputError:  # held
+                    self.check_run(run)
+                held.enter_context(hold_lock(self.lock("run"), shared=True))
+            yield
+
+    def check_run(self, run: Run) -> None:
+        """Raises InputError naming the first setting in which the run that holds the store differs from this one."""
+        other = convert(Run, parse_json(self.run.read_bytes(), self.run), self.run)
+        if other != Run(json.loads(json.dumps(run.settings)), run.images):
+            raise InputError(
+                f"{self.store.root} must be filled by one run at a time; another one fills it now, with "
+                f"{first_difference(other.settings, run.settings)}. Wait until it ends, or choose another folder for "
+                "the stores"
+            )
 
     def states(self) -> dict[str, dict[str, str]]:
         """For each component and shard, by name: {"state": one of STATES, "process": its holder, "since": when}.
@@ -87,6 +125,15 @@ class Claims:
             name: {"state": "done"} if name in self.store.state.components else {"state": pending, **began}
             for name in names
         }
+
+
+def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """The first setting in which another run differs, as JSON has both; "other images or shards" if none does."""
+    for name in dict.fromkeys([*ours, *theirs]):
+        other, own = (json.dumps(settings.get(name)) for settings in (theirs, ours))
+        if other != own:
+            return f"{name} {other}, here {own}"
+    return "other images or shards"
 
 
 def stamp(path: Path) -> str:

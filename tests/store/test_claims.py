@@ -1,7 +1,9 @@
 """Groups of shards, claims on them by processes, and stores that are filled apart and merged."""
 
 import dataclasses
+import shutil
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,49 @@ def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trai
     assert sum(line["op"] == "add" for line in store.journal.entries) == len(SIZES) * (1 + (claim == "stale"))
 
 
+def changed(shards, **settings):
+    """The same shards with other settings."""
+    return dataclasses.replace(shards, recipe=recipe_of(**{**SETTINGS, **settings}))
+
+
+def test_a_run_of_other_settings_or_images_is_kept_out_until_the_first_one_ends(trained, tmp_path):
+    shards, filled = trained
+    store = Store(tmp_path / "store")
+    with ExitStack() as first:
+        fill(store, shards, until=first)
+        fill(Store(store.root), shards)  # another process of the same run
+        with pytest.raises(InputError, match=r"another one fills it now, with epochs 1, here 2\. Wait"):
+            fill(Store(store.root), changed(shards, epochs=2))
+        fewer = dataclasses.replace(shards, rows={**shards.rows, "0": shards.rows["0"][1:]})
+        with pytest.raises(InputError, match=r"with other images or shards\. Wait"):
+            fill(Store(store.root), fewer)
+        assert fingerprints(Store(store.root)) == fingerprints(filled)
+    fill(Store(store.root), changed(shards, epochs=2))
+    assert fingerprints(Store(store.root)) != fingerprints(filled)
+
+
+def test_a_run_that_was_killed_keeps_nobody_out(trained, tmp_path):
+    shards, _ = trained
+    store = Store(tmp_path / "store")
+    with ExitStack() as first:
+        fill(store, changed(shards, epochs=2), until=first)
+        shutil.copytree(store.root, tmp_path / "killed")  # all but its locks
+    fill(Store(tmp_path / "killed"), shards)
+
+
+def test_a_worker_with_a_wrong_flag_discards_nothing_of_the_others(trained, tmp_path):
+    shards, _ = trained
+    store = Store(tmp_path / "store")
+    fill(store, shards, only={0})
+    before = fingerprints(store)
+    with pytest.raises(InputError, match=r"for a worker; 0 has epochs 1, here 2\. Give all"):
+        fill(store, changed(shards, epochs=2), only={1})
+    assert fingerprints(Store(store.root)) == before
+    fill(store, shards, only={1})
+    fill(store, changed(shards, epochs=2))  # not a worker: it trains all again
+    assert {*store} == {*shards.rows}
+
+
 def test_a_shard_is_done_running_lost_or_waiting(tmp_path):
     store = filled(tmp_path, 1)
     claims = Claims(store)
@@ -129,7 +174,7 @@ def test_no_claim_names_the_shard_of_a_removed_owner(trained, tmp_path):
     store = Store(tmp_path / "store")
     fill(store, shards, only={0, 1})
     claims = Claims(store)
-    gone = [*store][0]
+    gone = next(iter(store))
     assert f'"{gone}"' in claims.path.read_text()
     remove(store, plan_removal(store, names=[gone]))
     assert not claims.path.exists()

@@ -5,6 +5,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Container, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,7 +51,8 @@ class Method:
 
     `name`: of its stores; `listed`: the training images without inputs, removed ones too, which decide the shards, so
     that a removal moves no other image; `stores`: the folder of --store; `words`: more words of the stores' names;
-    `at_once`: the models that train as one program. A binary that makes no store has no flag --store, nor --at_once.
+    `at_once`: the models that train as one program; `until`: keeps other runs out of the stores of this one. A binary
+    that makes no store has no flag --store, nor --at_once.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Method:
     words: tuple[str, ...] = ()
     at_once: int = 1
     is_held_out: bool = False
+    until: ExitStack = dataclasses.field(default_factory=ExitStack)
 
     def held_out(self) -> Self:
         """The same method, trained on four fifths of the training images, and tested on the rest."""
@@ -109,7 +112,7 @@ class Method:
             held = "one component of all images"
         print(f"store: {store.root} ({held})", file=sys.stderr)
         owners = tj.shards.read_owners(self.division.owners) if self.division.owners else None
-        tj.store.fill(store, self.shards(rows), factors, owners, only)
+        tj.store.fill(store, self.shards(rows), factors, owners, only, self.until)
         return store
 
     def components(self, store: tj.Store) -> Mapping[str, tj.Component]:
