@@ -53,6 +53,18 @@ def test_help_has_a_line_for_each_command_and_imports_no_jax():
     assert heavy == ""
 
 
+def test_a_reader_of_stdout_that_ends_first_costs_no_message():
+    code = (
+        "from tangent_jax.commands.shared import command; command.run(lambda: [print('x' * 99) for _ in range(9999)])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as child:
+        child.stdout.close()  # as `| head` does
+        assert child.stderr.read() == b""
+        assert child.wait() == codes.FAILED
+
+
 @pytest.mark.parametrize("words", [["finetun"], ["--seed=1"], []])
 def test_a_wrong_command_is_one_line(words, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tangent-jax", *words])

@@ -43,6 +43,11 @@ def read_dataset(spec: str) -> Dataset:
     kind, _, where = spec.partition(":")
     if kind == "digits":
         return digits()
+    if spec[:1] in ("'", '"'):
+        raise InputError(
+            f"a data set must be without quotes in its specification; got {spec}. A shell keeps quotes that are inside "
+            "a variable: use an array, as in docs/howto/clusters.md"
+        )
     if os.path.exists(spec):
         reader = "csv" if spec.lower().endswith(".csv") else "folder"
         raise InputError(f"a data set must name its reader; got {spec}. Write {reader}:{spec}, or another of {KNOWN}")

@@ -93,7 +93,8 @@ def explain_package(url: str, error: ImportError) -> InputError:
     if package is None:
         text = " ".join(str(error).split()).rstrip(".")
         return InputError(f"{scheme}:// needs a package that reads it; there is none ({text}). Install it by pip")
-    return InputError(f"{scheme}:// needs {package}, which is not installed. pip install {package}")
+    advice = "pip install 'tangent-jax[url]'" if package == "s3fs" else f"pip install {package}"
+    return InputError(f"{scheme}:// needs {package}, which is not installed. {advice}")
 
 
 def kinds_of(error: Exception) -> set[str]:

@@ -34,6 +34,11 @@ from tangent_jax.store.files import read_component
 from tangent_jax.store.keys import read_keys, write_keys
 from tangent_jax.store.provenance import Provenance
 
+DIVERGED = (
+    "has diverged: each has lines that the other lacks. Pull the URL to another folder, merge this store into that one "
+    "(store merge), repeat the removals of this one there, and push that one"
+)
+
 
 def push(store: Disk, url: str) -> dict[str, Any]:
     """Copies the store to a URL; returns the numbers of its journal's lines, of its files, and of files copied now.
@@ -51,9 +56,10 @@ def push(store: Disk, url: str) -> dict[str, Any]:
         check_same(remote, store.identity)
         theirs = remote_lines(remote)
         if lines[: len(theirs)] != theirs:
+            is_ahead = theirs[: len(lines)] == lines
             raise InputError(
-                f"{url} must hold a beginning of this store's journal; got a copy that moved on, or has diverged. "
-                f"Pull it first: tangent-jax store pull {url}"
+                f"{url} must hold a beginning of this store's journal; got a copy that "
+                + (f"moved on. Pull it first: tangent-jax store pull {url}" if is_ahead else DIVERGED)
             )
         files = {str(path.relative_to(store.root)): sha for path, sha in store.fingerprints().items()}
         files |= {name: file_fingerprint(store.root / name) for name in MARKS if (store.root / name).exists()}
@@ -112,9 +118,10 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
         theirs = remote_lines(remote, objects)
         lines = [*store.journal.hashes]
         if theirs[: len(lines)] != lines:
+            is_ahead = lines[: len(theirs)] == theirs
             raise InputError(
-                f"{store.root} must hold a beginning of the journal of {remote.url}; it has other lines. "
-                "Push it first, or pull to another folder"
+                f"{store.root} must hold a beginning of the journal of {remote.url}; it "
+                + ("moved on. Push it, or pull to another folder" if is_ahead else DIVERGED)
             )
         take_keys(store, remote, objects)
         for name, sha in remote.files.items():

@@ -89,6 +89,7 @@ CASES = [
     ("finetune", "--compilation_cache=/dev/null/x", "finetune: [Errno 20] Not a directory"),
     ("compose", "--store=s3://bucket/x", "--store"),
     ("store", "list --store=/nowhere", "--store must be a store; /nowhere is none"),
+    ("store", "status --store=/nowhere", "--store must be a store, or a folder of stores; /nowhere is none"),
     ("store", "merge --store=no/store --source=no/other", "--source must be a store; got no/other"),
     ("store", "merge --store=no/store", "--source must be a store; got none"),
     ("store", "add --source=/nowhere", "--source must be a folder with dw.safetensors; /nowhere has none"),

@@ -18,6 +18,7 @@ from tangent_jax.io.files import expand_path, file_fingerprint, write_whole
 from tangent_jax.io.journal import Journal
 from tangent_jax.remote import mirrors, urls
 from tangent_jax.remote.snapshots import Remote
+from tangent_jax.remote.url_errors import explain_package
 from tangent_jax.remote.url_paths import as_place, read_range
 
 NUMBERS = itertools.count()
@@ -575,6 +576,8 @@ def test_urls_that_nothing_reads_are_one_line(monkeypatch):
         refused("must name a bucket or a folder", urls.list_files, url)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     refused("gs:// needs gcsfs, which is not installed. pip install gcsfs", urls.read, "gs://bucket/x")
+    missing = explain_package("s3://bucket/x", ImportError())
+    assert str(missing) == "s3:// needs s3fs, which is not installed. pip install 'tangent-jax[url]'"
     monkeypatch.setitem(sys.modules, "paramiko", None)
     refused("sftp:// needs a package that reads it; there is none .*paramiko", urls.read, "sftp://host/x")
     assert [urls.is_url(value) for value in ("C:/x", Path("s3://x"), "s3://x")] == [False, False, True]

@@ -74,13 +74,8 @@ def test_copies_that_parted_and_other_stores_are_refused(url, tmp_path):
     store.add("mine", part(2), origin(2))
     other.add("theirs", part(3), origin(3))
     copies.push(other, url)
-    refused("got a copy that moved on, or has diverged", copies.push, store, url)
-    refused(
-        "it has other lines. Push it first",
-        copies.pull,
-        tmp_path / "a",
-        url,
-    )
+    refused("got a copy that has diverged: each has lines that the other lacks", copies.push, store, url)
+    refused("it has diverged: each has lines that the other lacks", copies.pull, tmp_path / "a", url)
     assert [*Store(tmp_path / "a")] == ["mine", "shard 0"]
     assert [*Store(tmp_path / "b")] == ["shard 0", "theirs"]
     refused("must hold a copy of this store; got another store", copies.push, filled(tmp_path / "c", 1), url)
@@ -95,6 +90,33 @@ def test_copies_that_parted_and_other_stores_are_refused(url, tmp_path):
     (tmp_path / "e/x").write_text("")
     refused("must be a store, or an empty folder", copies.pull, tmp_path / "e", url)
     assert not (tmp_path / "d").exists()
+
+
+def test_a_copy_that_is_behind_is_told_to_pull_or_to_push(url, tmp_path):
+    store = filled(tmp_path / "a", 1)
+    copies.push(store, url)
+    copies.pull(tmp_path / "b", url)
+    other = Store(tmp_path / "b")
+    other.add("theirs", part(3), origin(3))
+    refused(r"it moved on\. Push it, or pull to another folder", copies.pull, other.root, url)
+    copies.push(other, url)
+    refused(r"got a copy that moved on\. Pull it first", copies.push, store, url)
+
+
+def test_copies_that_parted_are_joined_as_the_refusal_says(url, tmp_path):
+    store = filled(tmp_path / "a", 1)
+    copies.push(store, url)
+    copies.pull(tmp_path / "b", url)
+    other = Store(tmp_path / "b")
+    store.add("mine", part(2), origin(2))
+    other.add("theirs", part(3), origin(3))
+    copies.push(other, url)
+    copies.pull(tmp_path / "joined", url)
+    joined = Store(tmp_path / "joined")
+    assert joined.add_all(store) == ["mine"]
+    copies.push(joined, url)
+    assert [*joined] == ["mine", "shard 0", "theirs"]
+    assert joined.verify() == []
 
 
 def test_an_altered_file_is_neither_pushed_nor_pulled(url, tmp_path):

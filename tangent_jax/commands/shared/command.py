@@ -8,6 +8,7 @@ import atexit
 import json
 import os
 import re
+import select
 import signal
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -138,6 +139,9 @@ def run(
             print(f"{name}: {as_flag(str(error))}", file=sys.stderr)
             leave(codes.FAILED)
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and has_no_reader(sys.stdout):  # such as `head`, which has ended
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                leave(codes.FAILED)
             line = in_one_line(error, jax.distributed.is_initialized())
             if line is None:
                 raise
@@ -183,6 +187,13 @@ def as_flag(message: str) -> str:
     name, must, rest = message.partition(" must ")
     flag = FLAG_OF.get(name, name)
     return f"--{flag}{must}{rest}" if must and flag in flags.FLAGS else message
+
+
+def has_no_reader(stream: IO[str]) -> bool:
+    """True if a stream is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def in_one_line(error: Exception, is_job: bool) -> str | None:

@@ -30,7 +30,10 @@ def parse_worker(text: str) -> tuple[int, int]:
     """(I, N) of --worker=I/N."""
     given = re.fullmatch(r"(\d+)/(\d+)", text)
     if given is None or int(given[1]) >= int(given[2]):
-        raise InputError(f"--worker must be I/N with I in 0..N-1; got {text}")
+        raise InputError(
+            f"--worker must be I/N with I in 0..N-1; got {text}. To submit one task of an array again, set WORKERS=N, "
+            "the number of all workers (job.sbatch)"
+        )
     return int(given[1]), int(given[2])
 
 
