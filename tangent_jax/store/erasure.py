@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
 
@@ -67,12 +67,12 @@ def find_traces(
     """
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    folders = {folder: None for name in made_here for folder in origins[name].folders}
+    folders = {folder for name in made_here for folder in origins[name].folders}
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
     exports = [export for export in store.state.exports if {*export.names} & {*names}]
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
-    traces += rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]))
+    traces += rows_everywhere(store, pairs, searched_places(store, names, caches))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
@@ -87,6 +87,35 @@ def find_traces(
             traces.append(Trace(f"{origin.recipe.dataset}: the data set itself, if the images are still there"))
     traces += partial_exports(store, exports)
     return [trace._replace(line=visible(trace.line)) for trace in traces]
+
+
+def searched_places(store: Store, names: Iterable[str], caches: Iterable[str | os.PathLike]) -> list[str]:
+    """The caches in which a removal of these components searches: the caller's, and those that the components name."""
+    own = {folder: None for name in own_components(store, names) for folder in store.provenance(name).folders}
+    return with_urls([*(os.fspath(cache) for cache in caches), *own])
+
+
+def count_rows(
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike],
+    unseen: Iterable[tuple[str, str]],
+) -> dict[str, int | None]:  # fmt: skip
+    """The number of rows that a removal will erase in each cache on this machine that it searches; None if it is gone.
+
+    Args: as `find_traces`, which names what cannot be read.
+    """
+    images = {identifier for identifier, _ in own_images(store, names, unseen)} & identifiers
+    places = [place for place in searched_places(store, names, caches) if not is_url(place)]
+    folders = [Path(place).expanduser().absolute() for place in places]
+    return {str(folder): rows_below(folder, images) if folder.is_dir() else None for folder in folders}
+
+
+def rows_below(folder: Path, images: Set[str]) -> int:
+    """The number of cached rows of images, by identifier, below a folder."""
+    count = 0
+    for cached in sorted(folder.iterdir()):
+        with contextlib.suppress(InputError, OSError):
+            count += len(rows_of(cached, images.__contains__))
+    return count
 
 
 def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str]) -> Iterator[Trace]:

@@ -129,7 +129,7 @@ def test_no_claim_names_the_shard_of_a_removed_owner(trained, tmp_path):
     store = Store(tmp_path / "store")
     fill(store, shards, only={0, 1})
     claims = Claims(store)
-    gone = [*store][0]
+    gone = next(iter(store))
     assert f'"{gone}"' in claims.path.read_text()
     remove(store, plan_removal(store, names=[gone]))
     assert not claims.path.exists()
