@@ -67,12 +67,13 @@ def find_traces(
     """
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    folders = {folder for name in made_here for folder in origins[name].folders}
+    own = [origins[name] for name in sorted(made_here)]
+    folders = {folder for origin in own for folder in origin.folders}
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
     exports = [export for export in store.state.exports if {*export.names} & {*names}]
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
-    traces += rows_everywhere(store, pairs, searched_places(store, names, caches))
+    traces += rows_everywhere(store, pairs, searched_places(own, caches))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
@@ -89,10 +90,9 @@ def find_traces(
     return [trace._replace(line=visible(trace.line)) for trace in traces]
 
 
-def searched_places(store: Store, names: Iterable[str], caches: Iterable[str | os.PathLike]) -> list[str]:
-    """The caches in which a removal of these components searches: the caller's, and those that the components name."""
-    own = {folder: None for name in own_components(store, names) for folder in store.provenance(name).folders}
-    return with_urls([*(os.fspath(cache) for cache in caches), *own])
+def searched_places(own: Iterable[Provenance], caches: Iterable[str | os.PathLike]) -> list[str]:
+    """The caches in which a removal searches: those of its caller, and those that this machine's components name."""
+    return with_urls([*(os.fspath(cache) for cache in caches), *(f for origin in own for f in origin.folders)])
 
 
 def count_rows(
@@ -103,8 +103,10 @@ def count_rows(
 
     Args: as `find_traces`, which names what cannot be read.
     """
-    images = {identifier for identifier, _ in own_images(store, names, unseen)} & identifiers
-    places = [place for place in searched_places(store, names, caches) if not is_url(place)]
+    own = [store.provenance(name) for name in sorted(own_components(store, names))]
+    pairs = [*unseen, *(pair for origin in own for pair in origin.images_seen)]
+    images = {identifier for identifier, _ in pairs} & identifiers
+    places = [place for place in searched_places(own, caches) if not is_url(place)]
     folders = [Path(place).expanduser().absolute() for place in places]
     return {str(folder): rows_below(folder, images) if folder.is_dir() else None for folder in folders}
 

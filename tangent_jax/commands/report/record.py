@@ -270,9 +270,9 @@ def to_erase(preview: Preview) -> Iterator[str]:
     if not preview.caches:
         yield "| none | |"
     yield ""
-    yield "It will delete:"
+    yield "It will delete:" if preview.deleted else "It will delete nothing: no trace was found."
     yield ""
-    yield from (f"- {code(line)}" for line in preview.deleted or ["nothing besides"])
+    yield from (f"- {code(line)}" for line in preview.deleted)
     yield ""
 
 
@@ -326,12 +326,12 @@ def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator
     found = revoked_exports(lines)
     if not found:
         return
+    keys = set[str]()
+    no = "no: no key here revokes it; withdraw it by hand"
     try:
         keys = own_keys(seen.store)
-        no, reason = "no: no key here revokes it; withdraw it by hand", ""
     except InputError as error:
-        keys = set[str]()
-        no, reason = "not known", visible(str(error))
+        no = f"not known: {visible(str(error))}"
     yield ""
     yield "Exports that hold what was removed, and whether a signed list can revoke them:"
     yield ""
@@ -341,9 +341,6 @@ def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator
         made = day(own.export.time) if isinstance(own.export, Export) else "in another store"
         verdict = "yes" if own.can_be_listed(keys) else no
         yield f"| {cell(own.export.path)} | {made} | {day(own.day)} | {verdict} |"
-    if reason:
-        yield ""
-        yield f"Not known: {reason}"
     yield ""
     yield "The journal does not record whether such a list was written, or when. Note the day under 7. The command:"
     yield ""
