@@ -58,7 +58,7 @@ def main() -> None:
     if request is not None and plan is not None:
         answer = answered(seen, request, plan, accuracies, out)
         again = ["tangent-jax", "inspect", *flags_of(request, out), f"--out={out}"]
-        text = record_page(seen, request, plan, answer["ways"], answer["beyond"], backups, again)
+        text = record_page(seen, request, plan, answer["ways"], answer["preview"], backups, again)
         write_whole(out / "record.md", text, private=True)
         print(text)
         requests.check_known(seen, request, plan)
@@ -122,7 +122,7 @@ def answered(
     ways = requests.ways_of(plan, requests.commands_of(flags_of(request, out)), accuracies, rehearse)
     images, reasons = requests.asked_images(seen, request, plan)
     answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
-    answer |= {"unknown": requests.unknown(seen, request, plan), "beyond": requests.beyond_reach(seen, plan, where)}
+    answer |= {"unknown": requests.unknown(seen, request, plan), "preview": requests.preview_of(seen, plan, where)}
     tasks = [task.name for task in accuracies.tasks] if accuracies else []
     return answer | {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
 

@@ -228,7 +228,8 @@ class Filling:
 
     def compute_rows(self, names: Sequence[str]) -> None:
         """Computes the rows of these shards in one pass, under one bar, if the features keep rows (`map_once`)."""
-        map_, features = self.shards.predict, self.shards.features
+        map_ = self.shards.predict
+        features = self.shards.features
         if not (names and isinstance(map_, FeatureMap) and isinstance(features, MappedOnce)):
             return
         rows = np.concatenate([self.shards.rows[name] for name in names])

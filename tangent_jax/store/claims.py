@@ -5,8 +5,8 @@
     claims/run.json        the settings and images of the run whose processes hold claims/run.lock together
 
 The system releases the locks of a process that ends, so claims need no expiry. A lock file that names a process but is
-not locked belonged to a process that was killed. The store is complete without this folder. A shard may have the name
-of its owner, so a removal deletes groups.json; the next claim writes it again, without shards that have no image left.
+not locked belonged to a process that was killed. The store is complete without this folder. A shard may be named by its
+owner, so a removal deletes groups.json; the next claim writes it again, without shards that have no image left.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
 
@@ -67,13 +67,14 @@ def find_traces(
     """
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    folders = {folder: None for name in made_here for folder in origins[name].folders}
+    own = [origins[name] for name in sorted(made_here)]
+    folders = {folder for origin in own for folder in origin.folders}
     gone = store.forms(identifiers)
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
     exports = [holding.export for holding in store.state.holdings if holding.holds(names, gone)]
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
-    traces += rows_everywhere(store, pairs, with_urls([*(os.fspath(cache) for cache in caches), *folders]))
+    traces += rows_everywhere(store, pairs, searched_places(own, caches))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
@@ -97,8 +98,8 @@ def searched(
 
     A place that is not there now, or cannot be read, is none: its folder may have another name.
     """
-    folders = {folder for name in own_components(store, names) for folder in store.provenance(name).folders}
-    places = {*map(place_of, with_urls([*(os.fspath(cache) for cache in caches), *folders]))}
+    own = [store.provenance(name) for name in own_components(store, names)]
+    places = {*map(place_of, searched_places(own, caches))}
     indices = {place_of(index) for index in index_paths(place for place in places if not is_url(place))}
     exports = {place_of(Path(export.path).parent) for export in store.state.exports}
     there = {place for place in indices | exports if Path(place).exists()}
@@ -109,6 +110,36 @@ def searched(
 def place_of(place: str | os.PathLike) -> str:
     """A URL as it is; the absolute path of a file or folder."""
     return os.fspath(place) if is_url(place) else os.fspath(expand_path(place).absolute())
+
+
+def searched_places(own: Iterable[Provenance], caches: Iterable[str | os.PathLike]) -> list[str]:
+    """The caches in which a removal searches: those of its caller, and those that this machine's components name."""
+    return with_urls([*(os.fspath(cache) for cache in caches), *(f for origin in own for f in origin.folders)])
+
+
+def count_rows(
+    store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike],
+    unseen: Iterable[tuple[str, str]],
+) -> dict[str, int | None]:  # fmt: skip
+    """The number of rows that a removal will erase in each cache on this machine that it searches; None if it is gone.
+
+    Args: as `find_traces`, which names what cannot be read.
+    """
+    own = [store.provenance(name) for name in sorted(own_components(store, names))]
+    pairs = [*unseen, *(pair for origin in own for pair in origin.images_seen)]
+    images = {identifier for identifier, _ in pairs} & identifiers
+    places = [place for place in searched_places(own, caches) if not is_url(place)]
+    folders = [Path(place_of(place)) for place in places]
+    return {str(folder): rows_below(folder, images) if folder.is_dir() else None for folder in folders}
+
+
+def rows_below(folder: Path, images: Set[str]) -> int:
+    """The number of cached rows of images, by identifier, below a folder."""
+    count = 0
+    for cached in sorted(folder.iterdir()):
+        with contextlib.suppress(InputError, OSError):
+            count += len(rows_of(cached, images.__contains__))
+    return count
 
 
 def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iterable[str]) -> Iterator[Trace]:

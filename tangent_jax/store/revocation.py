@@ -7,7 +7,7 @@ component and no folder.
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from tangent_jax.core.checks import InputError
@@ -29,6 +29,10 @@ class Revoked:
     receipt: str
     day: str
 
+    def can_be_listed(self, keys: Container[str]) -> bool:
+        """True if a list that these keys sign, by their identifiers, can hold the export."""
+        return bool(self.export.identity) and self.export.key in keys
+
 
 def revoked_exports(lines: Iterable[Line]) -> list[Revoked]:
     """The exports that hold what a later line removed, each with the first such removal."""
@@ -40,6 +44,15 @@ def revoked_exports(lines: Iterable[Line]) -> list[Revoked]:
             found = {export: Revoked(export, line.receipt_hash, line.time[:10]) for export in held} | found
         state.apply(line)
     return [*found.values()]
+
+
+def own_keys(store: Store) -> set[str]:
+    """The identifiers of the keys that sign a store's lists; none before the first export that a list can revoke.
+
+    Raises: InputError if there are keys, and cryptography is not installed.
+    """
+    path = store.root / SIGNING
+    return {key_id(public_text(key)) for key in read_private_keys(path)} if path.is_file() else set()
 
 
 def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked]]:
@@ -63,9 +76,9 @@ def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked
                 f"{store.root} must have {SIGNING}, which an export makes where cryptography is installed; it has "
                 "none. Run pip install 'tangent-jax[sign]', and export again: no list revokes earlier exports"
             )
-        here = {key_id(public_text(key)) for key in read_private_keys(keys)}
+        here = own_keys(store)
         found = revoked_exports(store.state.lines)
-        listed = [own for own in found if own.export.identity and own.export.key in here]
+        listed = [own for own in found if own.can_be_listed(here)]
         exports = [{"export": own.export.identity, "receipt": own.receipt, "day": own.day} for own in listed]
         statement = make_statement(
             {"journal": store.journal.last()}, REVOKED, {"time": timestamp(), "exports": exports}

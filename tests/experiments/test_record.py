@@ -19,6 +19,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.pretrained.load import load
 from tangent_jax.store import erasure
+from tangent_jax.store import store as store_module
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
@@ -125,6 +126,63 @@ def test_after_a_removal_the_record_says_what_was_deleted_and_how_to_check_it(so
     assert f"`{store.ring.own.hide(composed)[:12]}` | `{receipt.composed_after[:12]}`" in section(text, 5)
     assert after in section(text, 5)
     assert f"--receipt={store.root}/receipts/{receipt.path.name}" in section(text, 6)
+
+
+def test_an_open_record_lists_the_caches_that_a_removal_searches_and_what_it_will_delete(solved, store):
+    identifier, _ = store.provenance("b").examples[2]  # whose row no other test erases
+    gone = store.root.parent / "no cache"
+    text = section(record_of(store, asked(store, identifier), f"--cache_dir={gone}"), 3)
+    assert f"| `{solved / 'cache'}` | 1 |" in text  # that the component names
+    assert f"| `{gone}` | not there now |" in text
+    receipt = remove(store, plan_removal(store, examples=[identifier]), cache=Cache(gone))
+    assert any("rows of removed images" in line for line in receipt.deleted)
+    assert all(f"- `{line}`" in text for line in receipt.deleted)
+
+
+def test_a_component_that_is_wholly_asked_for_has_one_command_as_nothing_is_left_to_train(store):
+    request = asked(store, *(identifier for identifier, _ in store.provenance("a").examples))
+    text = section(record_of(store, request), 3)
+    assert "nothing is left to train, so a removal drops them" in text
+    assert text.count("tangent-jax store remove") == 1
+    page = (store.root.parent / "out/request.html").read_text()
+    assert "nothing is left to train, so a\nremoval drops it" in page
+    assert page.count("tangent-jax store remove") == 1
+    assert "--retrain" not in page
+    assert "<b>Delete this page once the request is answered</b>" in page
+    some = record_of(store, asked(store, store.provenance("a").examples[0][0]))
+    assert "nothing is left to train" not in some
+    assert "--retrain" in (store.root.parent / "out/request.html").read_text()
+
+
+@pytest.mark.parametrize("can_sign", [True, False])
+def test_a_record_says_which_exports_a_list_can_revoke_and_invents_no_day(store, can_sign, monkeypatch):
+    pytest.importorskip("cryptography")
+    with monkeypatch.context() as patch:
+        if not can_sign:
+            patch.setattr(store_module, "can_sign", lambda: False)
+        store.release(store.root.parent / "model", store.sum())
+    (identifier, _), (other, _) = (store.provenance(name).examples[0] for name in "ab")
+    remove(store, plan_removal(store, examples=[other]))  # another request: the export is revoked by it already
+    remove(store, plan_removal(store, examples=[identifier]))
+    text = section(record_of(store, asked(store, identifier)), 4)
+    verdict = "yes" if can_sign else "no: no key here revokes it; withdraw it by hand"
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{store.root.parent / 'model'}` |")]
+    assert row.endswith(f"| {verdict} |")
+    assert "The journal does not record whether such a list was written, or when." in text
+    assert f"tangent-jax store revoked --store={store.root} --to=revoked.json" in text
+
+
+def test_a_receipts_page_says_that_its_owner_is_a_hash(store):
+    names = [name for component in store for _, name in store.provenance(component).examples]
+    owners = dict.fromkeys(names[:4], "ann") | dict.fromkeys(names[4:], "bob")
+    receipt = remove(store, plan_removal(store, owner="ann", owners=owners))
+    who = store.root.parent / "who.csv"
+    who.write_text("file,owner\n" + "".join(f"{name},{owner}\n" for name, owner in owners.items()))
+    record_of(store, "--owner=ann", f"--owners={who}")
+    said = f"hash under the store's key <code>{receipt.owner[:12]}…</code>"
+    pages = store.root.parent / "out"
+    assert f"<b>all images of one owner</b> ({said})" in (pages / f"receipt-{receipt.path.stem}.html").read_text()
+    assert f"all images of one owner ({said})" in (pages / "index.html").read_text()
 
 
 def test_a_removal_that_was_killed_is_stopped_until_it_is_repeated(store, monkeypatch):

@@ -14,11 +14,12 @@ import tangent_jax as tj
 from tangent_jax.commands.report.backups import Backup, backups_file
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.report.rendering import clock, count, day, short
-from tangent_jax.commands.report.requests import Request, Unknown, Way, answers, unknown
+from tangent_jax.commands.report.requests import Preview, Request, Unknown, Way, answers, unknown
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
-from tangent_jax.store.lines import Erase, Intend, timestamp
+from tangent_jax.store.lines import Erase, Export, Intend, Remove, timestamp
 from tangent_jax.store.plans import IDENTIFIER
+from tangent_jax.store.revocation import own_keys, revoked_exports
 
 NAMED = 20
 """The most names of images on the page."""
@@ -30,14 +31,14 @@ def record_page(
     request: Request,
     plan: tj.store.RemovalPlan,
     ways: Sequence[Way],
-    beyond: Sequence[str],
+    preview: Preview,
     backups: Sequence[Backup] | None,
     again: Sequence[str],
 ) -> str:
     """The page.
 
-    Args: ways: of removal, with their commands; beyond: a line for each place that a removal would not reach; backups:
-          the operator's list, None if there is none; again: the words of the command that wrote this page.
+    Args: ways: of removal, with their commands; preview: of a removal that is still to do; backups: the operator's
+          list, None if there is none; again: the words of the command that wrote this page.
     """
     entries = unknown(seen, request, plan)
     removals = removals_of(seen, request, entries)
@@ -45,9 +46,10 @@ def record_page(
     sections = {
         "Who asked": who_asked(request),
         "What was found": found(seen, request, plan, entries, removals),
-        "What was erased": erased(seen, plan, removals, ways),
+        "What was erased": erased(seen, plan, removals, ways, preview),
         "What is not reached, and until when": [
-            *not_reached(plan, removals, beyond),
+            *not_reached(plan, removals, preview),
+            *exports_to_revoke(seen, removals),
             "",
             *backup_lines(seen.store.root, backups, datetime.date.fromisoformat(now[:10])),
         ],
@@ -57,6 +59,7 @@ def record_page(
             "- Request received on, and by which way: ____________________",
             "- Identity of the person checked by: ____________________",
             "- Copies under 4 dealt with on: ____________________",
+            "- Exports under 4 revoked on, and by which file: ____________________",
             "- Answered on, and by whom: ____________________",
         ],
     }
@@ -203,7 +206,11 @@ def listing(names: Sequence[str]) -> str:
 
 
 def erased(
-    seen: Inspection, plan: tj.store.RemovalPlan, removals: Sequence[Removal], ways: Sequence[Way]
+    seen: Inspection,
+    plan: tj.store.RemovalPlan,
+    removals: Sequence[Removal],
+    ways: Sequence[Way],
+    preview: Preview,
 ) -> Iterator[str]:
     """What each removal deleted, what a stopped one said that it would, and the commands where images are left."""
     for removal in removals:
@@ -233,9 +240,12 @@ def erased(
             yield "Nothing: there was nothing to erase."
         return
     possible = [way.command for way in ways if not way.impossible]
+    is_drop = not any(holding.left for holding in plan.components.values())  # whatever the way
+    if is_drop and plan.components:
+        yield "Every image of these components is asked for: nothing is left to train, so a removal drops them."
+        yield ""
     yield "Still to erase. A command does it; with `--dry_run` it only says what it would do:"
     yield ""
-    is_drop = not any(holding.left for holding in plan.components.values())  # whatever the way
     yield from fence(possible[:1] if is_drop else possible)
     for way in ways[:1] if is_drop else ways:
         if any(accuracy is not None for accuracy in way.accuracies):
@@ -245,6 +255,25 @@ def erased(
     for way in () if is_drop else ways:
         for name, reason in way.impossible.items():
             yield f"- not `--{way.how}`: {code(name)}: {visible(reason)}"
+    yield ""
+    yield from to_erase(preview)
+
+
+def to_erase(preview: Preview) -> Iterator[str]:
+    """The caches that a removal searches, with their rows of the images, and the lines that its receipt will have."""
+    yield "A removal searches these caches:"
+    yield ""
+    yield "| cache | rows of the images |"
+    yield "|---|---|"
+    for cache, rows in preview.caches.items():
+        yield f"| {cell(cache)} | {'not there now' if rows is None else rows} |"
+    if not preview.caches:
+        yield "| none | |"
+    yield ""
+    yield "It will delete:" if preview.deleted else "It will delete nothing: no trace was found."
+    yield ""
+    yield from (f"- {code(line)}" for line in preview.deleted)
+    yield ""
 
 
 def heading_of(removal: Removal) -> Iterator[str]:
@@ -271,12 +300,12 @@ def stopped(seen: Inspection, plan: tj.store.RemovalPlan) -> list[Intend]:
     return [line for line in lines if {*line.removed} & {*plan.components} or forms.intersection(line.forgotten)]
 
 
-def not_reached(plan: tj.store.RemovalPlan, removals: Sequence[Removal], beyond: Sequence[str]) -> Iterator[str]:
+def not_reached(plan: tj.store.RemovalPlan, removals: Sequence[Removal], preview: Preview) -> Iterator[str]:
     """The places that the removals did not reach, or a removal would not."""
     places = [line for removal in removals if removal.receipt for line in removal.receipt.not_reached]
     anchors = [line for removal in removals if removal.receipt for line in removal.receipt.anchors]
     if plan.components or plan.unseen:
-        places += beyond
+        places += preview.not_reached
     yield "Known to the library. No day ends these: delete them yourself."
     yield ""
     lines = [*dict.fromkeys([*places, *anchors, *plan.anchors])]
@@ -285,6 +314,37 @@ def not_reached(plan: tj.store.RemovalPlan, removals: Sequence[Removal], beyond:
         yield "- none"
     yield "- always: the pre-trained weights, settings that were chosen with the images, and copies of other programs"
     yield "- a copy that `tangent-jax store push` wrote: until the next push, and versions that a bucket keeps"
+
+
+def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator[str]:
+    """The exports that hold what these removals removed, and whether the signed list can revoke them.
+
+    The journal has no line for a list that was written, so the page names no day of a revocation.
+    """
+    receipts = {removal.line.receipt_hash for removal in removals}
+    lines = [x for x in seen.store.state.lines if not isinstance(x, Remove) or x.receipt_hash in receipts]
+    found = revoked_exports(lines)
+    if not found:
+        return
+    keys = set[str]()
+    no = "no: no key here revokes it; withdraw it by hand"
+    try:
+        keys = own_keys(seen.store)
+    except InputError as error:
+        no = f"not known: {visible(str(error))}"
+    yield ""
+    yield "Exports that hold what was removed, and whether a signed list can revoke them:"
+    yield ""
+    yield "| export | made on | by the removal of | by the list |"
+    yield "|---|---|---|---|"
+    for own in found:
+        made = day(own.export.time) if isinstance(own.export, Export) else "in another store"
+        verdict = "yes" if own.can_be_listed(keys) else no
+        yield f"| {cell(own.export.path)} | {made} | {day(own.day)} | {verdict} |"
+    yield ""
+    yield "The journal does not record whether such a list was written, or when. Note the day under 7. The command:"
+    yield ""
+    yield from fence([["tangent-jax", "store", "revoked", f"--store={seen.store.root}", "--to=revoked.json"]])
 
 
 def backup_lines(root: Path, backups: Sequence[Backup] | None, today: datetime.date) -> Iterator[str]:

@@ -18,6 +18,8 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name
 from tangent_jax.data import SUFFIXES, Dataset, content_identifier
 from tangent_jax.io.records import read_lines
+from tangent_jax.store.erasure import count_rows
+from tangent_jax.store.removal import folders_of
 
 SHOWN = 60
 """The most thumbnails on a page."""
@@ -85,6 +87,20 @@ class Way:
     rehearsed: bool = False
     accuracies: Sequence[float | None] = ()
     bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preview:
+    """The effect of a removal on files, before it happens.
+
+    `deleted`: a line for each file or trace; `not_reached`: a line for each place that it cannot reach, such as earlier
+    exports, the data sets, neighbouring stores; `caches`: the number of rows of the images in each cache that it
+    searches, None if the cache is not there.
+    """
+
+    deleted: Sequence[str]
+    not_reached: Sequence[str]
+    caches: Mapping[str, int | None]
 
 
 def read_request(path: Path) -> Request:
@@ -219,9 +235,11 @@ def ways_of(
     return ways
 
 
-def beyond_reach(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) -> list[str]:
-    """A line for each place that a removal cannot reach: earlier exports, the data sets, neighbouring stores."""
-    return tj.store.preview_removal(seen.store, plan, cache).not_reached
+def preview_of(seen: Inspection, plan: tj.store.RemovalPlan, cache: tj.Cache) -> Preview:
+    """What a removal would delete and not reach, and the rows in the caches that it searches; changes nothing."""
+    traces = tj.store.preview_removal(seen.store, plan, cache)
+    caches = count_rows(seen.store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+    return Preview(traces.deleted, traces.not_reached, caches)
 
 
 def commands_of(flags: Sequence[str]) -> dict[str, list[str]]:
