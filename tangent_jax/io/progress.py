@@ -6,6 +6,7 @@ whichever of them was asked.
 """
 
 import functools
+import os
 import sys
 import threading
 import warnings
@@ -143,9 +144,19 @@ def progress_bar(total: int | None, unit: str, initial: int = 0) -> Bar:
     title = _TITLE.get()
     options: Any = {"file": sys.stderr, "dynamic_ncols": True, "mininterval": 0.5}
     options["delay"] = 1.0 if total is None else 0.0
+    if has_no_size():
+        options |= {"dynamic_ncols": False, "ncols": 80, "nrows": 24}
     if not sys.stderr.isatty():
         options = {"file": Lines(sys.stderr), "mininterval": EVERY, "delay": EVERY, "ncols": 0}
     return Bar(total=total, initial=initial, desc=title, unit=unit, disable=title is None, **options)
+
+
+def has_no_size() -> bool:
+    """True if stderr is a terminal of 0 rows, as `script` and containers may make one: tqdm shows no bar there."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).lines == 0
+    except (OSError, ValueError):  # no terminal, or no file
+        return False
 
 
 def shown(*, total: int | None, unit: str, initial: int = 0) -> Bar:

@@ -1,6 +1,7 @@
 """A bar's lines where stderr is no terminal, as in a job's log."""
 
 import io
+import os
 import sys
 
 from tangent_jax.io import progress
@@ -40,3 +41,15 @@ def test_short_work_leaves_nothing_in_a_log(monkeypatch):
 
 def test_a_terminal_has_a_bar_that_is_drawn_over(monkeypatch):
     assert written(monkeypatch, Terminal(), 20.0).count("\r") > 10
+
+
+def test_a_terminal_that_does_not_say_its_size_has_a_bar(monkeypatch):
+    """A new pseudo-terminal has 0 rows and columns; `script` and containers may leave it so."""
+    reader, writer = os.openpty()
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress.show_progress("training"), progress.progress_bar(2, "step") as bar:
+            bar.update(2)
+        text = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    assert "training: 100%" in text
