@@ -206,7 +206,7 @@ MUTATIONS = [
     Mutation(
         "tangent_jax/store/erasure.py",
         "run_in",
-        'yield Trace(f"{run}: checkpoints", partial(shutil.rmtree, run))',
+        'yield Trace(f"{run}: checkpoints", partial(delete_checkpoints, run))',
         "pass",
         "tests/store/test_removal.py::test_no_file_holds_a_removed_images_rows_and_the_others_stay",
     ),

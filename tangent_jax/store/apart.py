@@ -115,12 +115,18 @@ class Shards:
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
         """The rows of each shard without examples that were removed from the store; empty shards are left out."""
-        gone = np.array([store.has_forgotten(identifier) for identifier, _ in self.features.examples], bool)
-        left = {name: rows[~gone[rows]] for name, rows in self.rows.items()}
+        left = left_of(store, self)
         count = sum(map(len, self.rows.values())) - sum(map(len, left.values()))
         if count:
             print(f"{count} images were removed from {store.root} and are left out", file=sys.stderr)
-        return {name: rows for name, rows in left.items() if len(rows)}
+        return left
+
+
+def left_of(store: Store, shards: Shards) -> dict[str, np.ndarray]:
+    """The rows of each shard without examples that were removed from the store, without shards that have none left."""
+    gone = np.array([store.has_forgotten(identifier) for identifier, _ in shards.features.examples], bool)
+    left = {name: rows[~gone[rows]] for name, rows in shards.rows.items()}
+    return {name: rows for name, rows in left.items() if len(rows)}
 
 
 def fill(
@@ -241,7 +247,9 @@ class Filling:
         """Holds a group's claim, once it is free, and reads the store's state again."""
 
         def claim() -> None:
-            self.claims.write_groups([[name for name in group if name in self.shards.rows] for group in groups])
+            self.store.reload()
+            present = left_of(self.store, self.shards)  # a removal may have come meanwhile
+            self.claims.write_groups([[name for name in group if name in present] for group in groups])
             held.enter_context(self.claims.hold(number))
 
         with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):

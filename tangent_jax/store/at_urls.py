@@ -19,15 +19,13 @@ RESULTS = ("dw.safetensors", "factors.safetensors")
 
 
 class Trace(NamedTuple):
-    """A trace of a removed image: a line that names it, a function that erases it, and the place where it was found.
+    """A place with data of a removed image: a line that names it, and a function that erases it.
 
-    The function is None for a copy that a removal leaves alone, or cannot read. The place is a folder, a file or a URL
-    in which a search for traces looks.
+    The function is None for a copy that a removal leaves alone, or cannot read.
     """
 
     line: str
     erase: Callable[[], object] | None = None
-    place: str = ""
 
 
 def run_at(url: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
@@ -54,9 +52,13 @@ def is_component(url: str, fingerprint: str) -> bool:
 
 
 def keep(remote: Remote, files: dict[str, str], results: Collection[str] = ()) -> None:
-    """Deletes all files of a folder but these, then results, if nobody has written there since it was read."""
+    """Deletes all files of a folder but these, then results, if nobody has written there since it was read.
+
+    The component, by which a search knows the folder, is deleted last: after a kill the rest is found again.
+    """
     remote.push(Path(), files)
-    urls.delete([*results])
+    for result in sorted(results, key=lambda url: url.endswith(RESULTS[0])):
+        urls.delete([result])
 
 
 def still(url: str) -> str:

@@ -59,8 +59,9 @@ class Claims:
             write_whole(self.path, content)
 
     def forget(self) -> None:
-        """Deletes the shards' names."""
-        self.path.unlink(missing_ok=True)
+        """Deletes the shards' names, also those of a write that was killed."""
+        for path in (self.path, self.path.with_name(f"{self.path.name}.partial")):
+            path.unlink(missing_ok=True)
 
     def lock(self, group: int | str) -> Path:
         """The lock file of a group, or of other work for one process at a time."""

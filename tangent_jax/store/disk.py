@@ -228,6 +228,13 @@ class Disk:
         self.state = replay(self.journal.entries)
         self.sweep()
 
+    def note(self, line: Line) -> None:
+        """Appends a line that commits no files: those that were written for a later line stay."""
+        assert self._lock is not None
+        self._lock.check()
+        self.journal.append(spell(line))
+        self.state.apply(line)
+
     def leftovers(self) -> list[Path]:
         """The store's files that no line names: removed weights, and files of a writer that was killed."""
         live = {entry.id for _, entry in self.state.files()} | {*self.state.receipts}

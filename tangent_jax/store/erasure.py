@@ -39,8 +39,11 @@ TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
 
 
-def erase_found(traces: Iterable[Trace]) -> Traces:
-    """Erases traces that `find_traces` found; one that cannot be erased is listed as not reached."""
+def erase_found(traces: Iterable[Trace], note: Callable[[str], object] = lambda line: None) -> Traces:
+    """Erases traces that `find_traces` found; one that cannot be erased is listed as not reached.
+
+    Args: note: called with the line of each trace once it is erased.
+    """
     deleted: list[str] = []
     not_reached: list[str] = []
     for trace in traces:
@@ -49,9 +52,11 @@ def erase_found(traces: Iterable[Trace]) -> Traces:
             continue
         try:
             trace.erase()
-            deleted.append(trace.line)
         except (OSError, InputError) as error:
             not_reached.append(f"{trace.line} ({reason_of(error)})")
+            continue
+        note(trace.line)
+        deleted.append(trace.line)
     return Traces([*dict.fromkeys(deleted)], [*dict.fromkeys(not_reached)])
 
 
@@ -67,14 +72,13 @@ def find_traces(
     """
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
-    own = [origins[name] for name in sorted(made_here)]
-    folders = {folder for origin in own for folder in origin.folders}
+    folders = {folder for name in made_here for folder in origins[name].folders}
     gone = store.forms(identifiers)
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
     exports = [holding.export for holding in store.state.holdings if holding.holds(names, gone)]
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
-    traces += rows_everywhere(store, pairs, searched_places(own, caches))
+    traces += rows_everywhere(store, pairs, searched_places(store, names, made_here, caches))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
         for place in with_urls(origin.folders) if name in made_here else ():
@@ -87,24 +91,9 @@ def find_traces(
             traces.append(Trace(f"cached rows of images that {name} alone names, which {NOT_OWN}; {TRUST_IT}"))
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             traces.append(Trace(f"{origin.recipe.dataset}: the data set itself, if the images are still there"))
-    traces += partial_exports(store, exports)
-    return [trace._replace(line=visible(trace.line), place=visible(trace.place)) for trace in traces]
-
-
-def searched(
-    store: Store, names: Sequence[str], caches: Sequence[str | os.PathLike], found: Iterable[Trace]
-) -> set[str]:
-    """The places that `find_traces` has read: a trace that an earlier call found there, and this one did not, is gone.
-
-    A place that is not there now, or cannot be read, is none: its folder may have another name.
-    """
-    own = [store.provenance(name) for name in own_components(store, names)]
-    places = {*map(place_of, searched_places(own, caches))}
-    indices = {place_of(index) for index in index_paths(place for place in places if not is_url(place))}
-    exports = {place_of(Path(export.path).parent) for export in store.state.exports}
-    there = {place for place in indices | exports if Path(place).exists()}
-    left = {trace.place for trace in found if trace.erase is None}
-    return {*map(visible, places | there)} - left
+    for export in exports:
+        traces += readable(export.path, partial_export(store, export))
+    return [trace._replace(line=visible(trace.line)) for trace in traces]
 
 
 def place_of(place: str | os.PathLike) -> str:
@@ -112,9 +101,21 @@ def place_of(place: str | os.PathLike) -> str:
     return os.fspath(place) if is_url(place) else os.fspath(expand_path(place).absolute())
 
 
-def searched_places(own: Iterable[Provenance], caches: Iterable[str | os.PathLike]) -> list[str]:
-    """The caches in which a removal searches: those of its caller, and those that this machine's components name."""
-    return with_urls([*(os.fspath(cache) for cache in caches), *(f for origin in own for f in origin.folders)])
+def searched_places(
+    store: Store, names: Iterable[str], made_here: Set[str], caches: Iterable[str | os.PathLike]
+) -> list[str]:
+    """The caches in which a removal searches: those of its caller, and those that this machine's components name.
+
+    Components that stay count, too, as they name the caches of test images; of theirs, those that are there.
+    """
+    places = [os.fspath(cache) for cache in caches]
+    places += [folder for name in sorted(made_here) for folder in store.provenance(name).folders]
+    for name in {*store} - {*names}:
+        with contextlib.suppress(InputError, OSError):  # a damaged component, or a folder that cannot be entered
+            origin = store.provenance(name)
+            if store.trust or origin.is_own:
+                places += [folder for folder in origin.folders if not is_url(folder) and Path(folder).is_dir()]
+    return with_urls(places)
 
 
 def count_rows(
@@ -125,10 +126,10 @@ def count_rows(
 
     Args: as `find_traces`, which names what cannot be read.
     """
-    own = [store.provenance(name) for name in sorted(own_components(store, names))]
-    pairs = [*unseen, *(pair for origin in own for pair in origin.images_seen)]
+    made_here = own_components(store, names)
+    pairs = [*unseen, *(pair for name in made_here for pair in store.provenance(name).images_seen)]
     images = {identifier for identifier, _ in pairs} & identifiers
-    places = [place for place in searched_places(own, caches) if not is_url(place)]
+    places = [place for place in searched_places(store, names, made_here, caches) if not is_url(place)]
     folders = [Path(place_of(place)) for place in places]
     return {str(folder): rows_below(folder, images) if folder.is_dir() else None for folder in folders}
 
@@ -157,7 +158,7 @@ def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iter
     for index in index_paths(folders):
         if kept_of(index, is_removed, images):
             line = f"in {place_of(index)}: identifiers and names of removed images"
-            yield Trace(line, partial(forget, index, is_removed, images), place_of(index))
+            yield Trace(line, partial(forget, index, is_removed, images))
 
 
 def removed_here(store: Store) -> set[str]:
@@ -190,10 +191,9 @@ def has_its_weights(store: Store, name: str) -> bool:
 def readable(place: str, search: Iterator[Trace]) -> Iterator[Trace]:
     """Yields the traces of a search in a place; one that is left alone for a link or an unreadable file."""
     try:
-        for trace in search:
-            yield trace._replace(place=place)
+        yield from search
     except (OSError, InputError) as error:
-        yield Trace(f"{place}: {reason_of(error)}", place=place)
+        yield Trace(f"{place}: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:
@@ -223,17 +223,24 @@ def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
     folder = Path(place)
     path = inside(folder, "dw.safetensors")
     if path.is_file() and is_component(path, fingerprint):
-        yield Trace(f"{path}: the removed component", partial(delete_component, path, fingerprint))
         factors = inside(folder, "factors.safetensors")
         if factors.is_file():  # second moments of the removed images
             yield Trace(f"{factors}: the removed component's factors", factors.unlink)
         steps = inside(folder, "steps")
         if steps.is_dir() and all(STEP.fullmatch(file.name) and inside(steps, file.name) for file in steps.iterdir()):
             yield Trace(f"{steps}: the steps that its run released", partial(shutil.rmtree, steps))
+        elif steps.is_dir():
+            yield Trace(f"{steps}: the steps that its run released, beside other files; delete them")
+        # last: by it the folder is known, also after a kill
+        yield Trace(f"{path}: the removed component", partial(delete_component, path, fingerprint))
+    elif not path.exists():
+        for name in ("factors.safetensors", "steps"):
+            if inside(folder, name).exists():
+                yield Trace(f"{folder / name}: without its dw.safetensors; delete it if it is of a removed component")
     for checkpoints in (inside(folder, "checkpoints"), folder):
         if origin.run is not None and saved_run(inside(checkpoints, origin.run)) == origin.run:
             run = checkpoints / origin.run
-            yield Trace(f"{run}: checkpoints", partial(shutil.rmtree, run))
+            yield Trace(f"{run}: checkpoints", partial(delete_checkpoints, run))
 
 
 def is_component(path: Path, fingerprint: str) -> bool:
@@ -248,14 +255,24 @@ def delete_component(path: Path, fingerprint: str) -> None:
     path.unlink()
 
 
-def partial_exports(store: Store, exports: Iterable[Exported]) -> Iterator[Trace]:
-    """The folders of those of these exports that a kill left unfinished: they hold weights."""
-    for export in exports:
-        folder = partial_of(Path(export.path), export.result)
-        is_own = machine.is_own(export.text(store.identity), export.seal)
-        if is_own and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
-            line = f"{folder}: an export that was killed"
-            yield Trace(line, partial(shutil.rmtree, folder), place_of(folder.parent))
+def delete_checkpoints(run: Path) -> None:
+    """Deletes the checkpoints of a run; checkpoint.json, by which the folder is known, last."""
+    for path in run.iterdir():
+        if path.name == "checkpoint.json":
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    shutil.rmtree(run)
+
+
+def partial_export(store: Store, export: Exported) -> Iterator[Trace]:
+    """The folder of an export, if a kill left it unfinished: it holds weights."""
+    folder = partial_of(Path(export.path), export.result)
+    is_own = machine.is_own(export.text(store.identity), export.seal)
+    if is_own and folder.is_dir() and not folder.is_symlink() and all(p.name in EXPORTED for p in folder.iterdir()):
+        yield Trace(f"{folder}: an export that was killed", partial(shutil.rmtree, folder))
 
 
 def files_of(store: Store, names: Sequence[str]) -> list[str]:

@@ -152,11 +152,11 @@ class Export(Line, Exported):
 class Intend(Line):
     """A removal is about to erase traces outside the store.
 
-    erases: each trace, and the place where it was found; forgotten: the hidden identifiers (keys.py) of its images.
+    forgotten: the hidden identifiers (keys.py) of its images.
     """
 
     removed: tuple[str, ...]
-    erases: dict[str, str]
+    erases: tuple[str, ...]
     forgotten: tuple[str, ...] = ()
 
     def is_part_of(self, removed: Collection[str], forgotten: Collection[str]) -> bool:
@@ -167,6 +167,13 @@ class Intend(Line):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Erase(Intend):
     """Traces of earlier removals are about to be erased again; the content stays."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Erased(Line):
+    """A trace that an intent names was erased."""
+
+    trace: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,7 +219,8 @@ class Merge(Line):
     showed: tuple[str, ...]
 
 
-OPERATIONS = {kind.__name__.lower(): kind for kind in (Add, Compose, Export, Intend, Erase, Discard, Remove, Merge)}
+KINDS = (Add, Compose, Export, Intend, Erase, Erased, Discard, Remove, Merge)
+OPERATIONS = {kind.__name__.lower(): kind for kind in KINDS}
 
 T = TypeVar("T")
 

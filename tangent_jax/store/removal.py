@@ -7,7 +7,7 @@ The order: train and check replacements, and sum them with the survivors, under 
 exclusive one,
 
     intend   check that the plan fits the store, and append a journal line that names all traces outside the store
-    erase    write new files, erase these traces
+    erase    write new files, erase these traces, and note each in the journal
     commit   append the line that removes the components, with a receipt of all that was erased
 
 So a plan that no longer fits erases nothing, and nothing is erased that no line names. A kill leaves the store as
@@ -35,14 +35,14 @@ from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.store import erasure
 from tangent_jax.store.claims import Claims
-from tangent_jax.store.lines import Entry, Erase, Intend, Remove, removal_text, timestamp
+from tangent_jax.store.lines import Entry, Erase, Erased, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text, survivors_of
 from tangent_jax.store.retraining import Retrained, retrain, said_of
 from tangent_jax.store.store import Store
 
-STOPPED = "not found any more; an earlier call, which was stopped, was to delete it"
-UNKNOWN = "unless an earlier call, which was stopped, deleted it: this one did not search a place that is not there now"
+STOPPED = "by an earlier call, which was stopped"
+UNKNOWN = "not found now; an earlier call, which was stopped, may have erased it"
 
 
 def remove(
@@ -150,7 +150,7 @@ def intend(store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Inte
     commit deletes those that no line names.
     """
     found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
-    erases = {trace.line: trace.place for trace in found if trace.erase is not None}
+    erases = tuple(dict.fromkeys(trace.line for trace in found if trace.erase is not None))
     if erases:
         store.commit(
             kind(
@@ -162,16 +162,17 @@ def intend(store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Inte
     return found
 
 
-def stopped_before(intended: Sequence[Intend], found: Sequence[erasure.Trace], searched: set[str]) -> Traces:
+def stopped_before(intended: Sequence[Intend], found: Sequence[erasure.Trace], erased: set[str]) -> Traces:
     """The traces that earlier calls of a removal, which were stopped, were to erase, and that are not found now.
 
-    A trace in a place that this call has not searched may still be there.
+    `erased`: those that the journal notes as erased. Others may still be there: their folder may have another name, or
+    this call searches other caches.
     """
     present = {trace.line for trace in found}
-    missing = {trace: place for line in intended for trace, place in line.erases.items() if trace not in present}
+    missing = dict.fromkeys(trace for line in intended for trace in line.erases if trace not in present)
     return Traces(
-        [f"{trace} ({STOPPED})" for trace, place in missing.items() if place in searched],
-        [f"{trace} ({UNKNOWN}: {place})" for trace, place in missing.items() if place not in searched],
+        [f"{trace} ({STOPPED})" for trace in missing if trace in erased],
+        [f"{trace} ({UNKNOWN})" for trace in missing if trace not in erased],
     )
 
 
@@ -230,6 +231,7 @@ def commit(
         check_fits(store, plan)
         key = store.ring.own
         files = erasure.files_of(store, [*plan.components])
+        Claims(store).forget()
         found = intend(store, plan, cache, Intend)
         forgotten = key.hide_all(plan.identifiers)
         intended = [line for line in store.state.intended if line.is_part_of(plan.components, forgotten)]
@@ -241,9 +243,8 @@ def commit(
             added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors, new.provenance))
         now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
         composed = None if summed is None else store.write("composed", summed)
-        traces = erasure.erase_found(found)
-        searched = erasure.searched(store, [*plan.components], folders_of(cache), found)
-        stopped = stopped_before(intended, found, searched)
+        traces = erasure.erase_found(found, lambda line: store.note(Erased(trace=line)))
+        stopped = stopped_before(intended, found, store.state.erased)
         files = [*dict.fromkeys([*elsewhere.deleted, *files, *stopped.deleted])]
         of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
         receipt = Receipt(
@@ -266,7 +267,6 @@ def commit(
         text_fingerprint = fingerprint(receipt_text(receipt).encode())
         path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
         write_whole(path, receipt_text(receipt))
-        Claims(store).forget()
         store.commit(
             Remove(
                 removed=tuple(sorted(removed)),

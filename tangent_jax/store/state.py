@@ -14,6 +14,7 @@ from tangent_jax.store.lines import (
     Discard,
     Entry,
     Erase,
+    Erased,
     Export,
     Exported,
     Intend,
@@ -69,6 +70,7 @@ class State:
     accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
     intended: list[Intend] = dataclasses.field(default_factory=list)  # of removals that have no receipt yet
+    erased: set[str] = dataclasses.field(default_factory=set)  # those of their traces that are erased
     lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
 
     @property
@@ -96,6 +98,8 @@ class State:
                 self.show(line.names)
             case Erase():
                 pass  # the content is as before
+            case Erased():
+                self.erased.add(line.trace)
             case Intend():
                 self.intended.append(line)
             case Remove():
@@ -105,6 +109,7 @@ class State:
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
                 self.intended = [x for x in self.intended if not x.is_part_of(line.removed, line.forgotten)]
+                self.erased.intersection_update(trace for x in self.intended for trace in x.erases)
             case Discard():
                 self.take_out(line, {})
                 for holding in self.holdings:

@@ -190,7 +190,7 @@ def test_a_removal_that_was_killed_is_stopped_until_it_is_repeated(store, monkey
     cache = Cache(store.root.parent / "cache")
     extract_rows(store, cache)
 
-    def killed(traces):
+    def killed(*_):
         raise SystemExit
 
     plan = plan_removal(store, examples=[identifier])

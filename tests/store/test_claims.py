@@ -17,7 +17,7 @@ from tangent_jax.features.extract import Cache, extract
 from tangent_jax.io import files
 from tangent_jax.io.files import hold_lock
 from tangent_jax.pretrained.load import load
-from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.apart import Filling, Shards, fill
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
@@ -104,6 +104,23 @@ def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trai
     assert fingerprints(store) == fingerprints(whole)
     assert sum(line["op"] == "discard" for line in store.journal.entries) == 1
     assert sum(line["op"] == "add" for line in store.journal.entries) == len(SIZES) * (1 + (claim == "stale"))
+
+
+def test_a_fill_that_a_removal_meets_names_no_removed_shard_again(trained, tmp_path):
+    shards, _ = trained
+    in_memory = dataclasses.replace(shards.features, inputs=np.array(shards.features.inputs), folder=None)
+    shards = dataclasses.replace(shards, features=in_memory)  # a removal erases what lies in a folder
+    store = Store(tmp_path / "store")
+    fill(store, shards, only={0})
+    filling = Filling(store, Claims(store), shards, shards.provenance({}), False)
+    gone = next(iter(store))
+    other = Store(store.root)
+    remove(other, plan_removal(other, names=[gone]))
+    with filling.hold(shards.groups(), 1):
+        assert f'"{gone}"' not in filling.claims.path.read_text()
+    filling.claims.path.with_name("groups.json.partial").write_text(gone)  # of a killed write
+    remove(other, plan_removal(other, names=[next(iter(other))]))
+    assert not [*filling.claims.folder.glob("groups.json*")]
 
 
 def changed(shards, **settings):

@@ -224,6 +224,7 @@ def test_a_run_is_deleted_only_where_its_own_checkpoints_lie(tmp_path):
     store.add("one", part(0), made)
     receipt = remove(store, plan_removal(store, names=["one"]))
     assert [line.rpartition(": ")[2] for line in outside(store, receipt)] == ["the removed component"]
+    assert f"{out / 'steps'}: the steps that its run released, beside other files; delete them" in receipt.not_reached
     del before["dw.safetensors"]
     assert {name: state for name, state in snapshot(out).items()} == before
 

@@ -395,6 +395,43 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     assert drop(store, "a").not_reached[0] == "/elsewhere/export: an export of a removed component"
 
 
+@pytest.mark.parametrize("url", ["memory://served/one", "s3://bucket/models/out", "s3://bucket"])
+def test_a_store_that_exported_to_a_url_removes(tmp_path, url):
+    store = Store(tmp_path)
+    store.add("a", part(0), origin(0))
+    store.release(url, store.sum())
+    assert drop(store, "a").not_reached[0] == f"{url}: an export of a removed component"
+
+
+def test_factors_and_steps_without_their_component_are_named(tmp_path):
+    run = tmp_path / "run"
+    (run / "steps").mkdir(parents=True)
+    (run / "factors.safetensors").write_bytes(b"")
+    store = Store(tmp_path / "store")
+    store.add("a", part(0), origin(0, folders=(str(run),)))
+    left = "\n".join(drop(store, "a").not_reached)
+    assert f"{run / 'factors.safetensors'}: without its dw.safetensors" in left
+    assert f"{run / 'steps'}: without its dw.safetensors" in left
+
+
+def test_a_test_image_is_erased_from_the_cache_that_components_name(tmp_path):
+    demo = Demo()
+    cache = Cache(tmp_path / "cache")
+    examples = demo.examples(6, seed=7)
+    train = extract(demo.predict, examples.take(np.arange(3)), cache)
+    extract(demo.predict, examples.take(np.arange(3, 6)), cache)
+    store = Store(tmp_path / "store")
+    store.add("a", demo.predict.zeros(), make_provenance(demo.predict).trained_on(train, 1.0))
+    identifier, name = examples.identifiers()[4], examples.names[4]
+    plan = dataclasses.replace(
+        plan_removal(store, examples=[identifier]), identifiers=(identifier,), unseen=((identifier, name),)
+    )
+    receipt = remove(store, plan)
+    assert [*store] == ["a"]
+    assert any("rows of removed images" in line for line in receipt.deleted)
+    assert not any(identifier in path.read_text() for path in cache.path.glob("*/examples.txt"))
+
+
 def test_an_export_to_a_path_that_a_journal_cannot_hold_is_refused(tmp_path):
     """It was journaled with escapes, so that a removal did not find the folder that a kill left."""
     store = Store(tmp_path)

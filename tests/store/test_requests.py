@@ -432,8 +432,13 @@ def test_a_removal_that_ends_at_any_write_erases_nothing_that_no_journal_line_na
         again.settle()
         assert again.verify() + again.verify_receipt(receipt) == []
         wrote = read_receipt(receipt)[0]
-        assert is_there(folders["a"]) == any(trace in line for line in wrote.not_reached)
-        assert is_there(folders["a"]) != any(trace in line for line in wrote.deleted)
+        not_reached = [line for line in wrote.not_reached if trace in line]
+        erased = [line for line in wrote.deleted if trace in line]
+        if is_there(folders["a"]):
+            assert (len(not_reached), erased) == (1, [])
+        else:  # erased, or, between its erasure and its note, not known
+            assert len(not_reached) + len(erased) == 1
+            assert all(removal.UNKNOWN in line for line in not_reached)
         if left[0] >= 0:
             assert moment > 8
             return
@@ -454,10 +459,24 @@ def test_the_receipt_of_another_removal_says_nothing_of_one_that_was_stopped(kep
     other = remove(again, plan_removal(again, names=["b"]))
     assert is_there(folders["a"])
     assert not [line for line in other.deleted if str(folders["a"]) in line]
-    (folders["a"] / "dw.safetensors").unlink()  # as if the first call had been stopped after its erasure
+    (folders["a"] / "dw.safetensors").unlink()  # not by the library
+    receipt = remove(again, plan_removal(again, names=["a"]))
+    assert not [line for line in receipt.deleted if str(folders["a"]) in line]
+    assert [removal.UNKNOWN in line for line in receipt.not_reached if str(folders["a"]) in line] == [True]
+    assert again.state.intended == []
+
+
+def test_the_receipt_lists_what_a_call_erased_that_was_stopped_after_it(kept):
+    store, folders = kept
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(removal, "stopped_before", stopping(removal.stopped_before, lambda: True))
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, plan_removal(store, names=["a"]))
+    assert not is_there(folders["a"])
+    again = Store(store.root)
     receipt = remove(again, plan_removal(again, names=["a"]))
     assert [removal.STOPPED in line for line in receipt.deleted if str(folders["a"]) in line] == [True]
-    assert again.state.intended == []
+    assert again.state.erased == set()
 
 
 def test_a_store_from_which_a_removal_was_stopped_gives_no_component_to_another(kept, tmp_path):
@@ -489,13 +508,29 @@ def test_a_run_folder_that_has_another_name_now_is_not_said_to_be_erased(kept):
     assert [line for line in receipt.not_reached if str(folders["a"]) in line and removal.UNKNOWN in line]
 
 
+@pytest.mark.parametrize("moment", range(40))
+def test_a_removal_that_is_killed_erases_the_rest_of_its_run_when_it_is_repeated(kept, moment):
+    store, folders = kept
+    run = folders["a"]
+    (run / "factors.safetensors").write_bytes(b"second moments")
+    (run / "steps").mkdir()
+    for step in range(2):
+        (run / "steps" / f"{step}.dw").write_bytes(b"released")
+    with ending(moment, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
+        remove(store, plan_removal(store, names=["a"]))
+    again = Store(store.root)
+    if "a" in again:
+        remove(again, plan_removal(again, names=["a"]))
+    assert [*run.rglob("*")] == []
+
+
 def test_a_run_that_replaces_a_removed_one_before_it_is_deleted_stays(kept, monkeypatch):
     store, folders = kept
     path = folders["a"] / "dw.safetensors"
 
-    def meanwhile(traces):
+    def meanwhile(*arguments):
         path.write_bytes((folders["b"] / "dw.safetensors").read_bytes())
-        return erase_found(traces)
+        return erase_found(*arguments)
 
     monkeypatch.setattr(removal.erasure, "erase_found", meanwhile)
     receipt = remove(store, plan_removal(store, names=["a"]))

@@ -227,7 +227,7 @@ def erased(
         yield f"**{day(line.time)}, {clock(line.time)}: a removal began, and has no receipt.** The store keeps"
         yield f"{listing(line.removed) if line.removed else 'its components'}. These traces may be erased already:"
         yield ""
-        yield from (f"- {code(text)}" for text in line.erases)
+        yield from (f"- {code(text)}{' (erased)' * (text in seen.store.state.erased)}" for text in line.erases)
         yield ""
         yield "Repeat the removal. Its receipt then lists these traces, too."
         yield ""
