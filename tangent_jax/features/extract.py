@@ -32,7 +32,7 @@ from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
-from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of
+from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of, state_of
 from tangent_jax.io import hosts, progress
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.models.protocol import is_floating
@@ -137,13 +137,15 @@ class Kept(NamedTuple):
 def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, spans: list[range]) -> Values:
     """Yields the rows of each span: copied, continued from a lower stage, or from images decoded a few spans ahead.
 
-    Raises: InputError for the first unreadable image, unless the cache skips them.
+    Raises: InputError for the first unreadable image, unless the cache skips them; for an image whose kept row is
+            erased meanwhile.
     """
     run = on_devices(trunk, rows.folder.name.partition("-")[0])
     kept = find_kept(trunk, rows, spans, cache)
     if kept is not None:
+        inputs = kept.store.opened()
         for span in spans:
-            x = kept.store.read([kept.places[rows.identifiers[i]] for i in span])
+            x = inputs[np.array([kept.places[rows.identifiers[i]] for i in span])]
             yield (x if kept.stage == trunk.stage else run(x, kept.stage)), []
         return
     for x, errors in read_inputs(trunk.model, examples, spans, cache.processes, cache.most_pixels):
@@ -186,11 +188,13 @@ def find_kept(trunk: Trunk, rows: RowStore, spans: list[range], cache: Cache) ->
         for folder in folders:
             if not folder.name.startswith(f"{key}-") or not (folder / "complete").exists():
                 continue
+            listed = state_of(folder / "examples.txt")
             names = identifiers_of(folder)
             places = {name: i for i, name in enumerate(names) if name in wanted}
             if len(places) < len(wanted):
                 continue
             store = open_store(lower, names, cache, folder)
+            store.listed = listed  # so that an erasure from here on is seen
             if not store.missing() and not store.skipped & {*places.values()}:
                 return Kept(stage, store, places)
     return None

@@ -21,7 +21,7 @@ from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.features import extract as module
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.features.inputs import tell_of_small_model
-from tangent_jax.features.row_store import RowStore
+from tangent_jax.features.row_store import RowStore, erase
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
@@ -296,6 +296,39 @@ def test_rows_of_other_sets_are_read_not_computed(tmp_path, monkeypatch):
     got = compute(3, tmp_path, examples().take(rows))
     assert calls == []
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[rows])
+
+
+@pytest.mark.parametrize("stage", [3, 4])
+@pytest.mark.parametrize("moment", ["after the list was read", "after the rows were found"])
+def test_rows_that_are_erased_while_they_are_copied_are_not_read_as_zeros(tmp_path, monkeypatch, moment, stage):
+    """They were journaled as finished rows of the new folder, which the removal did not know."""
+    compute(3, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    gone = {examples().identifiers()[7]}
+    name = "find_kept" if moment == "after the rows were found" else "identifiers_of"
+    was = getattr(module, name)
+
+    def then_erase(*arguments):
+        found = was(*arguments)
+        erase(folder, gone.__contains__)
+        return found
+
+    monkeypatch.setattr(module, name, then_erase)
+    rows = np.arange(5, 10)
+    if moment == "after the rows were found":
+        with pytest.raises(InputError, match=r"must stay while their features are in use; some were removed"):
+            compute(stage, tmp_path, examples().take(rows))
+        monkeypatch.undo()
+    got = compute(stage, tmp_path, examples().take(rows))
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(stage))[rows])
+
+
+def test_kept_rows_of_zeros_are_copied_as_others(tmp_path):
+    """A black image is no erased one."""
+    black = np.zeros((9, 9, 3), np.uint8)
+    data = Examples(("a", "b"), np.array([0, 1], np.int32), lambda i: black + i)
+    compute(0, tmp_path, data)
+    assert not compute(0, tmp_path, data.take(np.array([0]))).inputs[0].any()
 
 
 def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check_it(tmp_path, monkeypatch):
