@@ -38,7 +38,7 @@ def test_an_image_has_another_form_in_commitments_than_in_receipts():
     assert key.hide_committed(IMAGE) != key.hide(IMAGE)
 
 
-@pytest.mark.parametrize("before", ["", "committed ", "\xff", "\udcff", "\udfff"])
+@pytest.mark.parametrize("before", ["", "committed ", "\xff", "\udcff"])
 def test_no_word_of_a_request_has_the_form_of_an_image_in_commitments(before):
     """A receipt holds the hidden words of its request, which who asks may choose."""
     key = KeyRing.make().own
