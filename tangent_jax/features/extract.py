@@ -7,7 +7,8 @@
     CACHE/key              32 random bytes, of mode 0600
 
 TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. IMAGES hashes the content of all
-images under the key. Rows that are kept for another set of images are copied; rows of a lower stage are continued from there.
+images under the key. Rows that are kept for another set of images are copied; rows of a lower stage are continued from
+there.
 """
 
 import dataclasses

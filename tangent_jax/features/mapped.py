@@ -3,8 +3,9 @@
     CACHE/MAP-IMAGES/    the rows z "k" of images (row_store.py)
 
 MAP hashes the trunk below the map, its program, its weights and the batch size. IMAGES hashes the content of the images
-that a pass began with, under the cache's key (extract.py). Each pass computes only the rows that no folder of its map holds. The folders lie in the cache
-beside those of the inputs, so a removal finds and erases these rows as it does inputs.
+that a pass began with, under the cache's key (extract.py). Each pass computes only the rows that no
+folder of its map holds. The folders lie in the cache beside those of the inputs, so a removal finds and erases these
+rows as it does inputs.
 """
 
 from collections.abc import Sequence
