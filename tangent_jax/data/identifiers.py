@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -135,22 +136,43 @@ def keep(texts: dict[bytes, str]) -> None:
 
 
 def forget(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> None:
-    """Deletes removed images from an index: identifiers for which `is_removed`, and lists of tars that name them."""
+    """Deletes removed images from an index: identifiers for which `is_removed`, and lists of tars that name them.
+
+    Raises: InputError or OSError if the index cannot be read or written: it may still hold them.
+    """
     gone = kept_of(path, is_removed, names)
     if gone:
-        with contextlib.suppress(*FAULTS), contextlib.closing(open_index(path)) as index, index:
+        with faults_told(), contextlib.closing(open_index(path)) as index, index:
             index.executemany("delete from texts where key = ?", [(key,) for key in gone])
 
 
 def kept_of(path: str, is_removed: Callable[[str], bool], names: Set[str]) -> list[bytes]:
-    """The keys that `forget` deletes; does not create an index."""
+    """The keys that `forget` deletes; does not create an index.
+
+    Raises: InputError or OSError if there is an index that cannot be read.
+    """
+    try:
+        is_file = stat.S_ISREG(expand_path(path).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    if not is_file:
+        return []
+    with faults_told(), contextlib.closing(open_index(path)) as index:
+        rows = index.execute("select key, text from texts").fetchall()
     samples = {end for name in names for end in ends(name)}
-    with contextlib.suppress(*FAULTS):
-        if expand_path(path).is_file():
-            with contextlib.closing(open_index(path)) as index:
-                rows = index.execute("select key, text from texts").fetchall()
-            return [key for key, text in rows if is_removed(text) or not samples.isdisjoint(samples_of(text))]
-    return []
+    return [key for key, text in rows if is_removed(text) or not samples.isdisjoint(samples_of(text))]
+
+
+@contextlib.contextmanager
+def faults_told() -> Iterator[None]:
+    """Raises an error of SQLite as an InputError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise InputError(
+            f"the index must be a database that can be read and written; got: {error}. End other programs that use it, "
+            "or delete it, and repeat the removal"
+        ) from error
 
 
 def ends(name: str) -> list[str]:

@@ -6,6 +6,7 @@ hf:, wds:, csv:PATH     Hugging Face files, tars, a CSV (hugging_face.py, tars.p
 tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set (tfds.py)
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections import Counter
@@ -95,7 +96,8 @@ class Examples:
         removed = {i for i, identifier in enumerate(present) if identifier in identifiers}
         if not removed:
             return self
-        forget(index_path(), identifiers.__contains__, {self.names[i] for i in removed})
+        with contextlib.suppress(OSError, InputError):  # a removal tells of an index that it cannot write
+            forget(index_path(), identifiers.__contains__, {self.names[i] for i in removed})
         kept = self.take(np.array([i for i in range(len(self)) if i not in removed], int))
         return kept.of_classes(self.classes, self.every_class)
 

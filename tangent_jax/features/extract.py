@@ -4,12 +4,15 @@
         store.write(rows, trunk(examples.read(rows)))
 
     CACHE/TRUNK-IMAGES/    the rows (row_store.py)
+    CACHE/key              32 random bytes, of mode 0600
 
 TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. IMAGES hashes the content of all
-images. Rows that are kept for another set of images are copied; rows of a lower stage are continued from there.
+images under the key. Rows that are kept for another set of images are copied; rows of a lower stage are continued from
+there.
 """
 
 import dataclasses
+import hmac
 import os
 import random
 from collections import deque
@@ -32,8 +35,8 @@ from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
-from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of
-from tangent_jax.io import hosts, progress
+from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of, state_of
+from tangent_jax.io import hosts, machine, progress
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.models.protocol import is_floating
 from tangent_jax.models.trunk import Trunk, run_trunk
@@ -115,12 +118,25 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
 def open_store(trunk: Trunk, identifiers: Sequence[str], cache: Cache, folder: Path | None = None) -> RowStore:
     """The store of a trunk's rows of these images; `folder`: where they lie, by default that of their key."""
     if folder is None:
-        images = fingerprint("".join(identifiers).encode())[:24]
-        folder = cache.path / f"{trunk.key(cache.dtype)}-{images}"
+        folder = folder_of(cache, trunk.key(cache.dtype), identifiers)
     # rows that were skipped are read again by other decoders, and where none may be skipped, so that the cause is named
     reader = identity(cache.skip_unreadable, cache.most_pixels, decoders())[:16]
     shape, dtype = trunk.model.input_shape(trunk.stage), trunk.row_dtype(cache.dtype)
     return RowStore(folder, identifiers, shape, dtype, reader=reader, process=jax.process_index())
+
+
+def folder_of(cache: Cache, key: str, identifiers: Sequence[str]) -> Path:
+    """The folder of rows of these images, CACHE/KEY-IMAGES.
+
+    IMAGES is hashed under the cache's own key (CACHE/key), as receipts show paths: of a folder of one photograph a
+    plain hash would confirm it. Plain are the names of folders of earlier versions, and where no key can be kept.
+    """
+    images = "".join(identifiers).encode()
+    plain = cache.path / f"{key}-{fingerprint(images)[:24]}"
+    secret = None if plain.exists() else machine.read_key(cache.path / "key")
+    if secret is None:
+        return plain
+    return cache.path / f"{key}-{hmac.digest(secret, images, 'sha256').hex()[:24]}"
 
 
 # Where rows come from
@@ -137,13 +153,15 @@ class Kept(NamedTuple):
 def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, spans: list[range]) -> Values:
     """Yields the rows of each span: copied, continued from a lower stage, or from images decoded a few spans ahead.
 
-    Raises: InputError for the first unreadable image, unless the cache skips them.
+    Raises: InputError for the first unreadable image, unless the cache skips them; for an image whose kept row is
+            erased meanwhile.
     """
     run = on_devices(trunk, rows.folder.name.partition("-")[0])
     kept = find_kept(trunk, rows, spans, cache)
     if kept is not None:
+        inputs = kept.store.opened()
         for span in spans:
-            x = kept.store.read([kept.places[rows.identifiers[i]] for i in span])
+            x = inputs[np.array([kept.places[rows.identifiers[i]] for i in span])]
             yield (x if kept.stage == trunk.stage else run(x, kept.stage)), []
         return
     for x, errors in read_inputs(trunk.model, examples, spans, cache.processes, cache.most_pixels):
@@ -186,11 +204,13 @@ def find_kept(trunk: Trunk, rows: RowStore, spans: list[range], cache: Cache) ->
         for folder in folders:
             if not folder.name.startswith(f"{key}-") or not (folder / "complete").exists():
                 continue
+            listed = state_of(folder / "examples.txt")
             names = identifiers_of(folder)
             places = {name: i for i, name in enumerate(names) if name in wanted}
             if len(places) < len(wanted):
                 continue
             store = open_store(lower, names, cache, folder)
+            store.listed = listed  # so that an erasure from here on is seen
             if not store.missing() and not store.skipped & {*places.values()}:
                 return Kept(stage, store, places)
     return None

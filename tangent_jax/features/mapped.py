@@ -3,8 +3,9 @@
     CACHE/MAP-IMAGES/    the rows z "k" of images (row_store.py)
 
 MAP hashes the trunk below the map, its program, its weights and the batch size. IMAGES hashes the content of the images
-that a pass began with. Each pass computes only the rows that no folder of its map holds. The folders lie in the cache
-beside those of the inputs, so a removal finds and erases these rows as it does inputs.
+that a pass began with, under the cache's key (extract.py). Each pass computes only the rows that no
+folder of its map holds. The folders lie in the cache beside those of the inputs, so a removal finds and erases these
+rows as it does inputs.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,8 @@ from jaxtyping import Float
 from tangent_jax.core import placement
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.progress import Progress, silent
-from tangent_jax.features.extract import Cache, Values, fill
+from tangent_jax.features.extract import Cache, Values, fill, folder_of
 from tangent_jax.features.row_store import RowStore, identifiers_of, state_of
-from tangent_jax.io.files import fingerprint
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.models.trunk import Trunk
 from tangent_jax.solver.mapped import compute_rows
@@ -97,7 +97,7 @@ def store_of(
     for store in stores if jax.process_count() == 1 else ():
         if {store.identifiers[row] for chunk in store.unfinished() for row in store.rows(chunk)} == {*missing}:
             return store
-    folder = cache.path / f"{key}-{fingerprint(''.join(missing).encode())[:24]}"
+    folder = folder_of(cache, key, missing)
     return RowStore(folder, missing, shape, np.dtype(np.float32), process=jax.process_index())
 
 

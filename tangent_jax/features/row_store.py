@@ -375,7 +375,7 @@ def erase(folder: Path, is_removed: Callable[[str], bool]) -> bool:
     >>> cache, images = demo.folder(), demo.examples(5, seed=2)
     >>> features = tj.extract(demo.predict, images, tj.Cache(cache))
     >>> removed = {images.identifiers()[3]}
-    >>> [tj.features.erase(folder, removed.__contains__) for folder in sorted(cache.iterdir())]
+    >>> [tj.features.erase(folder, removed.__contains__) for folder in cache.glob("*-*")]
     [True]
     """
     if not rows_of(folder, is_removed):

@@ -29,7 +29,8 @@ def read_key(path: Path) -> bytes | None:
     try:
         with contextlib.suppress(FileNotFoundError), open_plain(path, "rb") as file:
             return file.read() or None
-        make_private(path.parent)
+        if not path.parent.exists():
+            make_private(path.parent)
         partial = path.with_name(f"key.{os.getpid()}")
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(os.urandom(KEY_BYTES))

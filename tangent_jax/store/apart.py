@@ -184,8 +184,16 @@ class Filling:
             name: [*zip(features.take(rows).examples, features.targets[rows].tolist(), strict=True)]
             for name, rows in self.shards.rows.items()
         }
-        settings = {**self.shards.recipe.settings, "anchor": self.shared.anchor, "head": self.shared.head}
-        return Run(settings, self.store.ring.own.hide(json.dumps(images)))
+        hide = self.store.ring.own.hide
+        settings = {
+            **self.shards.recipe.settings,
+            "anchor": self.shared.anchor,
+            "head": self.shared.head,
+            "at_once": self.shards.at_once,  # decides the groups
+            "factors": self.factors,
+            "owners": hide(json.dumps(self.shared.owners, sort_keys=True)),  # so that the file names none
+        }
+        return Run(settings, hide(json.dumps(images)))
 
     def fill(self, groups: Sequence[Sequence[str]], only: Container[int] | None) -> None:
         """Trains the missing components of these groups, or of some of them, and discards stale ones."""

@@ -91,14 +91,23 @@ class Claims:
             yield
 
     def check_run(self, run: Run) -> None:
-        """Raises InputError naming the first setting in which the run that holds the store differs from this one."""
-        other = convert(Run, parse_json(self.run.read_bytes(), self.run), self.run)
+        """Raises InputError naming the first setting in which the run that holds the store differs from this one.
+
+        A run whose settings cannot be read is another one.
+        """
+        try:
+            other = convert(Run, parse_json(self.run.read_bytes(), self.run), self.run)
+        except (OSError, InputError) as error:
+            raise InputError(self.refusal("settings that cannot be read")) from error
         if other != Run(json.loads(json.dumps(run.settings)), run.images):
-            raise InputError(
-                f"{self.store.root} must be filled by one run at a time; another one fills it now, with "
-                f"{first_difference(other.settings, run.settings)}. Wait until it ends, or choose another folder for "
-                "the stores"
-            )
+            raise InputError(self.refusal(first_difference(other.settings, run.settings)))
+
+    def refusal(self, difference: str) -> str:
+        """The message to a run that differs from the one that holds the store."""
+        return (
+            f"{self.store.root} must be filled by one run at a time; another one fills it now, with {difference}. Wait "
+            "until it ends, or choose another folder for the stores"
+        )
 
     def states(self) -> dict[str, dict[str, str]]:
         """For each component and shard, by name: {"state": one of STATES, "process": its holder, "since": when}.

@@ -156,9 +156,14 @@ def rows_everywhere(store: Store, pairs: Iterable[tuple[str, str]], places: Iter
     for folder, place in folders.items():
         yield from readable(folder, rows_in(Path(folder), is_removed, place))
     for index in index_paths(folders):
-        if kept_of(index, is_removed, images):
-            line = f"in {place_of(index)}: identifiers and names of removed images"
-            yield Trace(line, partial(forget, index, is_removed, images))
+        yield from readable(place_of(index), texts_of_index(index, is_removed, images))
+
+
+def texts_of_index(index: str, is_removed: Callable[[str], bool], images: set[str]) -> Iterator[Trace]:
+    """What an index keeps of removed images."""
+    if kept_of(index, is_removed, images):
+        line = f"in {place_of(index)}: identifiers and names of removed images"
+        yield Trace(line, partial(forget, index, is_removed, images))
 
 
 def removed_here(store: Store) -> set[str]:

@@ -152,13 +152,29 @@ def solve_again(
         left, solved.seconds, run=None, total_penalty=total, certificate=solved.info.certificate
     )
     before, after = solved.history[0]["certificate"], solved.history[-1]["certificate"]
+    check_finite(name, before, after)
     moved = receipts.Optimum(total, before, after, solved.steps, solved.info.converged)
     return Retrained(solved.dw, provenance, solved.info.certificate, moved)
 
 
+def check_finite(name: str, *certificates: float) -> None:
+    """Raises InputError unless all certificates of a solve can be stated in a receipt, which is JSON."""
+    stated = [*map(rounded_up, certificates)]
+    if not all(map(math.isfinite, stated)):
+        raise InputError(
+            f"the certificates of {name} must be finite; got {stated[-1]}, {stated[0]} at the start. Remove the images "
+            "without training it again"
+        )
+
+
 def said_of(how: str, retrained: Mapping[str, Retrained]) -> dict[str, Any]:
-    """The fields of a Receipt about the components that a removal puts back."""
+    """The fields of a Receipt about the components that a removal puts back; a bound that is not finite bounds nothing.
+
+    >>> said_of("retrain", {"ann": Retrained(demo.fitted.dw, demo.origin, float("inf"))})["distance_bounds"]
+    {}
+    """
     bounds = {name: rounded_up(new.distance_bound) for name, new in retrained.items() if new.distance_bound is not None}
+    bounds = {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
     optima = {name: released(new.optimum) for name, new in retrained.items() if new.optimum is not None}
     guarantee = receipts.statement(how if retrained else "drop", bool(optima))
     return {"how": how, "distance_bounds": bounds, "optima": optima, "statement": guarantee}
@@ -171,7 +187,7 @@ def released(optimum: receipts.Optimum) -> receipts.Optimum:
 
 
 def rounded_up(bound: float) -> float:
-    """The smallest number of one significant digit that is at least the bound.
+    """The smallest number of one significant digit that is at least the bound; infinite beyond the largest float.
 
     >>> rounded_up(0.0231), rounded_up(0.5)
     (0.03, 0.5)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 
+from tangent_jax.core.checks import without_secrets
 from tangent_jax.io.records import plain
 from tangent_jax.models.session import FirstSession
 from tangent_jax.privacy.mechanism import Spent
@@ -84,6 +85,7 @@ def commitment_to(identifiers: Iterable[str], key: Key | None) -> Commitment:
     return Commitment(len(images), "") if key is None else commit(map(key.hide_committed, images))
 
 
+USER = re.compile(r"(?<=://)[^/@]*@")
 KIND = re.compile(r"[a-z][\w-]+:(?!//)")
 QUESTION = re.compile(r"\?((image|label|folders?|train|validation|test)=[^&]*&?)+$")
 
@@ -106,5 +108,6 @@ def without_folders(spec: str) -> str:
 def last_name(path: str) -> str:
     """The name of a file or folder; of a URL without its query, its user and its password."""
     if "://" in path:
+        path = USER.sub("", without_secrets(path))  # first, as a password may hold what begins a query
         path = re.split("[?#;]", path)[0].rpartition("@")[2]
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

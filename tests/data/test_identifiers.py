@@ -225,3 +225,11 @@ def test_two_images_of_a_sample_have_identifiers_of_their_own(tmp_path, index):
     for kind in ("rgb.png", "depth.png"):
         wanted = sorted(sources.content_identifier(pictures[key, kind]) for key in range(6))
         assert identified(f"wds:{tmp_path}?image={kind}") == wanted
+
+
+def test_images_are_left_out_although_an_index_that_fails_cannot_forget_them(tmp_path, index):
+    write(tmp_path / "d", *NAMES)
+    index.parent.mkdir()
+    index.write_bytes(b"x" * 5000)
+    part = open_dataset(f"folder:{tmp_path}/d").train
+    assert len(part.without({part.identifiers()[0]})) == len(part) - 1

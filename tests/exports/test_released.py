@@ -10,7 +10,7 @@ import zlib
 import jax
 import numpy as np
 import pytest
-from helpers import predictor, tree_normal
+from helpers import origin, part, predictor, tree_normal
 from run_binary import run
 
 import tangent_jax as tj
@@ -225,3 +225,14 @@ def test_store_prove_writes_proofs_and_checks_them_without_the_store(proved, tmp
     (tmp_path / "names.txt").write_text("portrait 1.jpg\n")
     _, error = run("store", "prove", f"--examples={tmp_path / 'names.txt'}", *flags, code=1)
     assert "--examples must be images, or identifiers of 64 hex digits; got portrait 1.jpg" in error
+
+
+@pytest.mark.parametrize("url", ["s3://user:secret@bucket/served", "https://secret@host/x", "file:///served"])
+def test_a_url_with_credentials_is_refused_before_the_journal_holds_it(tmp_path, url):
+    store = tj.Store(tmp_path / "store")
+    store.add("ann", part(1), origin(1))
+    before = store.journal.path.read_bytes()
+    with pytest.raises(InputError, match=r"a URL must be"):
+        store.release(url, store.sum())
+    assert store.journal.path.read_bytes() == before
+    assert not (store.root / "signing.key").exists()

@@ -21,7 +21,8 @@ from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.features import extract as module
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.features.inputs import tell_of_small_model
-from tangent_jax.features.row_store import RowStore
+from tangent_jax.features.row_store import RowStore, erase
+from tangent_jax.io.files import fingerprint
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
@@ -166,7 +167,7 @@ def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
         got = extract(Trunk(model, W, 2), examples().take(np.arange(5)), Cache(tmp_path))
         x = MODEL.preprocessing.normalize(np.stack([decode(p, "", 8, MODEL.preprocessing) for p in PICTURES[:5]]))
         assert_rel_close(np.asarray(got.inputs), np.asarray(model.apply(W, x, 0, 2)))
-    assert len([*tmp_path.iterdir()]) == 3
+    assert len([*tmp_path.glob("*-*")]) == 3
 
 
 def test_code_that_changes_in_one_process_gets_new_rows(tmp_path, monkeypatch):
@@ -289,6 +290,36 @@ def test_a_part_of_the_features_copies_nothing(tmp_path):
     assert part.inputs.nbytes == 15 * whole.inputs[0].nbytes
 
 
+def test_the_name_of_a_folder_tells_nothing_of_its_images(tmp_path):
+    """Receipts hold these paths; a plain hash confirmed the photograph of a folder of one image."""
+    one = examples().take(np.arange(1))
+    for name in ("a", "b"):
+        compute(3, tmp_path / name, one)
+        compute(3, tmp_path / name, one)
+    (first,), (second,) = ([path.name for path in (tmp_path / name).glob("*-*")] for name in ("a", "b"))
+    assert first != second
+    assert first.partition("-")[0] == second.partition("-")[0]
+    assert fingerprint(one.identifiers()[0].encode())[:24] not in first
+    assert ((tmp_path / "a" / "key").stat().st_mode & 0o777, (tmp_path / "a" / "key").stat().st_size) == (0o600, 32)
+
+
+def test_a_folder_with_the_plain_name_of_an_earlier_version_is_read(tmp_path, monkeypatch):
+    compute(3, tmp_path)
+    (folder,) = tmp_path.glob("*-*")
+    images = fingerprint("".join(examples().identifiers()).encode())[:24]
+    plain = folder.rename(tmp_path / f"{folder.name.partition('-')[0]}-{images}")
+    calls = count_trunk(monkeypatch)
+    compute(3, tmp_path)
+    assert calls == []
+    assert [*tmp_path.glob("*-*")] == [plain]
+
+
+def test_a_cache_whose_folder_others_may_enter_stays_so(tmp_path):
+    tmp_path.chmod(0o755)
+    compute(3, tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
 def test_rows_of_other_sets_are_read_not_computed(tmp_path, monkeypatch):
     compute(3, tmp_path)
     calls = count_trunk(monkeypatch)
@@ -298,9 +329,42 @@ def test_rows_of_other_sets_are_read_not_computed(tmp_path, monkeypatch):
     assert_rel_close(np.asarray(got.inputs), np.asarray(expected(3))[rows])
 
 
+@pytest.mark.parametrize("stage", [3, 4])
+@pytest.mark.parametrize("moment", ["after the list was read", "after the rows were found"])
+def test_rows_that_are_erased_while_they_are_copied_are_not_read_as_zeros(tmp_path, monkeypatch, moment, stage):
+    """They were journaled as finished rows of the new folder, which the removal did not know."""
+    compute(3, tmp_path)
+    (folder,) = tmp_path.glob("*-*")
+    gone = {examples().identifiers()[7]}
+    name = "find_kept" if moment == "after the rows were found" else "identifiers_of"
+    was = getattr(module, name)
+
+    def then_erase(*arguments):
+        found = was(*arguments)
+        erase(folder, gone.__contains__)
+        return found
+
+    monkeypatch.setattr(module, name, then_erase)
+    rows = np.arange(5, 10)
+    if moment == "after the rows were found":
+        with pytest.raises(InputError, match=r"must stay while their features are in use; some were removed"):
+            compute(stage, tmp_path, examples().take(rows))
+        monkeypatch.undo()
+    got = compute(stage, tmp_path, examples().take(rows))
+    assert_rel_close(np.asarray(got.inputs), np.asarray(expected(stage))[rows])
+
+
+def test_kept_rows_of_zeros_are_copied_as_others(tmp_path):
+    """A black image is no erased one."""
+    black = np.zeros((9, 9, 3), np.uint8)
+    data = Examples(("a", "b"), np.array([0, 1], np.int32), lambda i: black + i)
+    compute(0, tmp_path, data)
+    assert not compute(0, tmp_path, data.take(np.array([0]))).inputs[0].any()
+
+
 def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check_it(tmp_path, monkeypatch):
     compute(3, tmp_path, examples(bad=(70,)), skip=True)
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("*-*")
     for path in folder.iterdir():
         os.utime(path, (1e9, 1e9))  # finished long ago
     assert compute(3, tmp_path, examples(bad=(70,)), skip=True).skipped == 1

@@ -144,6 +144,45 @@ def test_a_run_of_other_settings_or_images_is_kept_out_until_the_first_one_ends(
     assert fingerprints(Store(store.root)) != fingerprints(filled)
 
 
+@pytest.mark.parametrize(
+    ("at_once", "options", "difference"),
+    [
+        (1, {}, "at_once 2, here 1"),
+        (2, {"factors": True}, "factors false, here true"),
+        (2, {"owners": True}, 'owners "[0-9a-f]{64}", here "[0-9a-f]{64}"'),
+    ],
+)
+def test_a_run_of_other_groups_factors_or_owners_is_kept_out(trained, tmp_path, at_once, options, difference):
+    """Such runs trained the same shards twice, and left a store with factors or owners of some components alone."""
+    shards, _ = trained
+    store = Store(tmp_path / "store")
+    if "owners" in options:
+        options = {"owners": {name: "ann@there" for _, name in shards.features.examples}}
+    other = dataclasses.replace(shards, at_once=at_once)
+    with ExitStack() as first:
+        fill(store, shards, until=first)
+        with pytest.raises(InputError, match=rf"another one fills it now, with {difference}\. Wait"):
+            fill(Store(store.root), other, **options, only={0})
+    with ExitStack() as first:
+        fill(store, other, **options, until=first)
+        fill(Store(store.root), other, **options, only={0})  # a worker of the same run
+        assert "ann@there" not in Claims(store).run.read_text()
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"settings": 1}'])
+def test_a_run_whose_settings_cannot_be_read_is_another_one(trained, tmp_path, content):
+    shards, _ = trained
+    store = Store(tmp_path / "store")
+    with ExitStack() as first:
+        fill(store, shards, until=first)
+        path = Claims(store).run
+        path.unlink()
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(InputError, match=r"fills it now, with settings that cannot be read\. Wait until it ends"):
+            fill(Store(store.root), shards)
+
+
 def test_a_run_that_was_killed_keeps_nobody_out(trained, tmp_path):
     shards, _ = trained
     store = Store(tmp_path / "store")

@@ -29,6 +29,7 @@ from tangent_jax.io.files import hold_lock
 from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import PrivacyCost, Spent, make_mechanism
 from tangent_jax.solver.optimum import solve
+from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.lines import Add
@@ -37,7 +38,7 @@ from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.receipts import Optimum
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import folders_of, remove
-from tangent_jax.store.retraining import Retrained, rounded_up, said_of, solve_again
+from tangent_jax.store.retraining import Retrained, check_finite, rounded_up, said_of, solve_again
 from tangent_jax.store.store import Store
 from tangent_jax.train.features import Features
 from tangent_jax.train.objective import make_objective
@@ -676,6 +677,27 @@ def test_a_receipts_bound_has_one_digit_and_still_holds(bound):
     stated = rounded_up(bound)
     assert bound <= stated <= 2 * bound
     assert stated == float(f"{stated:.0e}")
+
+
+@pytest.mark.parametrize("bound", [float("inf"), float("nan"), 1.5e308])
+def test_a_bound_that_is_not_finite_is_in_no_receipt(tmp_path, monkeypatch, bound):
+    """It was Infinity, which is no JSON."""
+    store = Store(tmp_path / "store")
+    store.add("ann", part(1), origin(1))
+    store.add("bob", part(2), origin(2))
+    left = dataclasses.replace(origin(1), examples=origin(1).examples[1:])
+    monkeypatch.setattr(removal, "retrain", lambda *_, **__: Retrained(part(9), left, bound))
+    receipt = remove(store, plan_removal(store, examples=[origin(1).examples[0][0]]), "retrain")
+    assert (receipt.distance_bounds, [*receipt.retrained]) == ({}, ["ann"])
+    json.loads(receipt.path.read_text(), parse_constant=pytest.fail)
+    assert store.verify_receipt(receipt.path) == []
+
+
+@pytest.mark.parametrize("certificates", [(float("inf"), 0.1), (0.1, float("nan")), (1.5e308, 0.1)])
+def test_a_solve_without_a_finite_certificate_is_refused_before_anything_is_erased(certificates):
+    with pytest.raises(InputError, match=r"the certificates of ann must be finite; got .* at the start\. Remove the"):
+        check_finite("ann", *certificates)
+    check_finite("ann", 0.1, 0.01)
 
 
 def test_a_receipts_bound_of_an_optimum_is_rounded_up():
