@@ -72,7 +72,7 @@ def find_traces(
     gone = store.forms(identifiers)
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
-    exports = [holding.export for holding in store.state.holdings if holding.holds(names, gone)]
+    exports = store.state.exports_of(names, gone)
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
     traces += rows_everywhere(store, pairs, searched_places(own, caches))
     for name, origin in origins.items():

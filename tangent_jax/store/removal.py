@@ -276,6 +276,7 @@ def commit(
                 receipt=path.stem,
                 receipt_hash=text_fingerprint,
                 forgotten=forgotten,
+                replaced=tuple(sorted(store.forms(plan.identifiers) & store.state.replaced - {*forgotten})),
                 seal=seal_of(store, plan, forgotten),
                 released=store.state.accounts_shown(before, key),
             )

@@ -17,7 +17,7 @@ from tangent_jax.commands.report.rendering import clock, count, day, short
 from tangent_jax.commands.report.requests import Preview, Request, Unknown, Way, answers, unknown
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
-from tangent_jax.store.lines import Erase, Export, Intend, Remove, timestamp
+from tangent_jax.store.lines import Erase, Export, Intend, timestamp
 from tangent_jax.store.plans import IDENTIFIER
 from tangent_jax.store.revocation import own_keys, revoked_exports
 
@@ -322,8 +322,7 @@ def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator
     The journal has no line for a list that was written, so the page names no day of a revocation.
     """
     receipts = {removal.line.receipt_hash for removal in removals}
-    lines = [x for x in seen.store.state.lines if not isinstance(x, Remove) or x.receipt_hash in receipts]
-    found = revoked_exports(lines)
+    found = revoked_exports(seen.store.state.lines, receipts)
     if not found:
         return
     keys = set[str]()
