@@ -453,3 +453,22 @@ def test_store_revoked_writes_the_list_and_names_folders_on_stdout_alone(tmp_pat
     assert store.verify_receipt(receipt.path) == []
     _, error = run("store", "revoked", f"--store={store.root}", f"--to={tmp_path}", code=1)
     assert "the list of revoked exports must be a file; got the folder" in error
+
+
+def test_store_remove_takes_the_identifier_of_an_image_that_an_export_alone_holds(tmp_path):
+    store = store_of(tmp_path / "store", ann=1, bob=2)
+    store.release(tmp_path / "out", store.sum())
+    store.discard(["ann"])
+    asked, cache = tmp_path / "asked.txt", f"--cache_dir={tmp_path / 'cache'}"
+    asked.write_text(origin(1).examples[0][0] + "\n")
+    command = ("store", "remove", f"--store={store.root}", f"--examples={asked}", cache)
+    line, _ = run(*command, "--dry_run")
+    (export,) = [trace for trace in json.loads(line)["not_reached"] if "an export of a removed component" in trace]
+    line, _ = run(*command)
+    assert export in json.loads(line)["not_reached"]
+    again = Store(store.root)
+    assert [own.export.path for own in revoked_exports(again.state.lines)] == [str(tmp_path / "out")]
+    assert ([*again], again.has_forgotten(origin(1).examples[0][0])) == (["bob"], True)
+    asked.write_text("0" * 64 + "\n")
+    _, error = run(*command, code=1)
+    assert "its data sets, caches or exports; none of them knows 1 of those asked for" in error
