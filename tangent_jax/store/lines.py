@@ -200,7 +200,8 @@ class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
     forgotten: the hidden identifiers (keys.py) of images that must not return; replaced: those, under keys of stores
-    that were merged into this one, that its exports hold; seal: this machine's, of `forgotten`.
+    that were merged into this one, that its exports hold; sealed: those of `forgotten` that components of this machine
+    named, None for all; seal: this machine's, of `sealed`.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -210,7 +211,13 @@ class Remove(Discard):
     receipt_hash: str
     forgotten: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    sealed: tuple[str, ...] | None = None
     seal: str = ""
+
+    @property
+    def erased(self) -> tuple[str, ...]:
+        """The hidden identifiers that the seal is of: a repeated removal erases rows of these again."""
+        return self.forgotten if self.sealed is None else self.sealed
 
     @property
     def adds(self) -> list[str]:

@@ -39,7 +39,8 @@ WRITTEN = [
     Erase(removed=("a",), erases={"a trace": "/cache"}),
     Discard(removed=("a",), released=(ACCOUNT, Released()), seen={"a": ("i",)}),
     Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",
-           forgotten=("f",), replaced=("g",), seal="s", released=(ACCOUNT,)),
+           forgotten=("f",), replaced=("g",), sealed=("f",), seal="s",
+           released=(ACCOUNT,)),
     Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",),
           held=(Held(weights=("w",), names=("a",), replaced=("g",)),)),
 ]  # fmt: skip
