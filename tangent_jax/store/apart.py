@@ -169,13 +169,18 @@ def fill(
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """The steps that fill a store; `shared`: the provenance of all its components."""
+    """The steps that fill a store.
+
+    `shared`: the provenance of all its components; `folders`: of components that were discarded, which may hold rows of
+    the same images, so that the new ones name them too.
+    """
 
     store: Store
     claims: Claims
     shards: Shards
     shared: Provenance
     factors: bool
+    folders: list[str] = dataclasses.field(default_factory=list)
 
     def run(self) -> Run:
         """What this run fills the store with: its processes, and no others, may do so together."""
@@ -234,6 +239,8 @@ class Filling:
                 if old:
                     of = f"of other shards or settings ({first_names(old)})"
                     print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
+                    for origin in map(self.store.provenance, old):
+                        self.folders.extend(origin.folders if origin.is_own else ())
                     self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:
@@ -304,7 +311,7 @@ class Filling:
         if self.shards.recipe.is_by_class:
             classes = self.shards.features.take(self.shards.rows[name]).classes_in(self.shards.classes)
             here = of_own_classes(here, predict, classes)
-        return here.trained_on(features, seconds)
+        return here.trained_on(features, seconds, tuple(self.folders))
 
     def component(self, name: str) -> tuple[Tree, Provenance, Curvature | None]:
         """A component with its provenance and factors."""

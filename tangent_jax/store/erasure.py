@@ -62,13 +62,14 @@ def erase_found(traces: Iterable[Trace], note: Callable[[str], object] = lambda 
 
 def find_traces(
     store: Store, names: Sequence[str], identifiers: set[str], caches: Sequence[str | os.PathLike] = (),
-    unseen: Iterable[tuple[str, str]] = (),
+    unseen: Iterable[tuple[str, str]] = (), before: Iterable[str] = (),
 ) -> list[Trace]:  # fmt: skip
     """Data of removed examples outside the store: what this library wrote, and copies that are left alone.
 
     The cached rows of all images that were removed before, by this machine, are found again.
     Args:   names: the removed components; identifiers: of the removed content; caches: searched besides the folders
-            that the components' provenance names; unseen: (identifier, name) of removed images that no component saw.
+            that the components' provenance names; unseen: (identifier, name) of removed images that no component saw;
+            before: identifiers of images that were removed before, and are asked for again.
     """
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
@@ -76,7 +77,7 @@ def find_traces(
     gone = store.forms(identifiers)
     pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
-    exports = [holding.export for holding in store.state.holdings if holding.holds(names, gone)]
+    exports = store.state.exports_of(names, gone)
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
     traces += rows_everywhere(store, pairs, searched_places(store, names, made_here, caches))
     for name, origin in origins.items():
@@ -93,6 +94,7 @@ def find_traces(
             traces.append(Trace(f"{origin.recipe.dataset}: the data set itself, if the images are still there"))
     for export in exports:
         traces += readable(export.path, partial_export(store, export))
+    traces += not_searched(store, before)
     return [trace._replace(line=visible(trace.line)) for trace in traces]
 
 
@@ -170,9 +172,19 @@ def removed_here(store: Store) -> set[str]:
     """The hidden identifiers of earlier removals that carry this machine's seal."""
     hashes = set[str]()
     for line in store.state.removals:
-        if store.trust or machine.is_own(removal_text(store.identity, line.forgotten), line.seal):
+        if store.trust:
             hashes |= {*line.forgotten}
+        elif machine.is_own(removal_text(store.identity, line.erased), line.seal):
+            hashes |= {*line.erased}
     return hashes
+
+
+def not_searched(store: Store, before: Iterable[str]) -> Iterator[Trace]:
+    """A line if images that were removed before lack this machine's seal: no cache is searched for their rows."""
+    sealed = removed_here(store)
+    count = sum(sealed.isdisjoint(store.ring.forms(identifier)) for identifier in {*before})
+    if count:
+        yield Trace(f"cached rows of {count} images that were removed before: what named them {NOT_OWN}; {TRUST_IT}")
 
 
 def own_components(store: Store, names: Iterable[str]) -> set[str]:

@@ -104,6 +104,20 @@ class Exported(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Held(Checked):
+    """What an export holds.
+
+    weights: the fingerprints of its components' numbers; names: of components whose numbers are not known, as older
+    merges journaled names alone; replaced: the hidden identifiers (keys.py) of images of components that were replaced
+    since, under the key of the store that replaced them.
+    """
+
+    weights: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Released(Checked):
     """The account of a component that was composed or exported and then removed: its cost still counts.
 
@@ -192,7 +206,9 @@ class Discard(Line):
 class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
-    forgotten: the hidden identifiers (keys.py) of images that must not return; seal: this machine's, of these.
+    forgotten: the hidden identifiers (keys.py) of images that must not return; replaced: those, under keys of stores
+    that were merged into this one, that its exports hold; sealed: those of `forgotten` that components of this machine
+    named, None for all; seal: this machine's, of `sealed`.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -201,7 +217,14 @@ class Remove(Discard):
     receipt: str
     receipt_hash: str
     forgotten: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    sealed: tuple[str, ...] | None = None
     seal: str = ""
+
+    @property
+    def erased(self) -> tuple[str, ...]:
+        """The hidden identifiers that the seal is of: a repeated removal erases rows of these again."""
+        return self.forgotten if self.sealed is None else self.sealed
 
     @property
     def adds(self) -> list[str]:
@@ -211,12 +234,22 @@ class Remove(Discard):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge(Line):
-    """Components of another store came in; released, exports, showed: what that store had done with them."""
+    """Components of another store came in; released, exports, showed: what that store had done with them.
+
+    held: what each of its exports holds; older merges journaled nothing of it.
+    """
 
     of: str
     released: tuple[Released, ...]
     exports: tuple[Exported, ...]
     showed: tuple[str, ...]
+    held: tuple[Held, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises InputError, too, unless `held` is empty or as long as `exports`."""
+        super().__post_init__()
+        if self.held and len(self.held) != len(self.exports):
+            raise InputError(f"held must be one for each export; got {len(self.held)} for {len(self.exports)}")
 
 
 KINDS = (Add, Compose, Export, Intend, Erase, Erased, Discard, Remove, Merge)

@@ -116,7 +116,7 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
     elsewhere = erasure.others(store, identifiers)
     with store.using():
         check_fits(store, plan)
-        traces = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen)
+        traces = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen, plan.removed.values())
         files = erasure.files_of(store, names)
     left = [trace.line for trace in traces if trace.erase is None]
     deleted = files + [trace.line for trace in traces if trace.erase is not None]
@@ -149,7 +149,8 @@ def intend(store: Store, plan: RemovalPlan, cache: Cache | None, kind: type[Inte
     For a caller that has held the plan against the store under the exclusive lock; before it writes any file, as the
     commit deletes those that no line names.
     """
-    found = erasure.find_traces(store, [*plan.components], {*plan.identifiers}, folders_of(cache), plan.unseen)
+    names, identifiers, before = [*plan.components], {*plan.identifiers}, plan.removed.values()
+    found = erasure.find_traces(store, names, identifiers, folders_of(cache), plan.unseen, before)
     erases = tuple(dict.fromkeys(trace.line for trace in found if trace.erase is not None))
     if erases:
         store.commit(
@@ -234,6 +235,7 @@ def commit(
         Claims(store).forget()
         found = intend(store, plan, cache, Intend)
         forgotten = key.hide_all(plan.identifiers)
+        sealed = sealed_of(store, plan)
         intended = [line for line in store.state.intended if line.is_part_of(plan.components, forgotten)]
         before = {name: store.provenance(name) for name in plan.components}
         removed = {name: store.state.components[name] for name in before}
@@ -276,15 +278,16 @@ def commit(
                 receipt=path.stem,
                 receipt_hash=text_fingerprint,
                 forgotten=forgotten,
-                seal=seal_of(store, plan, forgotten),
+                replaced=tuple(sorted(store.forms(plan.identifiers) & store.state.replaced - {*forgotten})),
+                sealed=None if sealed == forgotten else sealed,
+                seal=machine.seal(removal_text(store.identity, sealed)),
                 released=store.state.accounts_shown(before, key),
             )
         )
     return dataclasses.replace(receipt, path=path)
 
 
-def seal_of(store: Store, plan: RemovalPlan, forgotten: Sequence[str]) -> str:
-    """The seal of a plan's hidden identifiers, "" unless this machine may erase all their traces, now and again."""
-    images = erasure.own_images(store, [*plan.components], plan.unseen)
-    is_own = {*plan.identifiers} <= {identifier for identifier, _ in images}
-    return machine.seal(removal_text(store.identity, forgotten)) if is_own else ""
+def sealed_of(store: Store, plan: RemovalPlan) -> tuple[str, ...]:
+    """The hidden identifiers of those images of a plan whose traces this machine may erase, now and again."""
+    own = {identifier for identifier, _ in erasure.own_images(store, [*plan.components], plan.unseen)}
+    return store.ring.own.hide_all(own.intersection(plan.identifiers))

@@ -72,7 +72,8 @@ def retrain(
 ) -> Retrained:  # fmt: skip
     """Trains a component again by its recipe, without its rows of the content identifiers `gone`.
 
-    A named head also loses the classes that have no image any more.
+    A named head also loses the classes that have no image any more. The provenance still names the folders of the
+    removed component, so that a later removal searches them, too.
     Args:   data: opens a data set; warm: starts from the old optimum, which takes fewer passes than starting from zero.
     Raises: InputError if a remaining image is no longer in the data set.
     """
@@ -97,7 +98,8 @@ def retrain(
             with show_progress(f"{name}: training again"):
                 fitted = recipe.fit(predict, left)
             bound = recipe.distance_bound(predict, fitted.dw, left)
-            new = Retrained(fitted.dw, origin.trained_on(left, fitted.seconds, run=None), bound)
+            provenance = origin.trained_on(left, fitted.seconds, origin.folders, run=None)
+            new = Retrained(fitted.dw, provenance, bound)
     return new._replace(factors=recipe.factors(predict, left, new.dw)) if store.has_factors(name) else new
 
 
@@ -149,7 +151,7 @@ def solve_again(
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = optimum.fit(predict, left, objective, start=start)
     provenance = origin.trained_on(
-        left, solved.seconds, run=None, total_penalty=total, certificate=solved.info.certificate
+        left, solved.seconds, origin.folders, run=None, total_penalty=total, certificate=solved.info.certificate
     )
     before, after = solved.history[0]["certificate"], solved.history[-1]["certificate"]
     check_finite(name, before, after)

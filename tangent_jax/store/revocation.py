@@ -1,8 +1,8 @@
 """What a store signs: the list of its exports that hold what has left it (io/revoked.py reads it), and receipts.
 
 An export is on the list from the first removal of a component that it was made of, or of an image of a component that
-was replaced since (`Store.discard`). The list holds identities of exports, hashes of receipts and days: no image, no
-component and no folder.
+was replaced since (`Store.discard`). A component is known by its numbers, under any name. The list holds identities of
+exports, hashes of receipts and days: no image, no component and no folder.
 """
 
 import dataclasses
@@ -34,13 +34,16 @@ class Revoked:
         return bool(self.export.identity) and self.export.key in keys
 
 
-def revoked_exports(lines: Iterable[Line]) -> list[Revoked]:
-    """The exports that hold what a later line removed, each with the first such removal."""
+def revoked_exports(lines: Iterable[Line], receipts: Container[str] | None = None) -> list[Revoked]:
+    """The exports that hold what a later line removed, each with the first such removal.
+
+    `receipts`: the hashes of the receipts of the removals that count, None for all.
+    """
     found: dict[Exported, Revoked] = {}
     state = State()
     for line in lines:
-        if isinstance(line, Remove):
-            held = [holding.export for holding in state.holdings if holding.holds(line.removed, line.forgotten)]
+        if isinstance(line, Remove) and (receipts is None or line.receipt_hash in receipts):
+            held = state.exports_of(line.removed, line.forgotten + line.replaced)
             found = {export: Revoked(export, line.receipt_hash, line.time[:10]) for export in held} | found
         state.apply(line)
     return [*found.values()]

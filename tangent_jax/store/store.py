@@ -231,7 +231,7 @@ class Store(Disk, Components):
         state = other.state
         shown = sorted(name for name, entry in state.components.items() if entry.id in state.shown)
         accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
-        exports = [export for export in state.exports if export not in self.state.exports]
+        exports = [own for own in state.holdings if not any(here.covers(own) for here in self.state.holdings)]
         hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
         if accounts or exports or hidden_here:
             with self.using(change=True):
@@ -242,7 +242,13 @@ class Store(Disk, Components):
                 if exports and (other.root / SIGNING).exists():
                     join_keys(self.root / SIGNING, other.root / SIGNING)
                 self.commit(
-                    Merge(of=other.identity, released=tuple(accounts), exports=tuple(exports), showed=tuple(shown))
+                    Merge(
+                        of=other.identity,
+                        released=tuple(accounts),
+                        exports=tuple(own.export for own in exports),
+                        showed=tuple(shown),
+                        held=tuple(own.held for own in exports),
+                    )
                 )
 
     def check_account(self, provenance: Provenance) -> None:
@@ -399,7 +405,7 @@ class Store(Disk, Components):
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
             released = self.state.accounts_shown(removed, self.ring.own)
-            exported = {name for holding in self.state.holdings for name in holding.names if name in removed}
+            exported = {name for name, _ in self.state.holders(removed)}
             images = {name: [identifier for identifier, _ in removed[name].images_seen] for name in exported}
             seen = {name: self.ring.own.hide_all(identifiers) for name, identifiers in sorted(images.items())}
             self.commit(Discard(removed=tuple(sorted(names)), released=released, seen=seen))

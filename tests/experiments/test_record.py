@@ -168,6 +168,7 @@ def test_a_record_says_which_exports_a_list_can_revoke_and_invents_no_day(store,
     verdict = "yes" if can_sign else "no: no key here revokes it; withdraw it by hand"
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{store.root.parent / 'model'}` |")]
     assert row.endswith(f"| {verdict} |")
+    assert "in another store" not in row
     assert "The journal does not record whether such a list was written, or when." in text
     assert f"tangent-jax store revoked --store={store.root} --to=revoked.json" in text
 

@@ -1,6 +1,7 @@
 """An export of what has left its store is refused, offline, by a list that the store signed."""
 
 import base64
+import dataclasses
 import json
 import os
 import shutil
@@ -11,18 +12,20 @@ import sys
 import numpy as np
 import pytest
 from exports.test_released import IDENTIFIERS, PAIRS, PEOPLE, filled, tangent
-from helpers import Killed, ending
+from helpers import Killed, ending, origin, part
 from run_binary import run
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
+from tangent_jax.features.extract import Cache
 from tangent_jax.io.signing import make_key, make_statement, sign
 from tangent_jax.store import copies
 from tangent_jax.store.disk import SIGNING
-from tangent_jax.store.lines import Discard, Export, Exported, Merge, Remove
+from tangent_jax.store.lines import Add, Discard, Entry, Export, Exported, Held, Merge, Remove
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove
 from tangent_jax.store.revocation import revoked_exports, write_revoked
+from tangent_jax.store.state import State
 from tangent_jax.store.store import Store
 
 pytest.importorskip("cryptography")
@@ -209,17 +212,27 @@ def test_without_cryptography_an_export_is_made_and_one_line_says_what_is_lost(t
 # Which exports
 
 
+def adding(name, weights=""):
+    return Add(name=name, id="0" * 16, weights=weights or f"numbers of {name}", file="f", origin="o", crc="0" * 8)
+
+
 def exported(*names):
     return {"names": names, "path": f"/{''.join(names)}", "result": "r", "identity": "".join(names)}
 
 
-def removing(*names, images=()):
+def leaving(*names):
+    """A line for each component, and one for their export."""
+    return [*map(adding, names), Export(**exported(*names))]
+
+
+def removing(*names, images=(), **fields):
     return Remove(
         removed=names,
         forgotten=images,
         receipt="0" * 16,
         receipt_hash=f"hash of {''.join(names)}",
         time="2026-11-27T00:00:00Z",
+        **fields,
     )
 
 
@@ -227,27 +240,62 @@ def replacing(name, image):
     return Discard(removed=(name,), seen={name: (image,)})
 
 
+def merging(**held):
+    """A merge of a store that exported a; `held`: what the export holds, nothing in an old journal."""
+    holds = (Held(**held),) if held else ()
+    return Merge(of="o", released=(), exports=(Exported(**exported("a")),), showed=(), held=holds)
+
+
+def part_of(line):
+    return Entry(**{field.name: getattr(line, field.name) for field in dataclasses.fields(Entry)})
+
+
 @pytest.mark.parametrize(
     ("lines", "want"),
     [
-        ([Export(**exported("a", "b")), removing("a")], [("ab", "hash of a")]),
-        ([Export(**exported("a", "b")), removing("b"), removing("a")], [("ab", "hash of b")]),  # the first
-        ([removing("a"), Export(**exported("b"))], []),
-        ([Export(**exported("a")), removing("a"), Export(**exported("a"))], [("a", "hash of a")]),  # trained again
-        ([Export(**exported("a")), Discard(removed=("a",))], []),
+        ([*leaving("a", "b"), removing("a")], [("ab", "hash of a")]),
+        ([*leaving("a", "b"), removing("b"), removing("a")], [("ab", "hash of b")]),  # the first
+        ([adding("a"), removing("a"), *leaving("b")], []),
+        ([*leaving("a"), removing("a"), *leaving("a")], [("a", "hash of a")]),  # trained again
+        ([*leaving("a"), Discard(removed=("a",))], []),
+        ([*leaving("a"), adding("b"), removing("b")], []),
         # replaced: the images that it saw decide, under any name
-        ([Export(**exported("a")), replacing("a", "i"), removing("b", images=("i",))], [("a", "hash of b")]),
-        ([Export(**exported("a")), replacing("a", "i"), removing("a", images=("j",))], []),
-        ([Export(**exported("b")), replacing("a", "i"), removing("c", images=("i",))], []),
-        ([Export(**exported("a")), removing("b")], []),
-        (
-            [Merge(of="o", released=(), exports=(Exported(**exported("a")),), showed=()), removing("a")],
-            [("a", "hash of a")],
-        ),
+        ([*leaving("a"), replacing("a", "i"), adding("b"), removing("b", images=("i",))], [("a", "hash of b")]),
+        ([*leaving("a"), replacing("a", "i"), adding("a", "others"), removing("a", images=("j",))], []),
+        ([*leaving("b"), adding("a"), replacing("a", "i"), removing("b", images=("i",))], [("b", "hash of b")]),
+        ([*leaving("b"), adding("a"), replacing("a", "i"), adding("c"), removing("c", images=("i",))], []),
+        # the same numbers, under another name
+        ([*leaving("a"), replacing("a", "i"), adding("b", "numbers of a"), removing("b")], [("a", "hash of b")]),
+        # a merged store says by numbers what its export holds, and by images, under its own key; an old one by names
+        ([merging(), removing("a")], [("a", "hash of a")]),
+        ([adding("a"), merging(weights=("others",)), removing("a")], []),
+        ([adding("b"), merging(weights=("numbers of b",)), removing("b")], [("a", "hash of b")]),
+        ([merging(replaced=("i",)), adding("b"), removing("b", replaced=("i",))], [("a", "hash of b")]),
+        ([merging(), merging(weights=("w",)), adding("a"), removing("a")], []),  # said again, by numbers
+        ([merging(weights=("w",)), merging(replaced=("i",)), removing("b", images=("i",))], [("a", "hash of b")]),
     ],
 )
 def test_an_export_is_revoked_from_the_first_removal_of_a_component_in_it(lines, want):
     assert [(own.export.identity, own.receipt) for own in revoked_exports(lines)] == want
+
+
+def test_an_export_of_a_component_that_was_trained_again_since_is_one_of_the_next_removals_too():
+    again = part_of(adding("a", "trained again"))
+    lines = [*leaving("a"), removing("a", added={"a": again}), adding("b"), removing("b"), removing("a")]
+    for count, want in ((3, 1), (5, 0), (6, 1)):
+        state = State()
+        for line in lines[: count - 1]:
+            state.apply(line)
+        assert len(state.exports_of(lines[count - 1].removed, ())) == want
+
+
+def test_removals_that_do_not_count_still_change_what_the_store_holds():
+    again = part_of(adding("a", "trained again"))
+    other = dataclasses.replace(removing("a", added={"a": again}), receipt_hash="another")
+    lines = [*leaving("a"), other, Export(**{**exported("a"), "identity": "later"}), removing("a")]
+    found = revoked_exports(lines, {"hash of a"})
+    assert [(own.export.identity, own.receipt) for own in found] == [("a", "hash of a"), ("later", "hash of a")]
+    assert [own.export.identity for own in revoked_exports(lines, {"another"})] == ["a"]
 
 
 def test_an_export_of_a_component_that_came_again_under_another_name_is_revoked_and_in_the_receipt(tmp_path):
@@ -260,6 +308,77 @@ def test_an_export_of_a_component_that_came_again_under_another_name_is_revoked_
     assert f"{tmp_path / 'out'}: an export of a removed component" in receipt.not_reached
     listed, others = write_revoked(store, tmp_path / "revoked.json")
     assert ([own.export.path for own in listed], others) == ([str(tmp_path / "out")], [])
+
+
+def store_of(root, **seeds):
+    """A store of components of these seeds: numbers and images differ."""
+    store = Store(root)
+    for name, seed in seeds.items():
+        store.add(name, part(seed), origin(seed))
+    return store
+
+
+def revoked_by(store, name):
+    """The names of the folders of exports that a removal of a component revokes; its receipt names as many."""
+    receipt = remove(store, plan_removal(store, names=[name]), cache=Cache(store.root.parent / "cache"))
+    folders = [os.path.basename(own.export.path) for own in revoked_exports(store.state.lines)]
+    assert sum("an export of a removed component" in line for line in receipt.not_reached) == len(folders)
+    return folders
+
+
+def test_an_export_of_a_merged_store_is_revoked_if_its_component_came_again_under_another_name(tmp_path):
+    second = store_of(tmp_path / "second", ann=1)
+    second.release(tmp_path / "out", second.sum())
+    first = store_of(tmp_path / "first", bob=3)
+    first.add_all(second)  # before it was replaced: the merge is repeated
+    first.discard(["ann"])
+    second.discard(["ann"])
+    second.add("again", part(2), origin(1))  # of the same images
+    assert first.add_all(second) == ["again"]
+    third = store_of(tmp_path / "third", cid=4)
+    third.add_all(first)
+    lines = len(third.state.lines)
+    third.add_all(first)
+    assert len(third.state.lines) == lines  # nothing more to say
+    for store in (first, third, second):
+        assert revoked_by(Store(store.root), "again") == ["out"]
+        assert store.verify() == []
+
+
+def test_only_the_store_that_was_merged_knows_the_images_of_its_replaced_components(tmp_path):
+    second = store_of(tmp_path / "second", ann=1)
+    second.release(tmp_path / "out", second.sum())
+    second.discard(["ann"])
+    second.add("again", part(2), origin(1))
+    first = store_of(tmp_path / "first", bob=3)
+    first.add_all(second)
+    assert revoked_by(first, "again") == ["out"]
+    (line,) = first.state.removals
+    hidden = second.ring.own.hide_all(identifier for identifier, _ in origin(1).images_seen)
+    assert line.replaced == hidden
+    assert line.forgotten == first.ring.own.hide_all(identifier for identifier, _ in origin(1).images_seen)
+
+
+def test_an_export_of_a_merged_store_stays_if_another_component_of_the_name_is_removed(tmp_path):
+    second = store_of(tmp_path / "second", ann=1)
+    second.release(tmp_path / "out", second.sum())
+    second.discard(["ann"])
+    second.add("again", part(2), origin(1))
+    first = store_of(tmp_path / "first", ann=3)
+    first.add_all(second)
+    assert revoked_by(first, "ann") == []
+    assert revoked_by(first, "again") == ["out"]
+
+
+@pytest.mark.parametrize("images", [(), origin(2).examples])
+def test_numbers_tell_that_a_component_came_again_where_images_cannot(tmp_path, images):
+    """It lists none, or another component saw all of them."""
+    store, made = store_of(tmp_path / "store", bob=2), origin(1, examples=images)
+    store.add("ann", part(1), made)
+    store.release(tmp_path / "out", store.sum())
+    store.discard(["ann"])
+    store.add("again", part(1), made)
+    assert revoked_by(store, "again") == ["out"]
 
 
 def test_exports_of_a_store_that_was_merged_are_revoked_by_its_key(tmp_path):
@@ -334,3 +453,22 @@ def test_store_revoked_writes_the_list_and_names_folders_on_stdout_alone(tmp_pat
     assert store.verify_receipt(receipt.path) == []
     _, error = run("store", "revoked", f"--store={store.root}", f"--to={tmp_path}", code=1)
     assert "the list of revoked exports must be a file; got the folder" in error
+
+
+def test_store_remove_takes_the_identifier_of_an_image_that_an_export_alone_holds(tmp_path):
+    store = store_of(tmp_path / "store", ann=1, bob=2)
+    store.release(tmp_path / "out", store.sum())
+    store.discard(["ann"])
+    asked, cache = tmp_path / "asked.txt", f"--cache_dir={tmp_path / 'cache'}"
+    asked.write_text(origin(1).examples[0][0] + "\n")
+    command = ("store", "remove", f"--store={store.root}", f"--examples={asked}", cache)
+    line, _ = run(*command, "--dry_run")
+    (export,) = [trace for trace in json.loads(line)["not_reached"] if "an export of a removed component" in trace]
+    line, _ = run(*command)
+    assert export in json.loads(line)["not_reached"]
+    again = Store(store.root)
+    assert [own.export.path for own in revoked_exports(again.state.lines)] == [str(tmp_path / "out")]
+    assert ([*again], again.has_forgotten(origin(1).examples[0][0])) == (["bob"], True)
+    asked.write_text("0" * 64 + "\n")
+    _, error = run(*command, code=1)
+    assert "its data sets, caches or exports; none of them knows 1 of those asked for" in error

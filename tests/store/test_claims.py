@@ -85,6 +85,19 @@ def test_a_group_is_trained_whole_whatever_is_missing_and_whoever_trains_it(trai
     assert len(groups) == 4
 
 
+def test_a_component_that_replaces_a_stale_one_still_names_its_cache(trained, tmp_path):
+    shards, _ = trained
+    store, names = Store(tmp_path / "store"), ["0", "1"]
+    shards = dataclasses.replace(shards, rows={name: shards.rows[name] for name in names})
+    before = dataclasses.replace(shards, recipe=recipe_of(**SETTINGS, penalty=1e-3))
+    fill(store, before)
+    digits = open_dataset("digits")
+    again = extract(shards.predict, digits.train.take(np.arange(sum(SIZES))), Cache(tmp_path / "cache"))
+    fill(store, dataclasses.replace(shards, features=again))
+    folders = {shards.features.folder, again.folder}
+    assert [{*store.provenance(name).folders} for name in names] == [folders, folders]
+
+
 @pytest.mark.parametrize("claim", ["0", "stale"])
 def test_who_finds_a_group_claimed_waits_and_takes_what_the_other_one_added(trained, tmp_path, claim, monkeypatch):
     shards, whole = trained

@@ -27,6 +27,7 @@ from tangent_jax.data.identifiers import keep, look_up
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.data.tfds import check_features
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.features.row_store import RowStore
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import Checkpoint
 from tangent_jax.io.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
@@ -38,14 +39,14 @@ from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
 from tangent_jax.store.claims import Claims
 from tangent_jax.store.disk import KINDS, MARKS
-from tangent_jax.store.erasure import files_of, find_traces
+from tangent_jax.store.erasure import NOT_OWN, TRUST_IT, files_of, find_traces
 from tangent_jax.store.files import write_component
 from tangent_jax.store.heads import join
 from tangent_jax.store.lines import partial_of
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import erase_traces, remove
+from tangent_jax.store.removal import erase_traces, preview_removal, remove
 from tangent_jax.store.retraining import predictor_of, retrain
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
@@ -306,6 +307,35 @@ def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
     receipt = remove(store, plan_removal(store, examples=[gone]))
     assert snapshot(canary) == before
     assert any("rows" in line for line in receipt.not_reached)
+
+
+def rows_left(folder, identifiers):
+    """Which rows of a cache that another run computed again are there; made, where the folder is missing."""
+    rows = RowStore(folder, identifiers, (3,), np.dtype("float32"))
+    if not folder.exists():
+        rows.create()
+        rows.write(rows.rows(0), np.ones((len(identifiers), 3)))
+    return np.fromfile(folder / "inputs.bin", np.float32).reshape(-1, 3).any(1).tolist()
+
+
+def test_a_repeated_removal_erases_what_this_machine_named_and_says_what_it_does_not_search(tmp_path):
+    cache, store = Cache(tmp_path / "cache"), Store(tmp_path / "store")
+    store.add("ann", part(1), origin(1))
+    store.add("eve", part(2), dataclasses.replace(origin(2), is_own=False))
+    store.add("bob", part(3), origin(3))
+    rows = [origin(number).examples[0][0] for number in (1, 2, 3)]
+    own, theirs, _ = rows
+    remove(store, plan_removal(store, examples=[own, theirs]), cache=cache)
+    assert store.state.removals[0].sealed == store.ring.own.hide_all([own])
+    assert rows_left(cache.path / "again", rows) == [True, True, True]
+    plan = plan_removal(store, examples=[own, theirs])
+    expected = f"cached rows of 1 images that were removed before: what named them {NOT_OWN}; {TRUST_IT}"
+    assert preview_removal(store, plan, cache).not_reached == [expected]
+    assert erase_traces(store, plan, cache).not_reached == [expected]
+    assert rows_left(cache.path / "again", rows) == [False, True, True]
+    trusted = Store(store.root, trust=True)
+    assert erase_traces(trusted, plan_removal(trusted, examples=[theirs]), cache).not_reached == []
+    assert rows_left(cache.path / "again", rows) == [False, False, True]
 
 
 # Stores of others

@@ -16,6 +16,7 @@ from tangent_jax.store.lines import (
     Erased,
     Export,
     Exported,
+    Held,
     Intend,
     Merge,
     Released,
@@ -40,8 +41,10 @@ WRITTEN = [
     Erased(trace="a trace"),
     Discard(removed=("a",), released=(ACCOUNT, Released()), seen={"a": ("i",)}),
     Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",
-           forgotten=("f",), seal="s", released=(ACCOUNT,)),
-    Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",)),
+           forgotten=("f",), replaced=("g",), sealed=("f",), seal="s",
+           released=(ACCOUNT,)),
+    Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",),
+          held=(Held(weights=("w",), names=("a",), replaced=("g",)),)),
 ]  # fmt: skip
 
 
@@ -71,6 +74,10 @@ BAD += [
     ({**ADD, "temperature": 3}, "got 'temperature'"),
     ({**REMOVE, "receipt": "../x"}, "receipt must be as a store writes it"),
     ({**REMOVE, "receipt_hash": 1}, "receipt_hash of remove must be text"),
+    (
+        {"time": TIME, "op": "merge", "of": "o", "released": [], "exports": [], "showed": [], "held": [{}]},
+        "held must be one for each export; got 1 for 0",
+    ),
     ({**HOLDERS["compose"](ENTRY), "names": ["b"]}, "names must be of components that were added before; got b"),
 ]
 

@@ -126,6 +126,21 @@ def test_what_has_no_convex_objective_or_no_penalty_is_trained_again_without_a_b
     assert (receipt.distance_bounds, [*receipt.retrained]) == ({}, ["all"])
 
 
+@pytest.mark.parametrize("settings", [{}, {"solver": "optimum", "penalty": 0.1}])
+def test_a_component_that_was_trained_again_still_names_the_cache_of_the_first_training(task, tmp_path, settings):
+    _, _, data, first = task
+    recipe = recipe_of(**SETTINGS | settings | {"dataset": task[0].dataset})
+    predict = recipe.predictor(2, load("builtin"))
+    train, other = extract(predict, data.train.take(np.arange(12)), first), Cache(tmp_path / "other")
+    store = Store(tmp_path / "store")
+    store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
+    for row, (identifier, _) in enumerate(train.examples[:2]):
+        remove(store, plan_removal(store, examples=[identifier]), "retrain", cache=other)
+        assert not train.inputs.base[row].any()
+        assert train.inputs.base[row + 1].any()
+        assert {str(first.path), str(other.path)} == {*store.provenance("all").folders}
+
+
 def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     recipe, predict, data, cache = task
     train = extract(predict, data.train, cache)

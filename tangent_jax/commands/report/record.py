@@ -17,7 +17,7 @@ from tangent_jax.commands.report.rendering import clock, count, day, short
 from tangent_jax.commands.report.requests import Preview, Request, Unknown, Way, answers, unknown
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
-from tangent_jax.store.lines import Erase, Export, Intend, Remove, timestamp
+from tangent_jax.store.lines import Erase, Export, Exported, Intend, part, timestamp
 from tangent_jax.store.plans import IDENTIFIER
 from tangent_jax.store.revocation import own_keys, revoked_exports
 
@@ -322,10 +322,11 @@ def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator
     The journal has no line for a list that was written, so the page names no day of a revocation.
     """
     receipts = {removal.line.receipt_hash for removal in removals}
-    lines = [x for x in seen.store.state.lines if not isinstance(x, Remove) or x.receipt_hash in receipts]
-    found = revoked_exports(lines)
+    lines = seen.store.state.lines
+    found = revoked_exports(lines, receipts)
     if not found:
         return
+    days = {part(Exported, line): day(line.time) for line in lines if isinstance(line, Export)}
     keys = set[str]()
     no = "no: no key here revokes it; withdraw it by hand"
     try:
@@ -338,7 +339,7 @@ def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator
     yield "| export | made on | by the removal of | by the list |"
     yield "|---|---|---|---|"
     for own in found:
-        made = day(own.export.time) if isinstance(own.export, Export) else "in another store"
+        made = days.get(own.export, "in another store")
         verdict = "yes" if own.can_be_listed(keys) else no
         yield f"| {cell(own.export.path)} | {made} | {day(own.day)} | {verdict} |"
     yield ""
