@@ -246,10 +246,10 @@ MUTATIONS = [
         "tests/experiments/test_record.py::test_a_removal_that_was_killed_is_stopped_until_it_is_repeated",
     ),
     Mutation(
-        "tangent_jax/store/erasure.py",
-        "find_traces",
-        "if holding.holds(names, gone)",
-        "if False",
+        "tangent_jax/store/state.py",
+        "State.exports_of",
+        "own.export in held or ",
+        "",
         "tests/store/test_removal.py::test_an_export_is_journaled_before_it_is_written",
     ),
     Mutation(
