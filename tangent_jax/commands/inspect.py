@@ -31,7 +31,8 @@ from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
 from tangent_jax.commands.shared.flags import CACHED, F, define, path_of
 from tangent_jax.commands.shared.removing import searched_cache
-from tangent_jax.core.checks import InputError
+from tangent_jax.commands.shared.stores import check_store
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data import Owner
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import progress_bar
@@ -43,8 +44,7 @@ define("store", "trust", "examples", "owner", "owners", "rehearse")
 def main() -> None:
     began = time.perf_counter()
     path = path_of("store")
-    if not tj.store.is_store(path):
-        raise InputError(f"--store must be a store; {path} is none. Compose and store add make stores")
+    check_store(path, "Compose and store add make stores")
     request = asked()
     store = tj.Store(path, trust=F.trust)
     plan = request and request.plan(store, tj.shards.read_owners(F.owners) if F.owners else None)
@@ -116,7 +116,11 @@ def answered(
 ) -> dict[str, Any]:
     """The values of a request's page; identifiers of requested images are written to a file for the command."""
     if request.files:
-        write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked))
+        write_whole(out / "request.txt", "".join(f"{identifier}\n" for identifier in request.asked), private=True)
+    names = {image for holding in plan.components.values() for _, image in holding.rows}
+    names |= {name for _, name in plan.unseen}
+    if names:
+        write_whole(out / "images.txt", "".join(f"{visible(name)}\n" for name in sorted(names)), private=True)
     where = searched_cache()
     rehearse = partial(tj.store.rehearse, seen.store, plan, cache=where, weights=F.weights) if F.rehearse else None
     ways = requests.ways_of(plan, requests.commands_of(flags_of(request, out)), accuracies, rehearse)

@@ -44,10 +44,10 @@ from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
 from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
 from tangent_jax.commands.shared.setup import left, settings_of
+from tangent_jax.commands.shared.stores import check_store, stores_in
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
 from tangent_jax.store.revocation import sign_receipt
@@ -63,25 +63,20 @@ def main(command: str, url: str = "") -> None:
             readers = ", ".join(other for other in READ if name in READ[other])
             raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
     path = path_of("store")
-    inside = [folder for folder in sorted(path.glob("*")) if tj.store.is_store(folder)]
-    needs_none = command in ("add", "merge", "pull") or F.check
-    if not needs_none and not tj.store.is_store(path) and not (inside and command == "status"):
-        if inside:
-            names = first_names([folder.name for folder in inside])
-            raise InputError(f"--store must be one store; {path} is a folder of stores. Name one in it: {names}")
-        if command == "status":
-            raise InputError(
-                f"--store must be a store, or a folder of stores; {path} is none. A farm makes its stores once the "
-                "features are computed"
-            )
-        raise InputError(f"--store must be a store; {path} is none. Pass --store=DIR, or add a component first")
+    folders = [path] if tj.store.is_store(path) else stores_in(path)
+    if command == "status" and not folders:
+        raise InputError(
+            f"--store must be a store, or a folder of stores; {path} is none. A farm makes its stores once the "
+            "features are computed"
+        )
+    if not (command in ("add", "merge", "pull", "status") or F.check):
+        check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
     if command == "add":
         with component_file():  # before a store is made
             pass
     if command == "status":
-        folders = [path] if tj.store.is_store(path) else inside
         result = status([tj.Store(folder) for folder in folders])
     elif command == "push":
         result = tj.store.push(tj.Store(path), url)

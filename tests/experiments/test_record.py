@@ -4,6 +4,7 @@ import datetime
 import json
 import re
 import shutil
+import stat
 
 import numpy as np
 import pytest
@@ -137,6 +138,32 @@ def test_an_open_record_lists_the_caches_that_a_removal_searches_and_what_it_wil
     receipt = remove(store, plan_removal(store, examples=[identifier]), cache=Cache(gone))
     assert any("rows of removed images" in line for line in receipt.deleted)
     assert all(f"- `{line}`" in text for line in receipt.deleted)
+
+
+def test_a_record_names_the_other_stores_that_still_hold_images_of_the_request(store):
+    other = store.root.parent / "other"
+    shutil.copytree(store.root, other)
+    identifier, _ = store.provenance("a").examples[0]
+    request = asked(store, identifier)
+    remove(store, plan_removal(store, examples=[identifier]))
+    text = record_of(store, request)
+    assert (
+        "**REMOVED HERE: no component of this store holds an image of this request now. Other stores do: see 4.**"
+        in text
+    )
+    assert f"`{other}` holds 1 image of this request now." in section(text, 4)
+    assert f"tangent-jax inspect --store={other} " in section(text, 4)
+    shutil.rmtree(other)
+    assert "**REMOVED: " in record_of(store, request)
+
+
+def test_all_names_of_a_request_are_in_a_file_that_its_user_alone_reads(store):
+    names = [name for _, name in store.provenance("b").examples]
+    record_of(store, asked(store, *(identifier for identifier, _ in store.provenance("b").examples)))
+    listed = store.root.parent / "out/images.txt"
+    assert listed.read_text().splitlines() == sorted(names)
+    for page in ("images.txt", "record.md", "request.html", "index.html"):
+        assert stat.S_IMODE((listed.parent / page).stat().st_mode) == 0o600
 
 
 def test_a_component_that_is_wholly_asked_for_has_one_command_as_nothing_is_left_to_train(store):

@@ -7,7 +7,7 @@ after, and how to check it. It names images as components and data sets do, and 
 import datetime
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tangent_jax as tj
@@ -15,6 +15,7 @@ from tangent_jax.commands.report.backups import Backup, backups_file
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.report.rendering import clock, count, day, short
 from tangent_jax.commands.report.requests import Preview, Request, Unknown, Way, answers, unknown
+from tangent_jax.commands.shared.stores import stores_in
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
 from tangent_jax.store.lines import Erase, Export, Exported, Intend, part, timestamp
@@ -42,13 +43,15 @@ def record_page(
     """
     entries = unknown(seen, request, plan)
     removals = removals_of(seen, request, entries)
+    elsewhere = other_stores(seen, plan, removals)
     now = timestamp()
     sections = {
         "Who asked": who_asked(request),
-        "What was found": found(seen, request, plan, entries, removals),
+        "What was found": [*found(seen, request, plan, entries, removals), *not_searched(request, again)],
         "What was erased": erased(seen, plan, removals, ways, preview),
         "What is not reached, and until when": [
             *not_reached(plan, removals, preview),
+            *stores_to_ask(elsewhere, again),
             *exports_to_revoke(seen, removals),
             "",
             *backup_lines(seen.store.root, backups, datetime.date.fromisoformat(now[:10])),
@@ -69,7 +72,7 @@ def record_page(
         f"Store {code(str(seen.store.root))} (identity {code(seen.store.identity)}), "
         f"read on {day(now)}, {clock(now)}, by tangent_jax {tj.__version__}.",
         "",
-        f"**{state(seen, plan, removals)}**",
+        f"**{state(seen, plan, removals, elsewhere)}**",
     ]
     if seen.wrong:
         lines += ["", "**The store does not verify; do not rely on this page until it does:**", ""]
@@ -96,7 +99,53 @@ def removals_of(seen: Inspection, request: Request, entries: Sequence[Unknown]) 
     return [removal for removal in reversed(seen.removals) if removal.page in found]
 
 
-def state(seen: Inspection, plan: tj.store.RemovalPlan, removals: Sequence[Removal]) -> str:
+def other_stores(seen: Inspection, plan: tj.store.RemovalPlan, removals: Sequence[Removal]) -> dict[Path, int | None]:
+    """The stores beside this one that hold images of the request now, with their number; None if one is unreadable."""
+    store = seen.store
+    forgotten = {form for removal in removals for form in removal.line.forgotten}
+    held: dict[Path, int | None] = {}
+    for folder in stores_in(store.root.parent):
+        if folder == store.root:
+            continue
+        try:
+            other = tj.Store(folder)
+            images = {i for name in other for i, _ in other.provenance(name).images_seen}
+        except (InputError, OSError):
+            held[folder] = None
+            continue
+        asked = [i for i in images if i in plan.identifiers or not forgotten.isdisjoint(store.forms([i]))]
+        if asked:
+            held[folder] = len(asked)
+    return held
+
+
+def stores_to_ask(elsewhere: Mapping[Path, int | None], again: Sequence[str]) -> Iterator[str]:
+    """The stores beside this one that hold images of the request now, with the command for each."""
+    for folder, images in elsewhere.items():
+        yield ""
+        if images is None:
+            yield f"{code(str(folder))}: a store that cannot be read now."
+            continue
+        yield f"**{code(str(folder))} holds {count(images, 'image')} of this request now. Ask there, too:**"
+        yield ""
+        words = [f"--store={folder}" if word.startswith("--store=") else word for word in again]
+        out = f"-{folder.name}"
+        yield from fence([[f"{word}{out}" if word.startswith("--out=") else word for word in words]])
+
+
+def not_searched(request: Request, again: Sequence[str]) -> Iterator[str]:
+    """A line if test images of an owner were not looked for."""
+    if request.owner is not None and not any(word.startswith("--owners=") for word in again):
+        yield ""
+        yield "Not looked up: test and validation images of this owner, as no `--owners` was given."
+
+
+def state(
+    seen: Inspection,
+    plan: tj.store.RemovalPlan,
+    removals: Sequence[Removal],
+    elsewhere: Mapping[Path, int | None],
+) -> str:
     """The state of the request in one sentence."""
     held = plan.components
     images = len({identifier for holding in held.values() for identifier, _ in holding.rows})
@@ -107,6 +156,8 @@ def state(seen: Inspection, plan: tj.store.RemovalPlan, removals: Sequence[Remov
         return f"OPEN: {count(len(held), 'component')} {verb} {count(images, 'image')} of this request."
     if plan.unseen and not removals:
         return "OPEN: no component saw these images. Their cached rows go by a removal, if there are any."
+    if removals and elsewhere:
+        return "REMOVED HERE: no component of this store holds an image of this request now. Other stores do: see 4."
     if removals:
         return "REMOVED: no component of this store holds an image of this request now."
     return "NOTHING FOUND: no component, data set or removal that was searched knows this request; see 2."
@@ -130,7 +181,7 @@ def name_list(names: Sequence[str], identifiers: int = 0) -> Iterator[str]:
     """Names of images as a list; identifiers, and names beyond the first ones, are counted."""
     yield from (f"- {code(name)}" for name in names[:NAMED])
     if len(names) > NAMED:
-        yield f"- and {count(len(names) - NAMED, 'more name')}"
+        yield f"- and {count(len(names) - NAMED, 'more name')}; `images.txt` beside this page has all"
     if identifiers:
         yield f"- {count(identifiers, 'identifier')}, not printed: an identifier can be traced to its image"
 
@@ -306,13 +357,15 @@ def not_reached(plan: tj.store.RemovalPlan, removals: Sequence[Removal], preview
     anchors = [line for removal in removals if removal.receipt for line in removal.receipt.anchors]
     if plan.components or plan.unseen:
         places += preview.not_reached
-    yield "Known to the library. No day ends these: delete them yourself."
+    yield "Known to the library, from the day of the removal on: look whether they are still there. No day ends these:"
+    yield "delete them yourself."
     yield ""
     lines = [*dict.fromkeys([*places, *anchors, *plan.anchors])]
     yield from (f"- {code(line)}" for line in lines)
     if not lines:
         yield "- none"
     yield "- always: the pre-trained weights, settings that were chosen with the images, and copies of other programs"
+    yield "- always: this store's journal, which keeps the names of all components (with `--sharding=owner` of owners)"
     yield "- a copy that `tangent-jax store push` wrote: until the next push, and versions that a bucket keeps"
 
 

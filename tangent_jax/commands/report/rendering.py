@@ -108,5 +108,5 @@ def environment() -> Environment:
 
 
 def write_page(path: Path, template: str, **values: Any) -> None:
-    """Writes a page, whole or not at all."""
-    write_whole(path, environment().get_template(template).render(**values) + "\n")
+    """Writes a page, whole or not at all; its user alone can read it, as it shows images and their owners."""
+    write_whole(path, environment().get_template(template).render(**values) + "\n", private=True)

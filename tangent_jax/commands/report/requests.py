@@ -125,6 +125,11 @@ def check_known(seen: Inspection, request: Request, plan: tj.store.RemovalPlan) 
     """Raises InputError if the store holds nothing of the request, and no earlier removal answered it."""
     before = any(entry.removals or entry.requests for entry in unknown(seen, request, plan))
     if not (plan.components or before or plan.is_in_data):
+        if request.owner is not None:
+            raise InputError(
+                f"the owner must be one that {seen.store.root}, a removal, or --owners for its data sets knows; got "
+                f"{request.spelling}. Look up the spelling in --owners, or in the page of the store (index.html)"
+            )
         got = f"{len(plan.unknown)} that no component saw, such as {plan.unknown[0]}" if plan.unknown else "none"
         raise InputError(
             f"an image of the request must be one that {seen.store.root} holds or has removed; got {got}. Name images "
