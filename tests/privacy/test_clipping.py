@@ -14,9 +14,10 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.linear.norms import kernel_norm, squared_norms
 from tangent_jax.linear.signals import Leaf, Use, layout
+from tangent_jax.privacy import norms
 from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum
-from tangent_jax.privacy.norms import clipped_sum_closed_form, scaled_sum
+from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form, scaled_sum
 from tangent_jax.train.losses import as_loss, make_loss
 
 VARIANTS = {
@@ -145,6 +146,39 @@ def test_padding_never_contributes_and_micro_batches_sum(x64, index):
     assert summed.sensitivity == whole.sensitivity
     with pytest.raises(InputError, match=r"sums that are added must have one clip norm, 1\.0; got 2\.0"):
         whole + dataclasses.replace(first, sensitivity=2.0)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
+def test_an_owner_with_absent_examples_is_clipped_by_the_present_ones(x64, index):
+    predict, dw, x, y = private_task("head", 1)
+    x, y = x[:6], y[:6]
+    present = jnp.array([[1, 0], [1, 1], [0, 0]])
+    gradient = jax.vmap(jax.grad(lambda dw, x, y: CE(predict(dw, x[None]), y[None]).sum()), (None, 0, 0))
+    leaves, structure = jax.tree.flatten(gradient(dw, x, y))
+    owners = [jnp.einsum("oe,oe...->o...", present, leaf.reshape(3, 2, *leaf.shape[1:])) for leaf in leaves]
+    lengths = jnp.sqrt(sum(jnp.sum(leaf.reshape(3, -1) ** 2, 1) for leaf in owners))
+    clip_norm = float(lengths[:2].min()) * 1.1  # one of the two is clipped
+    scales = jnp.minimum(1, clip_norm / jnp.maximum(lengths, clip_norm / 2))
+    found = clip(index, predict, dw, x, y, present, clip_norm)
+    assert_rel_close(found.norms, lengths)
+    assert_rel_close(found.value, structure.unflatten([jnp.einsum("o,o...->...", scales, leaf) for leaf in owners]))
+
+
+def test_clipped_gradients_count_every_example_and_take_the_closed_form_if_there_is_one(x64, monkeypatch):
+    predict, dw, x, y = private_task("head", 1)
+    settings = {"loss": CE, "clip_norm": 0.1}
+    want = clip(0, predict, dw, x, y, clip_norm=0.1)
+    closed = clipped_gradients(predict, dw, x, y, **settings)
+    vmapped = clipped_gradients(lambda dw, x: predict(dw, x), dw, x, y, **settings)
+    for found in (closed, vmapped):
+        assert_rel_close(found.value, want.value)
+        assert_rel_close(found.norms, want.norms)
+    none = clipped_gradients(predict, dw, x, y, jnp.zeros(len(y)), **settings)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(none.value))
+    monkeypatch.setattr(norms, "clipped_sum", None)
+    clipped_gradients(predict, dw, x, y, **settings)
+    with pytest.raises(TypeError):
+        clipped_gradients(lambda dw, x: predict(dw, x), dw, x, y, **settings)
 
 
 @pytest.mark.parametrize("kind", ["head", *in_long("blocks")])
