@@ -64,3 +64,15 @@ def test_path_with_a_hash_that_is_no_hash_is_refused():
     path = dataclasses.replace(prove(["a", "b"], "a")[0], beside=("not hex",))
     with pytest.raises(InputError, match="must lead to the root"):
         is_in(commit(["a", "b"]), "a", (path,))
+
+
+def test_the_root_of_five_and_of_seven_leaves_is_that_of_rfc_9162():
+    """Each inner node splits at the largest power of two below its number of leaves."""
+    leaf = [hashlib.sha256(b"\0" + name.encode()).digest() for name in "abcdefg"]
+
+    def pair(left, right):
+        return hashlib.sha256(b"\1" + left + right).digest()
+
+    four = pair(pair(leaf[0], leaf[1]), pair(leaf[2], leaf[3]))
+    assert commit("abcde").root == pair(four, leaf[4]).hex()
+    assert commit("abcdefg").root == pair(four, pair(pair(leaf[4], leaf[5]), leaf[6])).hex()
