@@ -4,6 +4,7 @@ A folder is erased only if its content shows that it belongs to the removal; who
 Versions that a bucket keeps stay.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
@@ -46,9 +47,12 @@ def run_at(url: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
 
 def is_component(url: str, fingerprint: str) -> bool:
     """True if a URL holds a component whose numbers have this fingerprint."""
-    if urls.info_of(url) is None:
-        return False
-    return trees.fingerprint(read_component(url, check=False)[0]) == fingerprint
+    return urls.info_of(url) is not None and has_weights(url, fingerprint)
+
+
+def has_weights(path: str | os.PathLike, fingerprint: str) -> bool:
+    """True if the numbers of a component's file, or of one at a URL, have this fingerprint."""
+    return trees.fingerprint(read_component(path, check=False)[0]) == fingerprint
 
 
 def keep(remote: Remote, files: dict[str, str], results: Collection[str] = ()) -> None:

@@ -25,8 +25,7 @@ from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
 from tangent_jax.io.files import expand_path, inside
 from tangent_jax.remote.urls import is_url, with_urls
-from tangent_jax.store.at_urls import Trace, run_at
-from tangent_jax.store.files import read_component
+from tangent_jax.store.at_urls import Trace, has_weights, run_at
 from tangent_jax.store.lines import EXPORTED, Exported, partial_of, removal_text
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
@@ -75,7 +74,7 @@ def find_traces(
     made_here = own_components(store, names)
     folders = {folder for name in made_here for folder in origins[name].folders}
     gone = store.forms(identifiers)
-    pairs = {pair for pair in own_images(store, names, unseen) if pair[0] in identifiers}
+    pairs = {pair for pair in own_images(store, made_here, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
     exports = store.state.exports_of(names, gone)
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
@@ -129,8 +128,7 @@ def count_rows(
     Args: as `find_traces`, which names what cannot be read.
     """
     made_here = own_components(store, names)
-    pairs = [*unseen, *(pair for name in made_here for pair in store.provenance(name).images_seen)]
-    images = {identifier for identifier, _ in pairs} & identifiers
+    images = {identifier for identifier, _ in own_images(store, made_here, unseen)} & identifiers
     places = [place for place in searched_places(store, names, made_here, caches) if not is_url(place)]
     folders = [Path(place_of(place)) for place in places]
     return {str(folder): rows_below(folder, images) if folder.is_dir() else None for folder in folders}
@@ -192,9 +190,9 @@ def own_components(store: Store, names: Iterable[str]) -> set[str]:
     return {n for n in names if store.provenance(n).is_own and (store.trust or has_its_weights(store, n))}
 
 
-def own_images(store: Store, names: Iterable[str], unseen: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """(identifier, name) of all images whose traces a removal of these components may erase."""
-    seen = {pair for name in own_components(store, names) for pair in store.provenance(name).images_seen}
+def own_images(store: Store, made_here: Iterable[str], unseen: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """(identifier, name) of all images whose traces a removal of components, these of which are own, may erase."""
+    seen = {pair for name in made_here for pair in store.provenance(name).images_seen}
     return seen | {*unseen}
 
 
@@ -239,7 +237,7 @@ def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
     """A removed component, its factors, its checkpoints and its released steps in the folder where it was trained."""
     folder = Path(place)
     path = inside(folder, "dw.safetensors")
-    if path.is_file() and is_component(path, fingerprint):
+    if path.is_file() and has_weights(path, fingerprint):
         factors = inside(folder, "factors.safetensors")
         if factors.is_file():  # second moments of the removed images
             yield Trace(f"{factors}: the removed component's factors", factors.unlink)
@@ -260,14 +258,9 @@ def run_in(place: str, origin: Provenance, fingerprint: str) -> Iterator[Trace]:
             yield Trace(f"{run}: checkpoints", partial(delete_checkpoints, run))
 
 
-def is_component(path: Path, fingerprint: str) -> bool:
-    """True if a file holds a component whose numbers have this fingerprint."""
-    return trees.fingerprint(read_component(path, check=False)[0]) == fingerprint
-
-
 def delete_component(path: Path, fingerprint: str) -> None:
     """Deletes a component's file; InputError if a new run has replaced it since it was found."""
-    if not is_component(path, fingerprint):
+    if not has_weights(path, fingerprint):
         raise InputError("another component was written there since it was found; repeat the removal")
     path.unlink()
 

@@ -289,5 +289,6 @@ def commit(
 
 def sealed_of(store: Store, plan: RemovalPlan) -> tuple[str, ...]:
     """The hidden identifiers of those images of a plan whose traces this machine may erase, now and again."""
-    own = {identifier for identifier, _ in erasure.own_images(store, [*plan.components], plan.unseen)}
+    made_here = erasure.own_components(store, plan.components)
+    own = {identifier for identifier, _ in erasure.own_images(store, made_here, plan.unseen)}
     return store.ring.own.hide_all(own.intersection(plan.identifiers))

@@ -66,7 +66,9 @@ def test_a_store_comes_back_and_follows(url, tmp_path):
     assert {*urls.list_files(f"{url}/objects")} == names, "what was removed is not at the URL either"
 
 
-def test_copies_that_parted_and_other_stores_are_refused(url, tmp_path):
+@pytest.fixture
+def parted(url, tmp_path):
+    """(a store, its copy in another folder): each has a component that the other lacks; the copy is at the URL."""
     store = filled(tmp_path / "a", 1)
     copies.push(store, url)
     copies.pull(tmp_path / "b", url)
@@ -74,6 +76,11 @@ def test_copies_that_parted_and_other_stores_are_refused(url, tmp_path):
     store.add("mine", part(2), origin(2))
     other.add("theirs", part(3), origin(3))
     copies.push(other, url)
+    return store, other
+
+
+def test_copies_that_parted_and_other_stores_are_refused(parted, url, tmp_path):
+    store, _ = parted
     refused("got a copy that has diverged: each has lines that the other lacks", copies.push, store, url)
     refused("it has diverged: each has lines that the other lacks", copies.pull, tmp_path / "a", url)
     assert [*Store(tmp_path / "a")] == ["mine", "shard 0"]
@@ -103,14 +110,8 @@ def test_a_copy_that_is_behind_is_told_to_pull_or_to_push(url, tmp_path):
     refused(r"got a copy that moved on\. Pull it first", copies.push, store, url)
 
 
-def test_copies_that_parted_are_joined_as_the_refusal_says(url, tmp_path):
-    store = filled(tmp_path / "a", 1)
-    copies.push(store, url)
-    copies.pull(tmp_path / "b", url)
-    other = Store(tmp_path / "b")
-    store.add("mine", part(2), origin(2))
-    other.add("theirs", part(3), origin(3))
-    copies.push(other, url)
+def test_copies_that_parted_are_joined_as_the_refusal_says(parted, url, tmp_path):
+    store, _ = parted
     copies.pull(tmp_path / "joined", url)
     joined = Store(tmp_path / "joined")
     assert joined.add_all(store) == ["mine"]
