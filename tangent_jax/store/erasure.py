@@ -304,15 +304,26 @@ def others(store: Store, identifiers: set[str]) -> list[str]:
     It waits for the locks of these stores: call it without a lock of this one, or two removals may wait for each other.
     """
     lines = []
+    for folder, seen in neighbours(store):
+        if isinstance(seen, Exception):
+            lines.append(f"{folder}: another store, which cannot be read ({seen})")
+            continue
+        holding = [name for name, images in seen.items() if identifiers & images]
+        if holding:
+            lines.append(f"{folder}: another store, in which {len(holding)} component(s) saw removed images")
+    return [visible(line) for line in lines]
+
+
+def neighbours(store: Store) -> Iterator[tuple[Path, dict[str, set[str]] | Exception]]:
+    """(folder, the identifiers of the images of each component, by name) of each store beside this one, or its error.
+
+    It waits for the locks of these stores, as `others` says.
+    """
     for marker in sorted(store.root.parent.glob("*/store.json")):
         if marker.parent == store.root:
             continue
         try:
             other = Store(marker.parent)
-            holding = [name for name in other if identifiers & {i for i, _ in other.provenance(name).images_seen}]
+            yield marker.parent, {name: {i for i, _ in other.provenance(name).images_seen} for name in other}
         except (InputError, OSError) as error:
-            lines.append(f"{marker.parent}: another store, which cannot be read ({error})")
-            continue
-        if holding:
-            lines.append(f"{marker.parent}: another store, in which {len(holding)} component(s) saw removed images")
-    return [visible(line) for line in lines]
+            yield marker.parent, error

@@ -154,6 +154,7 @@ def test_a_record_names_the_other_stores_that_still_hold_images_of_the_request(s
     assert f"`{other}` holds 1 image of this request now." in section(text, 4)
     assert f"tangent-jax inspect --store={other} " in section(text, 4)
     shutil.rmtree(other)
+    (other / "HEAD").mkdir(parents=True)  # as a git repository beside the store has one
     assert "**REMOVED: " in record_of(store, request)
 
 

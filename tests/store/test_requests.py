@@ -25,7 +25,7 @@ from tangent_jax.features.extract import Cache, extract
 from tangent_jax.features.row_store import RowStore
 from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
-from tangent_jax.store.erasure import erase_found
+from tangent_jax.store.erasure import delete_checkpoints, erase_found
 from tangent_jax.store.files import write_component
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.receipts import read_receipt
@@ -506,6 +506,22 @@ def test_a_run_folder_that_has_another_name_now_is_not_said_to_be_erased(kept):
     receipt = remove(again, plan_removal(again, names=["a"]))
     assert not [line for line in receipt.deleted if str(folders["a"]) in line]
     assert [line for line in receipt.not_reached if str(folders["a"]) in line and removal.UNKNOWN in line]
+
+
+def test_checkpoints_of_which_a_kill_left_some_are_still_known(tmp_path):
+    (tmp_path / "run/step").mkdir(parents=True)
+    for name in ("a", "checkpoint.json", "step/b", "z"):
+        (tmp_path / "run" / name).write_bytes(b"")
+    for moment in itertools.count():
+        try:
+            with ending(moment, KeyboardInterrupt):
+                delete_checkpoints(tmp_path / "run")
+        except KeyboardInterrupt:
+            left = {path.name for path in (tmp_path / "run").rglob("*")}
+            assert not left or "checkpoint.json" in left
+            continue
+        break
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("moment", range(40))

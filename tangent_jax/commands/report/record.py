@@ -15,9 +15,9 @@ from tangent_jax.commands.report.backups import Backup, backups_file
 from tangent_jax.commands.report.inspector import Inspection, Removal
 from tangent_jax.commands.report.rendering import clock, count, day, short
 from tangent_jax.commands.report.requests import Preview, Request, Unknown, Way, answers, unknown
-from tangent_jax.commands.shared.stores import stores_in
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
+from tangent_jax.store.erasure import neighbours
 from tangent_jax.store.lines import Erase, Export, Exported, Intend, part, timestamp
 from tangent_jax.store.plans import IDENTIFIER
 from tangent_jax.store.revocation import own_keys, revoked_exports
@@ -104,15 +104,11 @@ def other_stores(seen: Inspection, plan: tj.store.RemovalPlan, removals: Sequenc
     store = seen.store
     forgotten = {form for removal in removals for form in removal.line.forgotten}
     held: dict[Path, int | None] = {}
-    for folder in stores_in(store.root.parent):
-        if folder == store.root:
-            continue
-        try:
-            other = tj.Store(folder)
-            images = {i for name in other for i, _ in other.provenance(name).images_seen}
-        except (InputError, OSError):
+    for folder, seen_there in neighbours(store):
+        if isinstance(seen_there, Exception):
             held[folder] = None
             continue
+        images = set[str]().union(*seen_there.values())
         asked = [i for i in images if i in plan.identifiers or not forgotten.isdisjoint(store.forms([i]))]
         if asked:
             held[folder] = len(asked)
