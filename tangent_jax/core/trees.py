@@ -138,12 +138,12 @@ def leaf_key(key: PRNGKeyArray, path: str) -> PRNGKeyArray:
 def vdot(a: Tree, b: Tree) -> Inexact[Array, ""]:
     """The inner product over the whole tree, a scalar."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return sum((jnp.vdot(x, y) for x, y in pairs), start=jnp.zeros(()))
+    return sum((jnp.vdot(x, y, precision="highest") for x, y in pairs), start=jnp.zeros(()))
 
 
 def squared_norm(tree: Tree) -> Float[Array, ""]:
     """The squared L2 norm over the whole tree, a scalar."""
-    return sum((jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+    return sum((vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 
 
 @jax.jit

@@ -145,6 +145,7 @@ class Many:
         self.gradient, self.outputs = problem.ridge(self.base), []
         self.formed: Part | None = None
 
+    @jax.default_matmul_precision("highest")
     def prepare(self, count: int) -> None:
         """Computes the base's factors, gradient and outputs, and one leading eigenvector per concurrent problem."""
         problem = self.problem
@@ -198,6 +199,7 @@ class Many:
                     yield ended.pop(turn)
                     turn += 1
 
+    @jax.default_matmul_precision("highest")
     def fill(self, state: cg.State, places: list[Place], asked: Iterator[Asked]) -> cg.State:
         """The state with the next problems in the empty slots."""
         for k, place in enumerate(places):
@@ -226,6 +228,7 @@ class Many:
         f, at_base = passes_of.outputs_of(part.jacobian, self.base), jnp.ones(1, bool)
         return states.add_products(total, part, f, zero, v[None, rows], at_base, problem.objective).total
 
+    @jax.default_matmul_precision("highest")
     def advance(self, state: cg.State, places: list[Place]) -> tuple[cg.State, np.ndarray, np.ndarray]:
         """One pass for all: a gradient for problems at a point, else a product; also |r| and its rounding, "k"."""
         n = len(self.problem.batches)

@@ -4,9 +4,10 @@
 
     certificate = (|grad F(dw)| + rounding) / Lambda >= |dw - dw*|        F is Lambda-strongly convex
 
-`rounding` bounds the gradient's rounding error in its dtype (passes.Summed). A square loss gives one linear system
-(J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the layers' Kronecker
-factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver and a backtracking
+`rounding` bounds the gradient's rounding error in its dtype (passes.Summed). GPUs and TPUs multiply float32 in TF32 or
+bf16 unless told otherwise, which it does not bound, so every pass is told "highest". A square loss gives one linear
+system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the layers'
+Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver and a backtracking
 line search. There is no learning rate.
 """
 
@@ -151,8 +152,7 @@ class Solver:
         state = State(jax.tree.map(jnp.array, dw), cg.State(zeros, zeros, zeros, none), none, jnp.ones(()))
         state = placement.place(run.restore(state))
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
-            self.gradient(state.base)
-            self.prepare()
+            self.resume(state.base)
         run.show(self.passes, "pass", self.passes_used)
         run.open_log(self.passes_used, self.passes)
         while not self.is_done():
@@ -186,6 +186,13 @@ class Solver:
         stuck = now > 0.5 * before and (lower >= loss or self.problem.is_quadratic)  # rounding allows no more
         return now + rounding <= self.target or stuck or self.passes - rows[-1]["passes"] <= self.reserve
 
+    @jax.default_matmul_precision("highest")
+    def resume(self, base: Tree) -> None:
+        """Computes again what a stopped run had at this point."""
+        self.gradient(base)
+        self.prepare()
+
+    @jax.default_matmul_precision("highest")
     def begin(self, state: State) -> tuple[State, Row]:
         """Computes the gradient at a new point, and the first direction, unless the point is the last."""
         (gradient, _), value, rounding = self.gradient(state.base)
@@ -227,6 +234,7 @@ class Solver:
         if self.curvature is not None:
             self.inverse = placement.place(invert(self.curvature, max(self.problem.total_penalty, SMALLEST)))
 
+    @jax.default_matmul_precision("highest")
     def advance(self, state: State) -> tuple[State, Row]:
         """One step of conjugate gradients; the last one ends at a new point."""
         inner = cg.step(state.inner, self.problem.product(state.inner.p, self.outputs), self.inverse)

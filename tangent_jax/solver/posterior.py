@@ -104,6 +104,7 @@ class SolverPosterior:
     example_weights: Any = None
     progress: Progress = silent
 
+    @jax.default_matmul_precision("highest")
     def __call__(self, inputs: Any) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, "m c c"]]:
         """Outputs "m c" and their covariance "m c c" of inputs."""
         check_penalty(self.objective)

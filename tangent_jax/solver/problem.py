@@ -171,6 +171,7 @@ class Problem:
         return [programs, numbers, self.example_weights, self.is_quadratic, self.keeps]
 
 
+@jax.default_matmul_precision("highest")
 def make_problem(
     predict: Predict, data: Batches | Data, objective: Objective, example_weights: Any, like: Tree,
     keep: bool = False,

@@ -207,6 +207,7 @@ def check_penalty(objective: Objective, otherwise: str = "") -> None:
         raise InputError(f"penalty must be > 0; got {float(objective.penalty):g}. {advice}.")
 
 
+@jax.default_matmul_precision("highest")
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
     """An upper bound of the L2 distance, over the tree, of dw from the optimum on all of `data`.
 
