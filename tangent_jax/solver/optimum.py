@@ -7,8 +7,8 @@
 `rounding` bounds the gradient's rounding error in its dtype (passes.Summed). GPUs and TPUs multiply float32 in TF32 or
 bf16 unless told otherwise, which it does not bound, so every pass is told "highest". A square loss gives one linear
 system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the layers'
-Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver and a backtracking
-line search. There is no learning rate.
+Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver and a
+backtracking line search. There is no learning rate.
 """
 
 import time
