@@ -73,13 +73,6 @@ def x64():
         yield
 
 
-@pytest.fixture
-def f32():
-    """Products of float32 are in float32 on a GPU and a TPU too, where JAX's default is coarser."""
-    with jax.default_matmul_precision("highest"):
-        yield
-
-
 @pytest.fixture(scope="session")
 def shared():
     if not (SHARED / "weights").is_dir():

@@ -245,6 +245,7 @@ def as_example_weights(example_weights: Any, count: int, dtype: Any) -> Float64[
     return v
 
 
+@jax.default_matmul_precision("highest")
 def make_curvature(
     predict: ComponentPredictor,
     data: Batches | Data,

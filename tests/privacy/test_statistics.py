@@ -214,7 +214,7 @@ def test_class_means_shrink_as_james_and_stein_say():
     assert np.mean(shrunk) == pytest.approx(noise * signal / (noise + signal), rel=0.1)
 
 
-def test_public_images_whiten_the_rows_and_are_never_private(f32, case):
+def test_public_images_whiten_the_rows_and_are_never_private(case):
     map_, data = case
     built = dataclasses.replace(map_, center=None, root=None)
     public = dataclasses.replace(data, examples=tuple((f"{i + 1000:064x}", f"{i}") for i in range(N)))
@@ -241,7 +241,7 @@ def test_public_images_whiten_the_rows_and_are_never_private(f32, case):
         release_statistics(map_, data, CLASSES[:2], mechanism=LITTLE)
 
 
-def test_without_public_images_the_last_norm_whitens_h_and_other_parts_stay(f32, case):
+def test_without_public_images_the_last_norm_whitens_h_and_other_parts_stay(case):
     map_, data = case
     built = dataclasses.replace(map_, center=None, root=None)
     norm, h = map_.w["norm"], rows_of(built, data)

@@ -31,6 +31,12 @@ def linear(dw, x):
     return x @ dw
 
 
+@pytest.fixture(autouse=True)
+def as_a_tpu():
+    with jax.default_matmul_precision("bfloat16"):
+        yield
+
+
 @pytest.fixture(params=["kept", "fresh"])
 def inputs(request, monkeypatch):
     """Whether what products with J read is kept from the first pass, or computed by each."""

@@ -126,7 +126,8 @@ def test_signals_of_some_outputs_at_a_time_give_the_same_factors_in_less_memory(
     (together, most), (some, less), (one, least) = (of(size) for size in (1 << 40, 200_000, 1))
     assert_rel_close(some, together)
     assert_rel_close(one, together)
-    assert least < less < most, (least, less, most)
+    if jax.default_backend() == "cpu":  # elsewhere libraries of kernels take room of their own
+        assert least < less < most, (least, less, most)
 
 
 @pytest.mark.parametrize("damping", [0.3, 1e-6, 1e9])

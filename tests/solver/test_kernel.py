@@ -86,7 +86,7 @@ def test_the_solution_is_the_normal_equations_and_the_solvers(fitted):
     assert np.linalg.norm(flat(solved.dw) - flat(solution.dw())) <= solved.info.certificate
 
 
-def test_the_tangent_weights_are_float64_without_x64(f32):
+def test_the_tangent_weights_are_float64_without_x64():
     predict, _, x, y = task("head")
     solution = make_kernel(predict, Batches(x, y, rows=np.arange(5)), OBJECTIVE).solve()
     dw = solution.dw()

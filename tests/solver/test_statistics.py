@@ -203,7 +203,7 @@ def test_settings_are_chosen_by_leaving_out_each_example(case):
     assert loss(chosen) <= 1e-3 + min(loss(Settings(*own)) for own in [("lda", 3.0, 1.0), ("ridge", 0.3, 2.0)])
 
 
-def test_a_head_of_statistics_is_evaluated_like_any_predictor(f32):
+def test_a_head_of_statistics_is_evaluated_like_any_predictor():
     model, w = small()
     built = feature_map(Pretrained(model, w, "test"), width=16, directions=2)
     x = np.asarray(jax.jit(model.apply, static_argnums=(2, 3))(w, images(9), 0, built.predict.subset.stage))

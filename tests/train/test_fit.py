@@ -296,7 +296,7 @@ def test_images_train_every_leaf():
     assert all(moved[path] for path in moved if "key/bias" not in path)
 
 
-def test_logits_of_a_padded_last_batch_are_dropped(f32):
+def test_logits_of_a_padded_last_batch_are_dropped():
     predict, dw = task()
     assert_rel_close(outputs(predict, dw, X, batch_size=32), np.asarray(predict(dw, X)))
     assert evaluate(predict, dw, Batches(X, np.asarray(predict(dw, X)).argmax(-1))) == 1.0
@@ -395,7 +395,7 @@ def test_the_distance_bound_holds_and_falls_with_training(x64):
         distance_bound(predict, steps[5], small_batches, make_objective(penalty=0.0))
 
 
-def test_the_tangent_alone_is_the_total_less_the_anchors_output(f32):
+def test_the_tangent_alone_is_the_total_less_the_anchors_output():
     predict, dw = predictor()
     for road in ("closed_form", "autodiff"):
         alone = dataclasses.replace(predict, output="tangent", linearization=road)
