@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from helpers import TOLERANCE, assert_rel_close, origin, part
+from helpers import TOLERANCE, assert_rel_close, origin, origin_of_sums, part, sums
 from photos import photographs, solved_heads
 from PIL import Image
 from run_binary import run
@@ -302,6 +302,19 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
     line, _ = run("inspect", f"--store={tmp_path}/store", f"--out={tmp_path}/out", "--dataset=digits")
     assert json.loads(line)["components"] == 0
     assert "No component is in the store." in read(tmp_path / "out/index.html").text
+
+
+def test_a_request_to_a_store_of_statistics_advises_no_flag_that_is_refused_there(tmp_path):
+    store = Store(tmp_path / "store")
+    store.add("shard 0", sums(0), origin_of_sums(0))
+    request = [f"--store={store.root}", f"--out={tmp_path}/out", f"--examples={tmp_path}/ids.txt"]
+    (tmp_path / "ids.txt").write_text(store.provenance("shard 0").examples[0][1])
+    run("inspect", *request)
+    text = read(tmp_path / "out/request.html").text
+    assert "Time is measured with --rehearse" in text
+    assert "--dataset" not in text
+    _, err = run("inspect", *request, "--dataset=digits", code=1)
+    assert "--dataset needs components of tangent weights; shard 0 has statistics. Leave it out" in err
 
 
 @pytest.mark.parametrize(
