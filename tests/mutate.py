@@ -38,8 +38,8 @@ FILES = {
     "tangent_jax/io/journal.py": "tests/io/test_journal.py",
     "tangent_jax/store/keys.py": "tests/store/test_keys.py tests/store/test_hidden.py",
     "tangent_jax/store/commitment.py": "tests/store/test_commitment.py",
-    "tangent_jax/store/receipts.py": "tests/store/test_removal.py",
-    "tangent_jax/store/erasure.py": "tests/store/test_removal.py tests/store/test_plans.py",
+    "tangent_jax/store/receipts.py": "tests/store/test_receipts.py tests/store/test_removal.py",
+    "tangent_jax/store/erasure.py": "tests/store/test_plans.py tests/store/test_removal.py",
 }
 """The files, and the fast tests of each."""
 

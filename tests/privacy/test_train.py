@@ -414,6 +414,10 @@ def test_disjoint_components_cost_the_dearest_and_shared_examples_pay_for_each()
             lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), 0.0, 1.0, noise_key(0, 0)),
             "noise_multiplier must be > 0",
         ),
+        (
+            lambda: noisy_mean(ClippedSum(START, jnp.zeros(1), jnp.zeros(()), 1.0), -1.0, 1.0, noise_key(0, 0)),
+            "noise_multiplier must be > 0; got -1.0",
+        ),
     ],
 )
 def test_wrong_uses_are_one_clear_line(call, match):
