@@ -12,7 +12,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.io.signing import STATEMENT, read_signed
 from tangent_jax.store import removal
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.receipts import RECEIPT, Receipt, as_statement, read_receipt, receipt_text
+from tangent_jax.store.receipts import RECEIPT, Receipt, as_statement, is_name, read_receipt, receipt_text
 from tangent_jax.store.removal import remove
 from tangent_jax.store.revocation import sign_receipt
 from tangent_jax.store.store import Store
@@ -132,3 +132,20 @@ def test_another_reader_of_in_toto_verifies_a_signed_receipt(tmp_path):
     envelope.payload = envelope.payload.replace(b"The removed", b"the removed")
     with pytest.raises(VerificationError):
         envelope.verify([key], 1)
+
+
+def test_a_receipt_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"gone\.json must be a receipt of a removal \(No such file or directory\)"):
+        read_receipt(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize("name", ["shard 0", "ann@example.org", "हिन्दी", "café", "a-b_c.d+e"])
+def test_names_are_of_letters_of_any_language(name):
+    assert is_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", [7, None, "", " a", "a  b", "../a", "a/b", "a\nb", "a\x1b[2J", "cafe\u0301", "\u212b", "a\u200fb"]
+)
+def test_names_that_leave_a_folder_or_move_a_cursor_or_have_a_second_spelling_are_none(name):
+    assert not is_name(name)
