@@ -39,7 +39,9 @@ FILES = {
     "tangent_jax/store/keys.py": "tests/store/test_keys.py tests/store/test_hidden.py",
     "tangent_jax/store/commitment.py": "tests/store/test_commitment.py",
     "tangent_jax/store/receipts.py": "tests/store/test_receipts.py tests/store/test_removal.py",
-    "tangent_jax/store/erasure.py": "tests/store/test_plans.py tests/store/test_removal.py",
+    "tangent_jax/store/erasure.py": " ".join(
+        f"tests/store/test_{name}.py" for name in ("erasure", "plans", "foreign", "removal")
+    ),
 }
 """The files, and the fast tests of each."""
 

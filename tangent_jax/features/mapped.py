@@ -32,7 +32,8 @@ def keep_rows(
     """The rows of all examples, read from the cache, or computed and kept there; for `map_once`.
 
     Args:       cache: where `data` was extracted; progress: not used, as work on files shows its own bar.
-    Guarantees: bitwise those of `compute_rows`. A kill loses the last chunks alone, also a kill that nothing can catch.
+    Guarantees: bitwise those of `compute_rows` on one kind of device; a cache that a GPU filled serves a CPU, too.
+                A kill loses the last chunks alone, also a kill that nothing can catch.
     Raises:     InputError if images were removed from the cache meanwhile.
 
     >>> cache = tj.Cache(demo.folder())

@@ -64,7 +64,8 @@ class Jacobian:
     def vjp(self, u: Float[Array, "*k b c"]) -> Tree:
         """J^T u, a tree like dw; for k cotangents "k b c", with k as the first axis of every leaf.
 
-        Guarantees: <J v, u> = <v, J^T u>.
+        Guarantees: <J v, u> = <v, J^T u>, to the precision of products at which J was made (JAX's default, which is
+                    TF32 on a GPU).
 
         >>> J = tj.jacobian(demo.predict, demo.dw, demo.test.inputs)
         >>> jax.tree.map(jnp.shape, J.vjp(jnp.ones((2, 12, 3))))["head"]
@@ -75,6 +76,7 @@ class Jacobian:
             return transpose(u)[0]
         return jax.vmap(lambda one: transpose(one)[0])(u)
 
+    @jax.default_matmul_precision("highest")
     def norms(
         self, u: Float[Array, "*k b c"] | None = None
     ) -> Float[Array, "b"] | Float[Array, "k b"] | Float[Array, "b c"]:
@@ -99,6 +101,7 @@ class Jacobian:
             return norms.T
         return norms[0] if is_one else norms
 
+    @jax.default_matmul_precision("highest")
     def gram(self, other: "Jacobian | None" = None) -> Float[Array, "b c d e"]:
         """J J'^T, "b c d e", J' of another batch at the same anchor; None for this one.
 

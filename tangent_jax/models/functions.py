@@ -73,11 +73,15 @@ class FunctionModel:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The program of every stage, traced now, with its constants and leaves, without names."""
+        """The program of every stage, traced now, with its constants and leaves, without names.
+
+        The same at any default precision of products: those of two machines are one architecture.
+        """
         flat = {leaf.path: jax.ShapeDtypeStruct(leaf.shape, jnp.float32) for leaf in self.leaves}
         dtype = self.preprocessing.dtype if isinstance(self.preprocessing, Arrays) else "float32"
         x = jax.ShapeDtypeStruct((1, *self.input_shapes[0]), dtype)
-        programs = [t.program for t in trace_stages(self.own_functions, self.as_given(flat), x)]
+        with jax.default_matmul_precision(None):
+            programs = [t.program for t in trace_stages(self.own_functions, self.as_given(flat), x)]
         inputs = {"shape": [*self.input_shapes[0]], "dtype": str(x.dtype)}
         return {"programs": programs, "inputs": inputs, "classes": self.classes, "jax": jax.__version__}
 

@@ -54,7 +54,7 @@ class Trunk:
         return np.dtype(jnp.dtype(kept or self.dtype or jnp.float32))
 
     def key(self, kept: Any = None) -> str:
-        """The identity of all that decides a row besides the image: decoding, the trunk's program, its leaves, dtypes.
+        """The identity of all that decides a row besides image and device: decoding, program, leaves, dtypes.
 
         Raises: InputError if the trunk's output has another shape than the model's `input_shape`.
         """

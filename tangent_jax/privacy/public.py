@@ -153,6 +153,7 @@ def inverse_root(a: np.ndarray) -> jax.Array:
     return jnp.asarray(np.stack(roots), a.dtype)
 
 
+@jax.default_matmul_precision("highest")
 def unwhiten(predict: Predictor, dw: Tree) -> Tree:
     """The tangent weights in the original coordinates: R dV for each whitened dV, other leaves unchanged.
 

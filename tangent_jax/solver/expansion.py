@@ -88,6 +88,7 @@ class Expansion(NamedTuple):
         return effects
 
 
+@jax.default_matmul_precision("highest")
 def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, objective: Objective) -> Expansion:
     """The expansion of a convex objective at its optimum.
 

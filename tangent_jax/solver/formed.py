@@ -22,6 +22,7 @@ from tangent_jax.train.evaluate import outputs as outputs_of
 from tangent_jax.train.objective import Objective, make_objective
 
 
+@jax.default_matmul_precision("highest")
 def form_all(problem: Problem) -> Part | None:
     """All batches with their J formed, stacked along a first axis, so that one program processes them.
 
@@ -81,6 +82,7 @@ def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], n
     return partial(changes_afresh, predict, batches.inputs[batches.rows])
 
 
+@jax.default_matmul_precision("highest")
 @jax.jit
 def changes_of(parts: Part, steps: Tree) -> Array:
     """J q of every step "k ...", for the examples of all batches, padding included: "n c k"."""
@@ -89,6 +91,7 @@ def changes_of(parts: Part, steps: Tree) -> Array:
     return changes.reshape(-1, *changes.shape[2:])
 
 
+@jax.default_matmul_precision("highest")
 def changes_afresh(predict: Predictor, inputs: Any, steps: Tree) -> np.ndarray:
     """J q of every step "k ...", "k n c", as the outputs there minus those at 0."""
     f = outputs_of(predict, predict.zeros(), inputs)

@@ -199,28 +199,29 @@ class Many:
                     yield ended.pop(turn)
                     turn += 1
 
-    @jax.default_matmul_precision("highest")
     def fill(self, state: cg.State, places: list[Place], asked: Iterator[Asked]) -> cg.State:
         """The state with the next problems in the empty slots."""
         for k, place in enumerate(places):
             if place.asked is not None or (new := next(asked, None)) is None:
                 continue
             places[k] = Place(new, began=time.perf_counter())
-            changed = np.flatnonzero(new.example_weights != 1)
-            if new.start is None and len(changed) <= self.problem.batches.width:  # its gradient needs no pass
-                gradient = self.gradient_at_base(changed, new.example_weights)
-                state, norm = states.begin_at_base(state, k, gradient, self.inverse)
-                places[k].at_point = not self.nearly < float(norm) < np.inf
-            else:
-                state = states.begin(state, k, self.base, self.base if new.start is None else new.start)
+            state, places[k].at_point = self.begin(state, k, new)
         return state
+
+    @jax.default_matmul_precision("highest")
+    def begin(self, state: cg.State, k: int, asked: Asked) -> tuple[cg.State, bool]:
+        """(the state with a problem in slot k, True if its next pass is a gradient)."""
+        changed = np.flatnonzero(asked.example_weights != 1)
+        if asked.start is None and len(changed) <= self.problem.batches.width:  # its gradient needs no pass
+            gradient = self.gradient_at_base(changed, asked.example_weights)
+            state, norm = states.begin_at_base(state, k, gradient, self.inverse)
+            return state, not self.nearly < float(norm) < np.inf
+        return states.begin(state, k, self.base, self.base if asked.start is None else asked.start), True
 
     def gradient_at_base(self, changed: np.ndarray, v: np.ndarray) -> Tree:
         """grad F_k(base), "1 ..."; only the examples `changed`, whose weight is not 1, are read."""
-        count, problem = (
-            1 << max(len(changed) - 1, 0).bit_length(),
-            self.problem,
-        )  # powers of two: few programs
+        problem = self.problem
+        count = 1 << max(len(changed) - 1, 0).bit_length()  # powers of two: few programs
         rows = np.resize(changed, count)
         x, y = (array[problem.batches.rows[rows]] for array in (problem.batches.inputs, problem.batches.targets))
         part = Part(Fresh(problem.predict, x, None), y, np.arange(count) < len(changed))

@@ -153,6 +153,7 @@ class Problem:
         """Outputs of 0 for a batch."""
         return np.zeros((self.batches.width, self.classes), self.dtype)
 
+    @jax.default_matmul_precision("highest")
     def identity_inputs(self, dw: Tree) -> list[Any]:
         """The programs of the passes and their numbers, which decide a run besides its examples."""
         of_all = self.batches.inputs, self.batches.targets

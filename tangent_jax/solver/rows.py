@@ -23,6 +23,7 @@ from tangent_jax.train.batches import as_inputs
 BATCH = 32  # examples whose signals are computed at once
 
 
+@jax.default_matmul_precision("highest")
 def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) -> Rows:
     """The rows of J for every input and output, by one backward pass per output, in f64.
 

@@ -196,10 +196,11 @@ def optimum_phase(objective: tj.Objective, predict: tj.Predictor, features: tj.F
     matrices = jax.eval_shape(partial(passes.part_curvature, signals=signals), *curvature)
     # the state's four trees, the product and its sum; the factors and their inverses
     stays = predict.w, curvature[0].jacobian.inputs, (curvature[1],) * 6, (matrices,) * 2
+    highest = jax.default_matmul_precision("highest")  # as the solver's passes
     programs = {
-        "product": partial(passes.add_product.lower, *product),
-        "gradient": partial(passes.add_gradient.lower, *gradient),
-        "factors": partial(passes.part_curvature.lower, *curvature, signals=signals),
+        "product": partial(highest(passes.add_product.lower), *product),
+        "gradient": partial(highest(passes.add_gradient.lower), *gradient),
+        "factors": partial(highest(passes.part_curvature.lower), *curvature, signals=signals),
     }
     return Phase(programs, stays, batches.steps, held if keeps else 0)
 
