@@ -1,15 +1,18 @@
-"""Certificates on a device that multiplies float32 coarsely unless told otherwise: GPUs (TF32) and TPUs (bfloat16)."""
+"""What rests on float32, where a device multiplies it coarsely unless told otherwise: GPUs (TF32), TPUs (bfloat16)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import ridge
+from helpers import equations, private_task, tree_normal
 
+import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.solver import passes
 from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import distance_bound, make_objective
 
@@ -80,7 +83,53 @@ def test_the_bound_of_any_step_holds():
     assert distance_bound(coarse, solved.dw, DATA, OBJECTIVE) <= solved.info.certificate
 
 
-def test_lengths_and_inner_products_are_told():
+def test_a_users_iterator_of_weights_is_left_at_the_users_precision():
+    seen = []
+
+    def rows():
+        for row in [*WEIGHTS, *WEIGHTS]:
+            seen.append(jax.config.jax_default_matmul_precision)
+            yield row
+
+    start = solve(linear, DATA, OBJECTIVE, start=START, certificate=1e-3)
+    list(solve_many(linear, DATA, OBJECTIVE, example_weights=rows(), start=start, certificate=2e-3, at_once=2))
+    assert seen == ["bfloat16"] * 4
+
+
+def norms_and_gram():
+    predict, dw, x, _ = private_task("blocks", 1)
+    J = tj.jacobian(predict, dw, x)
+    return {"norms": (lambda J: J.norms(), J), "gram": (lambda J: J.gram(), J)}
+
+
+def unwhitened():
+    predict, *_ = private_task("blocks", 1)
+    white = tj.privacy.whiten(predict)
+    return {"unwhiten": (tj.privacy.unwhiten, white, tree_normal(0, white.zeros()))}
+
+
+def lengths():
     a = {"kernel": X}
-    for program in (jax.make_jaxpr(trees.norm)(a), jax.make_jaxpr(trees.vdot)(a, a)):
-        assert "precision=(Precision.HIGHEST, Precision.HIGHEST)" in "".join(str(program).split("\n"))
+    return {"norm": (trees.norm, a), "vdot": (trees.vdot, a, a)}
+
+
+@pytest.mark.parametrize("make", [norms_and_gram, unwhitened, lengths])
+def test_products_are_told(make):
+    for name, call in make().items():
+        found = [e.params["precision"] for e in equations(*call) if e.primitive.name == "dot_general"]
+        assert found, name
+        assert {*found} == {(jax.lax.Precision.HIGHEST,) * 2}, name
+
+
+def test_rows_of_j_in_f64_do_not_depend_on_the_precision_of_f32():
+    predict, _, x, _ = private_task("blocks", 1)
+    fine = jacobian_rows(predict, x).gram()
+    with jax.default_matmul_precision("BF16_BF16_F32"):
+        np.testing.assert_array_equal(jacobian_rows(predict, x).gram(), fine)
+
+
+def test_a_model_of_functions_is_one_architecture_at_any_precision():
+    here = tj.model_of([lambda w, x: x @ w["kernel"]], {"kernel": np.ones((4, 3), np.float32)}, X[:1]).model
+    settings = here.settings
+    with jax.default_matmul_precision("highest"):
+        assert here.settings == settings
