@@ -63,6 +63,8 @@ def test_keys_survive_their_file_which_its_user_alone_reads(tmp_path):
     ring, path = KeyRing.make().joined(KeyRing.make()), tmp_path / "keys.json"
     write_keys(path, ring)
     assert read_keys(path, ring.own.id) == ring
+    assert read_keys(path) == ring  # before the store names its key, the first one is its own
+    assert {len(key.secret) for key in ring.keys} == {32}
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -78,7 +80,7 @@ def test_missing_altered_and_foreign_keys_are_refused(tmp_path):
         read_keys(path, ring.own.id)
 
 
-@pytest.mark.parametrize("text", ["no hex", "00"])
+@pytest.mark.parametrize("text", ["no hex", "00", "00" * 33])
 def test_keys_of_another_form_are_refused(tmp_path, text):
     path = tmp_path / "keys.json"
     path.write_text(seal_fields({"keys": [text]}))
