@@ -40,7 +40,7 @@ FILES = {
     "tangent_jax/store/commitment.py": "tests/store/test_commitment.py",
     "tangent_jax/store/receipts.py": "tests/store/test_receipts.py tests/store/test_removal.py",
     "tangent_jax/store/erasure.py": " ".join(
-        f"tests/store/test_{name}.py" for name in ("erasure", "plans", "foreign", "removal")
+        f"tests/store/test_{name}.py" for name in ("erasure", "requests", "plans", "foreign", "removal")
     ),
 }
 """The files, and the fast tests of each."""
