@@ -19,6 +19,7 @@ from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum
 from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form, scaled_sum
 from tangent_jax.train.losses import as_loss, make_loss
+from tangent_jax.train.objective import make_objective
 
 VARIANTS = {
     "token": {},
@@ -314,3 +315,69 @@ def test_clipped_sums_of_f32_are_multiplied_in_f32_on_every_device(clipped):
         sums = [e for e in equations(run, predict, dw, x, y, jnp.ones(6)) if e.primitive.name == "dot_general"]
     highest = [e for e in sums if e.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2]
     assert len(highest) >= 14  # each of seven kernels' own
+
+
+def linear(dw, x):
+    return x @ dw["w"]
+
+
+DW, X = {"w": jnp.ones((4, 3))}, np.linspace(-1, 1, 28, dtype=np.float32).reshape(7, 4)
+
+
+def squared_error(outputs, targets):
+    return jnp.sum((outputs - targets) ** 2, 1)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 8, 100])
+def test_the_sum_is_the_same_however_many_examples_are_processed_at_once(chunk):
+    """Of targets with several numbers each, too."""
+    y = np.float32(np.arange(21).reshape(7, 3) % 4)
+    whole = clipped_sum(linear, DW, X, y, np.ones(7), loss=squared_error, clip_norm=2.0, chunk=chunk)
+    gradients = [
+        jax.grad(lambda dw, i=i: squared_error(linear(dw, X[i : i + 1]), y[i : i + 1])[0])(DW) for i in range(7)
+    ]
+    lengths = np.array([np.linalg.norm(g["w"]) for g in gradients])
+    expected = sum(g["w"] * min(1, 2.0 / length) for g, length in zip(gradients, lengths, strict=True))
+    assert_rel_close(whole.norms, lengths)
+    assert_rel_close(whole.value["w"], expected)
+
+
+def test_scales_are_finite_and_padding_is_not_counted_as_a_gradient_that_is_not_finite():
+    squared = jnp.array([4.0, np.nan, np.inf, np.nan, -1e-9, 9.0])
+    here = jnp.array([1.0, 1, 1, 0, 1, 0])
+    for rounding in (0.0, jnp.zeros(6)):
+        scales, lengths, bad = clip_scales(squared, here, 1.0, rounding)
+        np.testing.assert_allclose(scales, [0.5, 0, 0, 0, 1, 0])
+        np.testing.assert_allclose(lengths, [2, 0, 0, 0, 0, 0])
+        assert int(bad) == 2
+
+
+@pytest.mark.parametrize(
+    ("y", "present", "match"),
+    [
+        (np.zeros(6, int), np.ones(7), "y must have one target for each of 7 inputs; got 6"),
+        (np.zeros(8, int), np.ones(7), "y must have one target for each of 7 inputs; got 8"),
+        (np.zeros(7, int), np.ones(6), r"present must be 1 or 0 for each of 7 inputs, .*; got shape \(6,\)"),
+        (np.zeros(7, int), np.ones(8), r"present must be 1 or 0 for each of 7 inputs, .*; got shape \(8,\)"),
+        (np.zeros(7, int), np.ones((7, 1, 1)), r"present must be 1 or 0 .*; got shape \(7, 1, 1\)"),
+    ],
+)
+def test_examples_of_different_numbers_are_refused(untyped, y, present, match):
+    for clipped, predict, dw in ((clipped_sum, linear, DW), (clipped_sum_closed_form, *private_task()[:2])):
+        x = X if predict is linear else np.zeros((7, 2), np.float32)
+        with pytest.raises(InputError, match=match):
+            clipped(predict, dw, x, y, present, loss=CE, clip_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "match"),
+    [
+        (make_objective("ce"), "got Objective. Pass its `loss`$"),
+        ("ce", "got 'ce'$"),
+        (type(CE), "got <class .*>$"),
+        (7, "got int$"),
+    ],
+)
+def test_what_is_no_loss_is_named(untyped, loss, match):
+    with pytest.raises(InputError, match=match):
+        clipped_sum(linear, DW, X, np.zeros(7, int), np.ones(7), loss=loss, clip_norm=1.0)
