@@ -1,4 +1,4 @@
-"""What a removal says of an index that it cannot read or write."""
+"""What a removal says of an index that it cannot read or write, and of other stores."""
 
 import sqlite3
 
@@ -96,3 +96,14 @@ def test_an_index_that_is_a_cache_alone_may_fail(cache):
         identifiers.kept_of(path, {GONE}.__contains__, set())
     with pytest.raises(InputError, match=r"or delete it, and repeat the removal$"):
         identifiers.forget(path, {GONE}.__contains__, set())
+
+
+def test_every_other_store_is_looked_through_though_one_cannot_be_read(store, cache):
+    for name in ("a", "z"):
+        Store(store.root.parent / name).add("ann again", part(1), origin(1))
+    Store(store.root.parent / "m").add("bob again", part(2), origin(2))
+    (store.root.parent / "a" / "store.json").write_text("{")
+    lines = [line for line in drop(store, cache).not_reached if "another store" in line]
+    unread, holding = lines
+    assert unread.startswith(f"{store.root.parent / 'a'}: another store, which cannot be read (")
+    assert holding == f"{store.root.parent / 'z'}: another store, in which 1 component(s) saw removed images"
