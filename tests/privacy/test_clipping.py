@@ -342,6 +342,19 @@ def test_the_sum_is_the_same_however_many_examples_are_processed_at_once(chunk):
     assert_rel_close(whole.value["w"], expected)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8])
+def test_an_owner_with_more_examples_than_a_chunk_is_processed_whole(chunk):
+    y = np.float32(np.arange(18).reshape(6, 3) % 4)
+    whole = clipped_sum(linear, DW, X[:6], y, np.ones((2, 3)), loss=squared_error, clip_norm=2.0, chunk=chunk)
+    summed = [
+        jax.grad(lambda dw, s=s: squared_error(linear(dw, X[s]), y[s]).sum())(DW)["w"]
+        for s in np.split(np.arange(6), 2)
+    ]
+    lengths = [float(jnp.linalg.norm(g)) for g in summed]
+    assert_rel_close(whole.norms, np.float32(lengths))
+    assert_rel_close(whole.value["w"], sum(g * min(1, 2.0 / a) for g, a in zip(summed, lengths, strict=True)))
+
+
 def test_scales_are_finite_and_padding_is_not_counted_as_a_gradient_that_is_not_finite():
     squared = jnp.array([4.0, np.nan, np.inf, np.nan, -1e-9, 9.0])
     here = jnp.array([1.0, 1, 1, 0, 1, 0])
