@@ -216,7 +216,12 @@ class Run(ExitStack):
             self.log.add_measured(returned)
         if self.saved is not None and self.saved.is_due(is_last):
             self.saved.save(state, self.history)
-        self.advance(position(row) - self.position)
+        try:
+            self.advance(position(row) - self.position)
+        except KeyboardInterrupt:  # asked since `is_due`
+            if self.saved is not None and self.saved.steps < len(self.history):
+                self.saved.save(state, self.history)
+            raise
         return complete
 
     def advance(self, count: int = 1) -> None:

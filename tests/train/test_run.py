@@ -1,5 +1,6 @@
 """One frame and one result for every trainer."""
 
+import json
 from types import SimpleNamespace
 
 import jax
@@ -103,6 +104,31 @@ def test_a_run_that_goes_on_tells_it_once_and_a_finished_one_that_is_read_does_n
         assert [text for text in capsys.readouterr().err.splitlines() if "going on" in text] == [line]
         RUNS[name](tmp_path, progress=progress)
         assert "going on" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["fit", "solve", "fit_private"])
+def test_a_stop_that_comes_after_the_question_whether_to_save_loses_no_row(tmp_path, name):
+    """In a job of processes a signal is known at one of both moments, by chance."""
+
+    def late(**options):
+        bar = shown(**options)
+        update = bar.update
+
+        def update_late(n=1):
+            if n:  # at the end of a row
+                request_stop()
+            update(n)
+
+        bar.update = update_late
+        return bar
+
+    with pytest.raises(KeyboardInterrupt):
+        RUNS[name](tmp_path, progress=late)
+    (saved,) = tmp_path.glob("*/checkpoint.json")
+    assert len(json.loads(saved.read_text())["history"]) == 1
+    whole = RUNS[name](tmp_path / "whole")
+    if name != "fit_private":  # whose noise differs
+        assert trees.fingerprint(RUNS[name](tmp_path).dw) == trees.fingerprint(whole.dw)
 
 
 def test_progress_is_any_factory_of_bars_like_tqdms():
