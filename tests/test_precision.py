@@ -1,5 +1,8 @@
 """What rests on float32, where a device multiplies it coarsely unless told otherwise: GPUs (TF32), TPUs (bfloat16)."""
 
+import sys
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,13 +11,20 @@ from dense import ridge
 from helpers import equations, private_task, tree_normal
 
 import tangent_jax as tj
+from tangent_jax.commands.shared import plan
 from tangent_jax.core import trees
-from tangent_jax.solver import passes
+from tangent_jax.core.identities import identity
+from tangent_jax.exports.serving import check_alike
+from tangent_jax.io.progress import request_stop, shown
+from tangent_jax.solver import affine, formed, passes
+from tangent_jax.solver.expansion import expand
 from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.posterior import SolverPosterior
+from tangent_jax.solver.problem import make_curvature, make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.objective import distance_bound, make_objective
+from tangent_jax.train.objective import Objective, distance_bound, make_objective
 
 OBJECTIVE = make_objective("rsl", 0.01)
 RNG = np.random.default_rng(0)
@@ -119,6 +129,133 @@ def test_products_are_told(make):
         found = [e.params["precision"] for e in equations(*call) if e.primitive.name == "dot_general"]
         assert found, name
         assert {*found} == {(jax.lax.Precision.HIGHEST,) * 2}, name
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The precision at each call of a function of passes.py, or of another that is given to `watch`."""
+    seen = []
+
+    def watch(module, name):
+        function = getattr(module, name)
+
+        def watched(*arguments, **options):
+            seen.append(jax.config.jax_default_matmul_precision)
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, watched)
+
+    for name in ("add_gradient", "add_product", "change_of", "outputs_of", "part_curvature", "keep_with_curvature"):
+        watch(passes, name)
+    return SimpleNamespace(seen=seen, watch=watch)
+
+
+def small_task(**options):
+    predict, _, x, y = private_task("head", 1, **options)
+    return predict, Batches(x, y % options.get("classes", 7), batch_size=4), make_objective("ce", 0.05)
+
+
+def resumed(folder):
+    """Stops a run between two points, and goes on."""
+
+    def stop(row, dw):
+        if row["passes"] == 3:
+            request_stop()
+
+    given = {"certificate": 1e-3, "checkpoints": tj.Checkpoints(folder)}
+    with pytest.raises(KeyboardInterrupt):
+        solve(*small_task(), **given, on_step=stop, progress=shown)
+    return solve(*small_task(), **given)
+
+
+def posterior(folder):
+    predict, data, objective = small_task()
+    fitted = solve(predict, data, objective, certificate=1e-2)
+    return SolverPosterior(predict, data, objective, fitted)(data.inputs[:1])
+
+
+CALLS = {
+    "solve": lambda folder: solve(*small_task(), certificate=1e-2),
+    "resumed": resumed,
+    "posterior": posterior,
+    "factors": lambda folder: make_curvature(*small_task()),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_pass_asks_for_it(asked, tmp_path, name):
+    asked.watch(affine, "_bend")  # else a deep tangent could seem not to be linear
+    CALLS[name](tmp_path)
+    assert len(asked.seen) > 2
+    assert {*asked.seen} == {"highest"}
+
+
+def test_a_runs_identity_does_not_depend_on_a_default_that_no_pass_uses():
+    predict, data, objective = small_task()
+    problem = make_problem(predict, data, objective, None, predict.zeros())
+    here = identity(problem.identity_inputs(predict.zeros()))
+    with jax.default_matmul_precision("tensorfloat32"):
+        assert identity(problem.identity_inputs(predict.zeros())) == here
+
+
+def test_a_plan_is_of_the_programs_that_run():
+    predict, data, objective = small_task()
+    examples = tuple((f"{i:064x}", "") for i in range(6))
+    features = tj.Features(np.asarray(data.inputs), np.asarray(data.targets), examples)
+    phase = plan.optimum_phase(objective, predict, features, plan.mesh_of(None))
+    for name, lower in phase.programs.items():
+        text = lower().as_text()
+        assert "HIGHEST" in text, name
+        assert "DEFAULT" not in text, name
+
+
+def test_changes_of_outputs_are_those_of_f32(asked):
+    predict, data, _ = small_task(classes=3)  # so few that J is formed
+    steps = jax.tree.map(lambda leaf: leaf[None], tree_normal(0, predict.zeros()))
+    asked.watch(formed, "_form")
+    asked.watch(formed, "outputs_of")
+    tj.solver.make_changes(predict, data)
+    formed.changes_afresh(predict, data.inputs, steps)
+    assert asked.seen == ["highest"] * len(asked.seen) != []
+    parts = formed.form_all(make_problem(predict, data, OBJECTIVE, None, predict.zeros()))
+    products = [e for e in equations(formed.changes_of, parts, steps) if e.primitive.name == "dot_general"]
+    assert {e.params["precision"] for e in products} == {(jax.lax.Precision.HIGHEST,) * 2}
+
+
+def test_an_onnx_is_held_against_outputs_of_f32(monkeypatch):
+    class Session:
+        def __init__(self, *_):
+            pass
+
+        def run(self, _, given):
+            return [linear(START, given["inputs"])]
+
+    onnxruntime = SimpleNamespace(SessionOptions=SimpleNamespace, InferenceSession=Session)
+    monkeypatch.setitem(sys.modules, "onnxruntime", onnxruntime)
+    seen = []
+
+    def want(x):
+        seen.append(jax.config.jax_default_matmul_precision)
+        return linear(START, x)
+
+    check_alike(b"", want, jax.ShapeDtypeStruct((1, 4), np.float32))
+    assert seen == ["highest"]
+
+
+class Cube(tj.losses.Loss):
+    """A convex loss with a root of its Hessian that is computed, not stated."""
+
+    def __call__(self, outputs, targets):
+        return jnp.sum(jnp.abs(outputs - targets[:, None]) ** 3, 1)
+
+
+def test_an_expansion_in_f64_does_not_depend_on_the_precision_of_f32():
+    predict, data, _ = small_task()
+    rows = jacobian_rows(predict, data.inputs)
+    given = rows, rows.gram(), np.asarray(rows.outputs), np.asarray(data.targets), Objective(Cube(), penalty=0.1)
+    fine = expand(*given).roots
+    with jax.default_matmul_precision("BF16_BF16_F32"):
+        np.testing.assert_array_equal(expand(*given).roots, fine)
 
 
 def test_rows_of_j_in_f64_do_not_depend_on_the_precision_of_f32():

@@ -128,8 +128,9 @@ def answered(
     answer = {"request": request, "plan": plan, "ways": ways, "images": images, "reasons": reasons}
     answer |= {"unknown": requests.unknown(seen, request, plan), "preview": requests.preview_of(seen, plan, where)}
     tasks = [task.name for task in accuracies.tasks] if accuracies else []
-    answer["of_statistics"] = any(component.origin and component.origin.features for component in seen.components)
-    return answer | {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
+    answer |= {"tasks": tasks, "whole": accuracies.whole if accuracies else [], "shown": requests.SHOWN}
+    of_statistics = any(component.origin and component.origin.features for component in seen.components)
+    return answer | {"of_statistics": of_statistics}
 
 
 def flags_of(request: requests.Request, out: Path) -> list[str]:

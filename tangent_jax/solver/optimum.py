@@ -4,11 +4,11 @@
 
     certificate = (|grad F(dw)| + rounding) / Lambda >= |dw - dw*|        F is Lambda-strongly convex
 
-`rounding` bounds the gradient's rounding error in its dtype (passes.Summed). GPUs and TPUs multiply float32 in TF32 or
-bf16 unless told otherwise, which it does not bound, so every pass is told "highest". A square loss gives one linear
-system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the layers'
-Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver and a
-backtracking line search. There is no learning rate.
+`rounding` bounds the gradient's rounding error in its dtype (passes.Summed). By default GPUs and TPUs multiply float32
+in TF32 or bf16, whose errors are larger: every pass asks JAX for the precision "highest". A square loss gives one
+linear system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the
+layers' Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver
+and a backtracking line search. There is no learning rate.
 """
 
 import time

@@ -119,7 +119,7 @@ def test_signals_of_some_outputs_at_a_time_give_the_same_factors_in_less_memory(
     given = passes.Part(Fresh(predict, x, None), y, np.ones(6)), dw, predict(dw, x), OBJECTIVES["ce"], None, 0
 
     def of(most):
-        monkeypatch.setattr(passes, "batch_room", lambda: most)
+        monkeypatch.setattr(passes, "CACHED", most)
         program = jax.jit(partial(passes.part_curvature.__wrapped__, signals=1)).lower(*given).compile()
         return program(*given), program.memory_analysis().temp_size_in_bytes
 

@@ -324,4 +324,4 @@ def test_after_a_removal_an_attack_scores_every_image_as_on_statistics_that_neve
     for scores in attack.scores.values():
         np.testing.assert_array_equal(scores["removed"], scores["never"])
     auc = attack.auc()["confidence"]
-    assert auc["held"] > auc["removed"] + 0.02  # the images show while they are in
+    assert auc["held"] > auc["removed"] + 0.04  # the images show while they are in

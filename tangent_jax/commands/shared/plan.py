@@ -182,7 +182,8 @@ def optimum_phase(objective: tj.Objective, predict: tj.Predictor, features: tj.F
     batches = as_batches(features)
     batches = as_batches(features, passes.pass_batch(predict, zero, batches.inputs))
     part = first_part(predict, first_chunk(batches, mesh))
-    kept: Any = jax.eval_shape(keep, part.jacobian, zero)
+    highest = jax.default_matmul_precision("highest")  # as the solver's passes; J keeps that of its trace
+    kept: Any = highest(jax.eval_shape)(keep, part.jacobian, zero)
     held = size_of(kept) * batches.steps
     keeps = held <= passes.room()
     outputs = jax.ShapeDtypeStruct(kept.outputs.shape, kept.outputs.dtype)
@@ -196,7 +197,6 @@ def optimum_phase(objective: tj.Objective, predict: tj.Predictor, features: tj.F
     matrices = jax.eval_shape(partial(passes.part_curvature, signals=signals), *curvature)
     # the state's four trees, the product and its sum; the factors and their inverses
     stays = predict.w, curvature[0].jacobian.inputs, (curvature[1],) * 6, (matrices,) * 2
-    highest = jax.default_matmul_precision("highest")  # as the solver's passes
     programs = {
         "product": partial(highest(passes.add_product.lower), *product),
         "gradient": partial(highest(passes.add_gradient.lower), *gradient),
