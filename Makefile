@@ -8,7 +8,7 @@ LACKS ?= dp-accounting dm-tree
 TARGET ?= 3.12
 X86 := $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 _2_17_x86_64 2014_x86_64)
 
-.PHONY: accelerator wheels demo docs test quick test-all test-versions test-lowest test-newest mutate mutations lint style parity release clean
+.PHONY: accelerator wheels demo docs test quick test-all test-versions test-lowest test-newest mutate lint style parity release clean
 
 demo: .venv/demo  ## the two-minute tour, offline on digits
 	$(BIN)/python -m experiments.quickstart
@@ -20,10 +20,9 @@ docs: .venv/docs  ## the site, build/docs/index.html; notebooks run where the li
 test: .venv/dev lint  ## lint, types, and every test in parallel
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fuzzing, real weights, benches, mutations
+test-all: .venv/dev lint  ## what only a long run shows, too: 200 kills, long fuzzing, real weights, benches
 	TANGENT_JAX_KILLS=200 TANGENT_JAX_FUZZ=1000 TANGENT_JAX_OPTIMISED=1 TANGENT_JAX_TYPECHECK=1 \
 	  $(BIN)/python -m pytest -n auto --dist worksteal -m '' $(ARGS)
-	$(BIN)/python tests/mutations.py
 
 QUICK := tests/core tests/rules tests/train tests/test_linearization.py tests/models/test_oracle.py \
   tests/privacy/test_clipping.py tests/solver/test_optimum.py
@@ -50,9 +49,6 @@ quick: .venv/dev  ## a minute that says whether a change is sane
 
 mutate: .venv/mutate  ## cosmic-ray on the files on which guarantees rest (hours; it continues): ARGS="journal keys" for two files
 	$(BIN)/python tests/mutate.py $(ARGS)
-
-mutations: .venv/dev  ## breaks the code where no tool can: the test that each row names must see it (10 minutes)
-	$(BIN)/python tests/mutations.py $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,8 +1,8 @@
 """Mutates the files on which guarantees rest, with cosmic-ray, and lists the mutants that no test sees: `make mutate`.
 
 FILES says which files and which tests. Each mutant is one changed place in a copy of the repository, and one run of
-the file's tests. `tests/survivors.txt` lists the mutants with which all tests pass, each with its line: write a test,
-or leave it. mutations.py beside this file holds what a tool cannot break.
+the file's tests. `build/mutate/survivors.txt` lists the mutants with which all tests pass, each with its line: write a
+test, or leave it.
 
 A run takes minutes for a small file and hours for all, and continues where it was stopped: build/mutate holds the
 results. A file that changed, or whose tests changed, begins again.
@@ -28,7 +28,7 @@ from cosmic_ray.work_item import TestOutcome, WorkerOutcome
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/mutate"
 COPY = BUILD / "copy"
-SURVIVORS = ROOT / "tests/survivors.txt"
+SURVIVORS = BUILD / "survivors.txt"
 FILES = {
     "tangent_jax/rules/class_query.py": "tests/rules/test_rules.py tests/models/test_tangent_vit.py",
     "tangent_jax/privacy/norms.py": "tests/privacy/test_clipping.py",
@@ -116,7 +116,7 @@ def survivors(file: str, session: Path) -> list[str]:
 
 
 def write_survivors(file: str, session: Path) -> None:
-    """Replaces the section of a file in tests/survivors.txt."""
+    """Replaces the section of a file in build/mutate/survivors.txt."""
     with use_db(session, WorkDB.Mode.open) as work:
         total = sum(result.worker_outcome != WorkerOutcome.SKIPPED for _, result in work.results)
         pending = len([*work.pending_work_items])
