@@ -1,4 +1,4 @@
-"""Manages a store of components: adds, merges, lists, composes, removes, verifies, copies and exports them.
+"""Manages a store of components: adds, merges, lists, composes, removes, verifies and exports them.
 
 tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 
@@ -13,8 +13,6 @@ remove   removes components by --name, or all that saw the --examples in a file 
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
 verify   checks every file against its hash; with --receipt, checks a removal, and writes its receipt, signed, to --to
-push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
-pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
          a program that runs without this library (stablehlo, onnx of --opset; docs/howto/serve.md). --merge is as in
          compose.
@@ -49,7 +47,6 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.remote import urls
 from tangent_jax.store.revocation import sign_receipt
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
@@ -57,7 +54,7 @@ define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "o
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
-def main(command: str, url: str = "") -> None:
+def main(command: str) -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         if F[name].present:
             readers = ", ".join(other for other in READ if name in READ[other])
@@ -69,7 +66,7 @@ def main(command: str, url: str = "") -> None:
             f"--store must be a store, or a folder of stores; {path} is none. A farm makes its stores once the "
             "features are computed"
         )
-    if not (command in ("add", "merge", "pull", "status") or F.check):
+    if not (command in ("add", "merge", "status") or F.check):
         check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
@@ -78,10 +75,6 @@ def main(command: str, url: str = "") -> None:
             pass
     if command == "status":
         result = status([tj.Store(folder) for folder in folders])
-    elif command == "push":
-        result = tj.store.push(tj.Store(path), url)
-    elif command == "pull":
-        result = tj.store.pull(path, url)
     elif F.check:
         result = releases.check()
     else:
@@ -226,11 +219,10 @@ def export_all(store: tj.Store) -> dict[str, Any]:
         raise InputError("--to=FOLDER must be given; got none")
     check_not_empty(store)
     names = [*store]
-    at_url = urls.is_url(F.to)
-    to = F.to if at_url else str(path_of("to").absolute())
+    to = str(path_of("to").absolute())
     if F.head not in (*names, "union") and (F.head is not None or store.has_own_heads):
         raise InputError(f"--head must be one of the components, or union; got {F.head or 'none'}")
-    if tj.exports.is_export(to) if at_url else Path(to).exists():
+    if Path(to).exists():
         raise InputError(f"--to must be a folder that does not exist yet; got {to}")
     tj.exports.check_format(F.format, F.opset)
     predict, classes, dw = composed(store)
@@ -300,8 +292,6 @@ READ = {
     "compose": MERGED,
     "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
     "verify": {"receipt", "to"},
-    "push": set(),
-    "pull": set(),
     "revoked": {"to"},
     "prove": {"examples", "source", "to", "check"},
     "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
@@ -321,4 +311,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    command.run(main, commands=READ, of_url=("push", "pull"))
+    command.run(main, commands=READ)

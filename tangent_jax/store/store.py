@@ -29,8 +29,6 @@ from tangent_jax.io.records import plain
 from tangent_jax.io.signing import can_sign, join_keys, key_id, make_key, public_half
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
-from tangent_jax.remote import urls
-from tangent_jax.remote.url_errors import check_url
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.disk import KEYS, SIGNING, Disk
 from tangent_jax.store.files import read_component, read_metadata
@@ -367,12 +365,9 @@ class Store(Disk, Components):
         Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components; `export`,
                  its identity; `revocation_key`, the public half of the key that signs lists of revoked exports, None
                  if the package cryptography is not installed, of which a line on stderr tells.
-        Raises:  InputError for a URL with credentials, which the journal would keep, or that names no single place.
         """
-        if urls.is_url(path):
-            check_url(str(path))
         with self.using(change=True):
-            place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
+            place = str(expand_path(path).absolute())
             check_printable("the path of an export", place)  # a removal looks there for what a kill left
             public = self.revocation_key()
             exported = Exported(

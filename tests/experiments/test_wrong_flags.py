@@ -51,7 +51,7 @@ CASES = [
     ("compose", "--solver=optimum", "--solver=optimum needs --method of tangents and heads; got soup"),
     ("compose", "--sharding=owner", "--owners=CSV must be given with --sharding=owner; got none"),
     ("compose", "--worker=4/4", "--worker must be I/N with I in 0..N-1; got 4/4"),
-    ("compose", "--worker=0/2 --out=memory://b/x", "--out must be a folder that the workers share; got memory://b/x"),
+    ("compose", "--out=s3://b/x", "--out: a path must be one of this machine; got s3://b/x"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
     ("private", "--canaries=100 --noise_seed=1", "--canaries must be without --noise_seed"),

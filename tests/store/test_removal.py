@@ -411,14 +411,6 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     assert drop(store, "a").not_reached[0] == "/elsewhere/export: an export of a removed component"
 
 
-@pytest.mark.parametrize("url", ["memory://served/one", "s3://bucket/models/out", "s3://bucket"])
-def test_a_store_that_exported_to_a_url_removes(tmp_path, url):
-    store = Store(tmp_path)
-    store.add("a", part(0), origin(0))
-    store.release(url, store.sum())
-    assert drop(store, "a").not_reached[0] == f"{url}: an export of a removed component"
-
-
 def test_factors_and_steps_without_their_component_are_named(tmp_path):
     run = tmp_path / "run"
     (run / "steps").mkdir(parents=True)
