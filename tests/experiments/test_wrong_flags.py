@@ -24,7 +24,6 @@ CASES = [
     # arguments
     ("finetune", "word", "finetune: all arguments must be flags, --NAME=VALUE; got word"),
     ("store", "forget", "store: the argument besides flags must be one of add, merge, list"),
-    ("store", "pull a/folder", "store: the arguments besides flags must be pull URL; got pull a/folder"),
     # lists
     ("compose", "--shards=", "compose: --shards must have an entry, and no empty one; got none"),
     ("compose", "--shards=10,", "--shards must have an entry, and no empty one; got 10,"),
