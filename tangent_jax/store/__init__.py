@@ -5,8 +5,6 @@ from tangent_jax.composition.factors import body_factors, widen_factors
 from tangent_jax.composition.kinds import kind_of
 from tangent_jax.composition.merge import MERGES, WEIGHTED, Merger
 from tangent_jax.store.apart import Shards, fill
-from tangent_jax.store.claims import Claims
-from tangent_jax.store.copies import pull, push
 from tangent_jax.store.disk import is_store
 from tangent_jax.store.factors import read_factors, write_factors
 from tangent_jax.store.files import read_component, write_component
@@ -29,7 +27,6 @@ __all__ = [
     "Adam",
     "Adapters",
     "Anchor",
-    "Claims",
     "HeadAlone",
     "HeadFile",
     "Joined",
@@ -57,8 +54,6 @@ __all__ = [
     "plan_removal",
     "predictor_of",
     "preview_removal",
-    "pull",
-    "push",
     "read_component",
     "read_factors",
     "read_receipt",
