@@ -2,7 +2,6 @@
 
 from tangent_jax.privacy.accounting import epsilon_of
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
-from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
 from tangent_jax.privacy.noise import noisy_mean, secret_key
 from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form
@@ -25,7 +24,6 @@ __all__ = [
     "contributions",
     "denoise",
     "epsilon_of",
-    "fit_private_many",
     "momentum",
     "noisy_mean",
     "on_sphere",
