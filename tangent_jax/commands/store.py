@@ -1,20 +1,16 @@
-"""Manages a store of components: adds, merges, lists, composes, removes, verifies, copies and exports them.
+"""Manages a store of components: adds, merges, lists, composes, removes, verifies and exports them.
 
 tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 
 add      a component from a folder that finetune wrote (--source, --name)
 merge    adds the components of the store --source, one atomic step each; repeated, it adds missing ones
 list     lists the components: data set, owners, number of examples, date
-status   shows each shard as done, running (with its process), lost (its process was killed: start that worker again) or
-         waiting; --store may be a folder of stores
 compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it.
          With --dataset it prints the accuracy on its test images (of statistics, solved with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
 verify   checks every file against its hash; with --receipt, checks a removal, and writes its receipt, signed, to --to
-push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
-pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
          a program that runs without this library (stablehlo, onnx of --opset; docs/howto/serve.md). --merge is as in
          compose.
@@ -44,7 +40,7 @@ from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
 from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
 from tangent_jax.commands.shared.setup import left, settings_of
-from tangent_jax.commands.shared.stores import check_store, stores_in
+from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
@@ -57,35 +53,20 @@ define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "o
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
-def main(command: str, url: str = "") -> None:
+def main(command: str) -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
         if F[name].present:
             readers = ", ".join(other for other in READ if name in READ[other])
             raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
     path = path_of("store")
-    folders = [path] if tj.store.is_store(path) else stores_in(path)
-    if command == "status" and not folders:
-        raise InputError(
-            f"--store must be a store, or a folder of stores; {path} is none. A farm makes its stores once the "
-            "features are computed"
-        )
-    if not (command in ("add", "merge", "pull", "status") or F.check):
+    if not (command in ("add", "merge") or F.check):
         check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
     if command == "add":
         with component_file():  # before a store is made
             pass
-    if command == "status":
-        result = status([tj.Store(folder) for folder in folders])
-    elif command == "push":
-        result = tj.store.push(tj.Store(path), url)
-    elif command == "pull":
-        result = tj.store.pull(path, url)
-    elif F.check:
-        result = releases.check()
-    else:
-        result = COMMANDS[command](tj.Store(path, trust=F.trust))
+    result = releases.check() if F.check else COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -96,18 +77,6 @@ def main(command: str, url: str = "") -> None:
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store lacks."""
     return {"added": store.add_all(tj.Store(path_of("source"))), "components": len(store)}
-
-
-def status(stores: list[tj.Store]) -> dict[str, Any]:
-    """The state of each shard of some stores, and the number in each state."""
-    tables = {store.root.name: tj.store.Claims(store).states() for store in stores}
-    rows = [
-        {"store": root, "shard": name, **dict.fromkeys(("state", "process", "since")), **state}
-        for root, states in tables.items()
-        for name, state in states.items()
-    ]
-    tabulate(rows)
-    return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in tj.store.Claims.STATES}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:
@@ -296,12 +265,9 @@ READ = {
     "add": {"source", "name"},
     "merge": {"source"},
     "list": set(),
-    "status": set(),
     "compose": MERGED,
     "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
     "verify": {"receipt", "to"},
-    "push": set(),
-    "pull": set(),
     "revoked": {"to"},
     "prove": {"examples", "source", "to", "check"},
     "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
@@ -311,7 +277,6 @@ COMMANDS = {
     "add": add,
     "merge": merge,
     "list": listing,
-    "status": status,
     "compose": compose,
     "remove": remove,
     "verify": verify,
@@ -321,4 +286,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    command.run(main, commands=READ, of_url=("push", "pull"))
+    command.run(main, commands=READ)

@@ -1,7 +1,6 @@
 from tangent_jax.privacy.accounting import epsilon_of as epsilon_of
 from tangent_jax.privacy.clipping import ClippedSum as ClippedSum
 from tangent_jax.privacy.clipping import clipped_sum as clipped_sum
-from tangent_jax.privacy.fit_many import fit_private_many as fit_private_many
 from tangent_jax.privacy.mechanism import NEIGHBOURING as NEIGHBOURING
 from tangent_jax.privacy.mechanism import Mechanism as Mechanism
 from tangent_jax.privacy.mechanism import PrivacyCost as PrivacyCost

@@ -7,9 +7,6 @@ from tangent_jax.composition.merge import WEIGHTED as WEIGHTED
 from tangent_jax.composition.merge import Merger as Merger
 from tangent_jax.store.apart import Shards as Shards
 from tangent_jax.store.apart import fill as fill
-from tangent_jax.store.claims import Claims as Claims
-from tangent_jax.store.copies import pull as pull
-from tangent_jax.store.copies import push as push
 from tangent_jax.store.disk import is_store as is_store
 from tangent_jax.store.factors import read_factors as read_factors
 from tangent_jax.store.factors import write_factors as write_factors

@@ -9,7 +9,6 @@
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
     lock                        locked while the store is used; names the process that changes it
-    claims/                     the shards that processes are training (claims.py); not part of the store's content
 
 The journal defines the content. An operation writes its new files, then its line (the commit), then deletes the files
 that the line removed. The next change deletes every file of the store that the journal does not name. So a store that
@@ -55,7 +54,6 @@ KEYS = "keys.json"
 SIGNING = "signing.key"
 PRIVATE = (KEYS, SIGNING)  # for their user alone
 MARKS = ("store.json", *PRIVATE, "journal.jsonl", "HEAD")
-CLAIMS = "claims"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +206,7 @@ class Disk:
             marks = {self.root / name for name in (*MARKS, "lock")}
             odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
             wrong += [f"{path}: a link, device or pipe" for path in odd]
-            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
+            extra = plain - {*expected} - marks
             left = "not the store's (a killed writer's leftover goes with the next change)"
             wrong += [f"{path}: {left}" for path in extra]
             torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
@@ -256,7 +254,7 @@ class Disk:
     @contextmanager
     def using(self, change: bool = False) -> Iterator[None]:
         """Holds the lock, shared for reading or exclusive for a change, with the journal's present state."""
-        for name in (*KINDS, *MARKS, CLAIMS, "lock"):
+        for name in (*KINDS, *MARKS, "lock"):
             inside(self.root, name)
         with hold_lock(self.root / "lock", shared=not change) as lock:
             self.load()

@@ -34,7 +34,6 @@ from tangent_jax.features.extract import Cache
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.store import erasure
-from tangent_jax.store.claims import Claims
 from tangent_jax.store.lines import Entry, Erase, Erased, Intend, Remove, removal_text, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text, survivors_of
@@ -138,7 +137,6 @@ def erase_traces(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     elsewhere = erasure.others(store, {*plan.identifiers})
     with store.using(change=True):
         check_fits(store, plan)
-        Claims(store).forget()
         traces = erasure.erase_found(intend(store, plan, cache, Erase))
     return traces._replace(not_reached=traces.not_reached + elsewhere)
 
@@ -232,7 +230,6 @@ def commit(
         check_fits(store, plan)
         key = store.ring.own
         files = erasure.files_of(store, [*plan.components])
-        Claims(store).forget()
         found = intend(store, plan, cache, Intend)
         forgotten = key.hide_all(plan.identifiers)
         sealed = sealed_of(store, plan)

@@ -94,12 +94,9 @@ def test_a_bucket_that_does_not_exist_ends_a_command(s3, store, tmp_path):
     for flags in (
         training("finetune", "s3://nothing", tmp_path, f"--out={tmp_path}/out"),
         training("finetune", s3.here, tmp_path, "--out=s3://nothing/out"),
-        ("store", "push", "s3://nothing/store", f"--store={store}"),
-        ("store", "pull", "s3://nothing/store", f"--store={tmp_path}/other"),
         ("store", "export", f"--store={store}", "--to=s3://nothing/export"),
     ):
         assert "the bucket of s3://nothing" in ends(*flags)
-    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("binary", ["finetune", *in_long("compose", "private")])
@@ -139,27 +136,6 @@ def test_a_data_set_that_changes_while_it_is_read_ends_a_training(s3, tmp_path, 
     assert (tmp_path / "out/result.json").exists()
 
 
-def test_a_push_that_fails_leaves_the_copy_as_it_was(s3, store):
-    url = "s3://bucket/pushed"
-    for after in range(3):
-        s3.fail("PUT", "/pushed/", "AccessDenied", 403, "Access Denied", after=after)
-        assert DENIED in ends("store", "push", url, f"--store={store}")
-        s3.mend()
-        assert not Remote(url).number
-    run("store", "push", url, f"--store={store}")
-
-
-def test_a_pull_that_fails_leaves_the_folder_as_it_was(s3, store, tmp_path):
-    run("store", "push", "s3://bucket/whole", f"--store={store}")
-    flags = "store", "pull", "s3://bucket/whole/", f"--store={tmp_path}/pulled"
-    for after in range(3):
-        s3.fail("GET", "/whole/objects/", "AccessDenied", 403, "Access Denied", after=after)
-        assert DENIED in ends(*flags)
-        s3.mend()
-        assert not (tmp_path / "pulled").exists()
-    run(*flags)
-
-
 def test_an_export_that_fails_is_none(s3, store):
     flags = "store", "export", f"--store={store}", "--to=s3://bucket/export"
     for after in range(4):
@@ -178,8 +154,6 @@ def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, store, tmp_path, c
         ends(*training("finetune", s3.here, tmp_path, f"--out={secret}/out")),
         ends(*training("finetune", s3.here, tmp_path, f"--out={tmp_path}/out")[:-2], f"--cache_dir={secret}/cache"),
         ends(*training("compose", s3.here, tmp_path)[:-2], f"--store={secret}/stores"),
-        ends("store", "push", f"{secret}/store", f"--store={store}"),
-        ends("store", "pull", f"{secret}/store", f"--store={tmp_path}/pulled"),
         ends("store", "export", f"--store={store}", f"--to={secret}/export"),
         ends("store", "add", f"--store={tmp_path}/added", f"--source={secret}/run"),
     ]
@@ -193,7 +167,6 @@ def test_urls_that_nothing_opens_end_a_command(s3, store, tmp_path):
     for flags in (
         training("finetune", s3.here, tmp_path, "--out=s3://bucket/../x"),
         training("finetune", "s3://bucket/../x", tmp_path),
-        ("store", "push", "s3://bucket/../x", f"--store={store}"),
         ("store", "export", f"--store={store}", "--to=s3://bucket/../x"),
     ):
         assert "a URL must be plain" in ends(*flags)

@@ -24,7 +24,6 @@ CASES = [
     # arguments
     ("finetune", "word", "finetune: all arguments must be flags, --NAME=VALUE; got word"),
     ("store", "forget", "store: the argument besides flags must be one of add, merge, list"),
-    ("store", "pull a/folder", "store: the arguments besides flags must be pull URL; got pull a/folder"),
     # lists
     ("compose", "--shards=", "compose: --shards must have an entry, and no empty one; got none"),
     ("compose", "--shards=10,", "--shards must have an entry, and no empty one; got 10,"),
@@ -50,8 +49,10 @@ CASES = [
     ("compose", "--merge=inputs --method=fc", "--merge=inputs needs taft in --method; got fc"),
     ("compose", "--solver=optimum", "--solver=optimum needs --method of tangents and heads; got soup"),
     ("compose", "--sharding=owner", "--owners=CSV must be given with --sharding=owner; got none"),
-    ("compose", "--worker=4/4", "--worker must be I/N with I in 0..N-1; got 4/4"),
-    ("compose", "--worker=0/2 --out=memory://b/x", "--out must be a folder that the workers share; got memory://b/x"),
+    ("compose", "--shard=4/4", "--shard must be I/N with I in 0..N-1; got 4/4"),
+    ("compose", "--shard=all", "--shard must be I/N with I in 0..N-1; got all"),
+    ("compose", "--shard=-1/2", "--shard must be I/N with I in 0..N-1; got -1/2"),
+    ("compose", "--shard=0/2 --out=memory://b/x", "--out must be a folder with --shard, which writes no result; got"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
     ("private", "--canaries=100 --noise_seed=1", "--canaries must be without --noise_seed"),
@@ -89,7 +90,6 @@ CASES = [
     ("finetune", "--compilation_cache=/dev/null/x", "finetune: [Errno 20] Not a directory"),
     ("compose", "--store=s3://bucket/x", "--store"),
     ("store", "list --store=/nowhere", "--store must be a store; /nowhere is none"),
-    ("store", "status --store=/nowhere", "--store must be a store, or a folder of stores; /nowhere is none"),
     ("store", "merge --store=no/store --source=no/other", "--source must be a store; got no/other"),
     ("store", "merge --store=no/store", "--source must be a store; got none"),
     ("store", "add --source=/nowhere", "--source must be a folder with dw.safetensors; /nowhere has none"),
@@ -116,13 +116,6 @@ def test_wrong_flag_is_one_sentence_before_any_work(tmp_path, binary, flags, mes
     assert len(err.strip().splitlines()) <= 3, err  # no bar of any work
     assert "Traceback" not in err
     assert not (tmp_path / "out/result.json").exists()
-
-
-@pytest.mark.slow
-def test_more_workers_than_groups_are_refused(tmp_path, cache):
-    flags = ["--worker=0/5", "--shards=3", "--method=fc", "--at_once=1", f"--store={tmp_path / 'stores'}"]
-    _, err = run("compose", *flags, f"--cache_dir={cache}", f"--out={tmp_path / 'out'}", code=1)
-    assert "N of --worker must be at most 4, the number of groups of shards; got 5. Start fewer workers" in err
 
 
 @pytest.mark.slow

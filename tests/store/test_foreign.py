@@ -30,14 +30,13 @@ from tangent_jax.features.extract import Cache, extract
 from tangent_jax.features.row_store import RowStore
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import Checkpoint
-from tangent_jax.io.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
+from tangent_jax.io.files import expand_path, fingerprint, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
 from tangent_jax.io.ledger import open_ledger
 from tangent_jax.io.records import seal_fields
 from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
-from tangent_jax.store.claims import Claims
 from tangent_jax.store.disk import KINDS, MARKS
 from tangent_jax.store.erasure import NOT_OWN, TRUST_IT, files_of, find_traces
 from tangent_jax.store.files import write_component
@@ -349,7 +348,6 @@ def foreign(root):
     store.compose()
     store.release(root.parent / "sent", store.sum())
     remove(store, plan_removal(store, names=["shard 1"]))
-    Claims(store).write_groups([["shard 0"], ["shard 2"]])
     return store
 
 
@@ -372,7 +370,7 @@ def use(root):
         made = attempt(lambda name=name: store.provenance(name))
         said += [] if made is None else [*made.classes, *(n for _, n in made.examples), *made.owners.values()]
         attempt(lambda name=name: store[name])
-    for look in (store.verify, Claims(store).states, lambda: store.spent([*store]), lambda: store.sum("mean")):
+    for look in (store.verify, lambda: store.spent([*store]), lambda: store.sum("mean")):
         attempt(look)
     for receipt in root.glob("receipts/*"):
         attempt(lambda receipt=receipt: store.verify_receipt(receipt))
@@ -411,13 +409,13 @@ def mutations(value):
             yield mutant
 
 
-LINKS = [*KINDS, "claims", "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
+LINKS = [*KINDS, "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
 
 
 @pytest.mark.parametrize(
     ("kind", "link"),
     [
-        *(("soft", link) for link in [*KINDS, "claims", "lock", *MARKS]),
+        *(("soft", link) for link in [*KINDS, "lock", *MARKS]),
         *(("hard", link) for link in ("components", "lock", MARKS[0], f"{MARKS[0]}.partial")),
         *in_long(*(("soft", f"{mark}.partial") for mark in MARKS)),
         *in_long(
@@ -462,7 +460,6 @@ def test_reading_a_store_writes_nothing(tmp_path):
     assert len(store.verify()) == 3
     store.sum("mean")
     store.spent([*store])
-    Claims(store).states()
     for name in store:
         store.provenance(name)
     plan = plan_removal(store, names=["shard 0"])
@@ -682,7 +679,6 @@ def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
         lock.write_bytes(said)
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-            assert visible(holder_of(lock)[1]) == holder_of(lock)[1] != ""
             Timer(0.2, lambda file=file: fcntl.flock(file, fcntl.LOCK_UN)).start()
             store.settle()
         assert capsys.readouterr().err.strip().isprintable()
@@ -692,9 +688,6 @@ def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
     (store.root / "nowhere").symlink_to("/nonexistent")
     wrong = store.verify()
     assert [line.partition(":")[0] for line in wrong] == ["\\x1b[2Jx", "components/away", "nowhere", "pipe"]
-    Claims(store).write_groups([["two"]])
-    Claims(store).lock(0).write_bytes(b"\xff")
-    assert Claims(store).states()["two"]["state"] == "lost"
 
 
 def test_pages_of_a_store_with_a_component_of_another_shape_show_the_rest(tmp_path):

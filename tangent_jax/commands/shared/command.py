@@ -68,10 +68,8 @@ def out_at_url() -> Iterator[None]:
     if "out" not in F or not urls.is_url(F.out):
         yield
         return
-    if "worker" in F and F.worker:
-        raise InputError(
-            f"--out must be a folder that the workers share; got {F.out}. Copy the folder when they have finished"
-        )
+    if "shard" in F and F.shard:
+        raise InputError(f"--out must be a folder with --shard, which writes no result; got {F.out}. Leave it out")
     with mirrors.open_mirror(F.out) as mirror:
         print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
         F["out"].value = str(mirror.root)
@@ -109,13 +107,11 @@ def stop(number: int, _: object) -> None:
     signal.signal(number, lambda *_: sys.exit(codes.of_signal(number)))
 
 
-def run(
-    main: Callable[..., None], commands: Collection[str] = (), processes: bool = False, of_url: Collection[str] = ()
-) -> None:
+def run(main: Callable[..., None], commands: Collection[str] = (), processes: bool = False) -> None:
     """Runs a binary; bad input gives one line on stderr and exit code 1, an interruption a line about resuming.
 
-    `commands`: the values of the only argument besides flags, which main receives. `of_url`: those that take a URL as
-    another argument. `processes`: True if several processes may run it as one job.
+    `commands`: the values of the only argument besides flags, which main receives. `processes`: True if
+    several processes may run it as one job.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -124,7 +120,7 @@ def run(
         given = argv[1:]
         name = Path(argv[0]).stem
         try:
-            check_given(given, commands, of_url)
+            check_given(given, commands)
             check_effects()
             join(processes)
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -168,15 +164,12 @@ def index_beside_cache() -> AbstractContextManager:
         return index_in(tj.Cache(F.cache_dir).path)
 
 
-def check_given(given: list[str], commands: Collection[str], of_url: Collection[str]) -> None:
+def check_given(given: list[str], commands: Collection[str]) -> None:
     """Raises InputError for other arguments than `run` says, and for a store at a URL: before any work."""
     written = " ".join(given) or "none"
     if not commands and given:
         raise InputError(f"all arguments must be flags, --NAME=VALUE; got {written}")
-    if given and given[0] in of_url:
-        if len(given) != 2 or not urls.is_url(given[1]):
-            raise InputError(f"the arguments besides flags must be {given[0]} URL; got {written}")
-    elif commands and (len(given) != 1 or given[0] not in commands):
+    if commands and (len(given) != 1 or given[0] not in commands):
         raise InputError(f"the argument besides flags must be one of {', '.join(commands)}; got {written}")
     if "store" in flags.FLAGS and flags.FLAGS.store:
         path_of("store")
@@ -231,9 +224,9 @@ def join(processes: bool) -> None:
     """Joins the job of the flags or the cluster, and takes the requested devices."""
     F: Any = flags.FLAGS
     place = F.coordinator, F.processes, F.process_id
-    if "worker" in F and F.worker:  # a worker works alone, even if the cluster describes a job
+    if "shard" in F and F.shard:  # a part is trained alone, even if the cluster describes a job
         if place != (None, None, None):
-            raise InputError("--worker must be given without --coordinator, --processes and --process_id; got both")
+            raise InputError("--shard must be given without --coordinator, --processes and --process_id; got both")
         check_device(lambda: None)
     else:
         if not processes and F.processes not in (None, 1):

@@ -193,7 +193,7 @@ TABLE: dict[str, partial] = {
         "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
         default=None,
     ),
-    "worker": flag("string", "I/N: only train the components of worker I (from 0) of N; unset: compose.", default=None),
+    "shard": flag("string", "I/N: only train part I (from 0) of N of the components; unset: compose.", default=None),
     "out": flag("string", "Folder or URL of result.json and pictures."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
     "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
