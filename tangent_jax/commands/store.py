@@ -12,7 +12,7 @@ compose  composes all components by their mean, or by --merge with the factors t
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
-verify   checks every file against its hash; with --receipt, checks a removal, and writes its receipt, signed, to --to
+verify   checks every file against its hash; with --receipt, checks a removal
 push     copies the store to a URL (tangent-jax store push s3://bucket/name); refused if the copy there is ahead
 pull     copies a store from a URL to --store, a new one or an earlier state (tangent-jax store pull URL)
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
@@ -21,11 +21,6 @@ export   exports the composed model to --to in --format: anchor and tangent weig
          Statistics are exported as features and a head, solved with --settings (safetensors, stablehlo, onnx). For
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
-
-revoked  writes the signed list of exports that hold what was removed to --to, for load_export(revoked=) and run.py
-         --revoked
-prove    whether the --examples, images or identifiers, are in the export --source, which has commitments alone; the
-         proofs go to --to. --check checks such a file against the export, without the store
 
 Each command prints its plan on stderr first; remove --dry_run stops there. --json prints JSON instead of a table. The
 last line of stdout is always the result as one JSON object.
@@ -39,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command, releases
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
 from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
@@ -50,10 +45,9 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
-from tangent_jax.store.revocation import sign_receipt
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json", "check")
+define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
@@ -69,7 +63,7 @@ def main(command: str, url: str = "") -> None:
             f"--store must be a store, or a folder of stores; {path} is none. A farm makes its stores once the "
             "features are computed"
         )
-    if not (command in ("add", "merge", "pull", "status") or F.check):
+    if command not in ("add", "merge", "pull", "status"):
         check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
@@ -82,8 +76,6 @@ def main(command: str, url: str = "") -> None:
         result = tj.store.push(tj.Store(path), url)
     elif command == "pull":
         result = tj.store.pull(path, url)
-    elif F.check:
-        result = releases.check()
     else:
         result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
@@ -210,12 +202,8 @@ def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
 
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
-    if F.to and not F.receipt:
-        raise InputError("--to of verify is the file of a signed receipt, and needs --receipt; got none")
     if F.receipt:
         wrong += store.verify_receipt(path_of("receipt"))
-    if F.to and not wrong:
-        sign_receipt(store, path_of("receipt"), path_of("to"))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -299,11 +287,9 @@ READ = {
     "status": set(),
     "compose": MERGED,
     "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
-    "verify": {"receipt", "to"},
+    "verify": {"receipt"},
     "push": set(),
     "pull": set(),
-    "revoked": {"to"},
-    "prove": {"examples", "source", "to", "check"},
     "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
 }
 """The flags of each command besides --store and --json."""
@@ -316,8 +302,6 @@ COMMANDS = {
     "remove": remove,
     "verify": verify,
     "export": export_all,
-    "revoked": releases.revoked,
-    "prove": releases.prove,
 }
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ The URL holds the store's files by their SHA-256, as its journal names them, und
 journal decides which copy is ahead: each line holds the hash of the previous one, so one copy's journal is the start of
 the other's, or the copies have diverged. A push is refused if the URL has lines that this store lacks, and a pull if
 this store has lines that the URL lacks. Claims and locks are not copied: they belong to one machine's processes. The
-store's keys are copied (keys.py, revocation.py): whoever reads the URL can tell the removed images that the store
-lists, and revoke its exports.
+store's keys are copied (keys.py): whoever reads the URL can tell the removed images that the store lists.
 
 The next push after a removal deletes the removed files at the URL, but not the older versions that a bucket may keep.
 """
@@ -27,9 +26,8 @@ from tangent_jax.io.files import (
     write_whole_folder,
 )
 from tangent_jax.io.journal import Journal
-from tangent_jax.io.signing import join_keys
 from tangent_jax.remote.snapshots import Remote
-from tangent_jax.store.disk import KEYS, MARKS, PRIVATE, SIGNING, Disk, is_store
+from tangent_jax.store.disk import KEYS, MARKS, Disk, is_store
 from tangent_jax.store.files import read_component
 from tangent_jax.store.keys import read_keys, write_keys
 from tangent_jax.store.provenance import Provenance
@@ -83,7 +81,7 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """
     root = expand_path(root).absolute()
     remote = Remote(url)
-    if not {*MARKS} - {*PRIVATE} <= {*remote.files}:  # a store of version 0.4 has no key
+    if not {*MARKS} - {KEYS} <= {*remote.files}:  # a store of version 0.4 has no key
         raise InputError(f"{url} must hold a store; it holds none. Copy one there: tangent-jax store push URL")
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
@@ -140,8 +138,6 @@ def go_on(store: Disk, remote: Remote, objects: Path) -> None:
 
 def take_keys(store: Disk, remote: Remote, objects: Path) -> None:
     """Gives a store the keys of its copy at a URL, before the lines that need them; a kill leaves keys that fit."""
-    if SIGNING in remote.files:
-        join_keys(store.root / SIGNING, objects / remote.files[SIGNING])
     sha = remote.files.get(KEYS)
     if sha and sha != file_fingerprint(store.root / KEYS):
         write_keys(store.root / KEYS, read_keys(objects / sha).joined(store.ring))
@@ -152,7 +148,7 @@ def take_keys(store: Disk, remote: Remote, objects: Path) -> None:
 def place(source: Path, path: Path) -> None:
     """Copies a file to its path; keys are for their user alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(0o600 if path.name in PRIVATE else 0o666)
+    path.touch(0o600 if path.name == KEYS else 0o666)
     shutil.copyfile(source, path)
 
 
