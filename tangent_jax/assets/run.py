@@ -1,9 +1,8 @@
 """Runs the exported model beside this file: python run.py FILE ..., images, or .npy arrays of inputs "b ...".
 
-It prints one JSON object for each example: its outputs, and the class where classes have names. With --revoked=LIST, a
-file of `tangent-jax store revoked`, it refuses a model that its store has revoked. It needs numpy; Pillow, of version
-11.3 or later, for images, which images.py reads; jax and flatbuffers for model.jax, or onnxruntime for model.onnx;
-cryptography for --revoked. Another program serves by
+It prints one JSON object for each example: its outputs, and the class where classes have names. It needs numpy; Pillow,
+of version 11.3 or later, for images, which images.py reads; jax and flatbuffers for model.jax, or onnxruntime for
+model.onnx. Another program serves by
 
     model = load("FOLDER")      # once
     outputs = model(inputs)     # numpy arrays: "b ..." to "b c", any b; compiled once for each b
@@ -25,16 +24,12 @@ Run = Callable[[np.ndarray], np.ndarray]
 DTYPES = {"F32": np.float32, "F16": np.float16}
 
 
-def load(folder: str | Path, revoked: str | Path | None = None) -> Run:
+def load(folder: str | Path) -> Run:
     """The function of the folder's program, on the device that jax or onnxruntime chooses.
 
-    Args:   revoked: a signed list of revoked exports.
-    Raises: ValueError, in one line, for a file that serving.json does not name, for inputs of another shape, and for an
-            export on the list, or a list that the export's store did not sign.
+    Raises: ValueError, in one line, for a file that serving.json does not name, and for inputs of another shape.
     """
     folder = Path(folder)
-    if revoked is not None:
-        runpy.run_path(str(folder / "revoked.py"))["check_revoked"](folder, Path(revoked))
     serving = read_serving(folder)
     for name, fingerprint in serving["files"].items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != fingerprint:
@@ -101,10 +96,10 @@ def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) 
     return images["decode"](Path(path).read_bytes(), path, size, images["Preprocessing"](**preprocessing))
 
 
-def main(paths: list[str], revoked: str | None = None) -> None:
+def main(paths: list[str]) -> None:
     """Prints the outputs of each example of each file."""
     folder = Path(__file__).parent
-    model, serving = load(folder, revoked), read_serving(folder)
+    model, serving = load(folder), read_serving(folder)
     for path in paths:
         if Path(path).is_dir():
             raise ValueError(f"FILE must be an image, or arrays in a .npy file; got the folder {path}")
@@ -118,11 +113,9 @@ def main(paths: list[str], revoked: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    given = [argument for argument in sys.argv[1:] if not argument.startswith("--revoked=")]
-    lists = [argument.partition("=")[2] for argument in sys.argv[1:] if argument.startswith("--revoked=")]
-    if not given or len(lists) > 1 or any(argument.startswith("--") for argument in given):
-        sys.exit("run.py: give images, or arrays in .npy files, to be run, and one --revoked=LIST if there is a list")
+    if not sys.argv[1:] or any(argument.startswith("--") for argument in sys.argv[1:]):
+        sys.exit("run.py: give images, or arrays in .npy files, to be run")
     try:
-        main(given, *lists)
+        main(sys.argv[1:])
     except (OSError, ValueError) as error:
         sys.exit(f"run.py: {error}")

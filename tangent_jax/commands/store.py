@@ -10,18 +10,13 @@ compose  composes all components by their mean, or by --merge with the factors t
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
-verify   checks every file against its hash; with --receipt, checks a removal, and writes its receipt, signed, to --to
+verify   checks every file against its hash; with --receipt, checks a removal
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
          a program that runs without this library (stablehlo, onnx of --opset; docs/howto/serve.md). --merge is as in
          compose.
          Statistics are exported as features and a head, solved with --settings (safetensors, stablehlo, onnx). For
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
-
-revoked  writes the signed list of exports that hold what was removed to --to, for load_export(revoked=) and run.py
-         --revoked
-prove    whether the --examples, images or identifiers, are in the export --source, which has commitments alone; the
-         proofs go to --to. --check checks such a file against the export, without the store
 
 Each command prints its plan on stderr first; remove --dry_run stops there. --json prints JSON instead of a table. The
 last line of stdout is always the result as one JSON object.
@@ -35,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command, releases
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
 from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
@@ -46,10 +41,9 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.remote import urls
-from tangent_jax.store.revocation import sign_receipt
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json", "check")
+define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
@@ -59,14 +53,14 @@ def main(command: str) -> None:
             readers = ", ".join(other for other in READ if name in READ[other])
             raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
     path = path_of("store")
-    if not (command in ("add", "merge") or F.check):
+    if command not in ("add", "merge"):
         check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
     if command == "add":
         with component_file():  # before a store is made
             pass
-    result = releases.check() if F.check else COMMANDS[command](tj.Store(path, trust=F.trust))
+    result = COMMANDS[command](tj.Store(path, trust=F.trust))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -179,12 +173,8 @@ def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
 
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
-    if F.to and not F.receipt:
-        raise InputError("--to of verify is the file of a signed receipt, and needs --receipt; got none")
     if F.receipt:
         wrong += store.verify_receipt(path_of("receipt"))
-    if F.to and not wrong:
-        sign_receipt(store, path_of("receipt"), path_of("to"))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -267,9 +257,7 @@ READ = {
     "list": set(),
     "compose": MERGED,
     "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
-    "verify": {"receipt", "to"},
-    "revoked": {"to"},
-    "prove": {"examples", "source", "to", "check"},
+    "verify": {"receipt"},
     "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
 }
 """The flags of each command besides --store and --json."""
@@ -281,8 +269,6 @@ COMMANDS = {
     "remove": remove,
     "verify": verify,
     "export": export_all,
-    "revoked": releases.revoked,
-    "prove": releases.prove,
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Copies parts of the library into modules without this library or jax, beside run.py: images.py and revoked.py.
+"""Copies parts of the library into a module without this library or jax, beside run.py: images.py.
 
 images.py holds `decode` and `Preprocessing` with all that they call. So an exported program sees a picture as training
-did: EXIF, grey of 16 bits, transparency. revoked.py holds `check_revoked`: the program refuses what `load_export` does.
+did: EXIF, grey of 16 bits, transparency.
 """
 
 import ast
@@ -24,20 +24,12 @@ LEFT_OUT = "normalize"
 ABSENT = ("tangent_jax", "jax", "jaxtyping")
 """Packages that the module does not import; annotations may name them, for they are not evaluated."""
 HEADER = "Decodes images as tangent_jax does, whose code this is: decode(content, name, size, preprocessing)."
-OF_REVOKED = ("core/checks.py", "io/signing.py", "io/revoked.py")
-"""The modules that revoked.py is copied from."""
 
 
 def make_images_module() -> str:
     """The source of images.py."""
     content = make_module(HEADER, SOURCES, ROOTS)
     return content.replace(", or skip it by skip_unreadable", "")  # an option of the library
-
-
-def make_revoked_module() -> str:
-    """The source of revoked.py."""
-    header = "Refuses an export that its store has revoked, as tangent_jax does, whose code this is: check_revoked."
-    return make_module(header, OF_REVOKED, ["check_revoked"])
 
 
 def make_module(header: str, sources: Sequence[str], roots: Sequence[str]) -> str:

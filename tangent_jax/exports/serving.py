@@ -5,7 +5,7 @@
     stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
     onnx         model.onnx, by jax2onnx (and lowering.py), in f32, with its weights; run once before it is written
     both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: runs the program;
-                 images.py: reads images for it, as training did; revoked.py: reads lists of revoked exports
+                 images.py: reads images for it, as training did
 
 The program takes images and uses the same closed forms: blocks below the first trained one run at the cost of the plain
 network. Weights are arguments of the StableHLO, not constants. So it is small, compiles faster, fits any model size,
@@ -33,7 +33,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
-from tangent_jax.exports.images import make_images_module, make_revoked_module
+from tangent_jax.exports.images import make_images_module
 from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
 from tangent_jax.io.files import file_fingerprint, write_whole
 from tangent_jax.io.tensors import encode
@@ -131,7 +131,6 @@ def write_script(folder: Path, format: str, model: Model, classes: Sequence[str]
         "files": {path.name: file_fingerprint(path) for path in sorted(folder.iterdir())},
     }
     write_whole(folder / "serving.json", json.dumps(serving, indent=1) + "\n")
-    write_whole(folder / "revoked.py", make_revoked_module())
     write_whole(folder / "run.py", files("tangent_jax").joinpath("assets/run.py").read_bytes())
     if isinstance(own, Preprocessing):
         write_whole(folder / "images.py", make_images_module())

@@ -2,7 +2,6 @@
 
     store.json                  the marker: the store's identity, the version of the format, the id of its key
     keys.json                   the key that hides identifiers in the journal and in receipts (keys.py); mode 0600
-    signing.key                 the private key that signs lists of revoked exports (revocation.py); mode 0600
     journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
@@ -51,9 +50,7 @@ WITHOUT_KEY = 2  # the format of version 0.4: read, and given a key at the first
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
 KEYS = "keys.json"
-SIGNING = "signing.key"
-PRIVATE = (KEYS, SIGNING)  # for their user alone
-MARKS = ("store.json", *PRIVATE, "journal.jsonl", "HEAD")
+MARKS = ("store.json", KEYS, "journal.jsonl", "HEAD")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,10 +73,9 @@ def find_traces(
     origins = {name: store.provenance(name) for name in names}
     made_here = own_components(store, names)
     folders = {folder for name in made_here for folder in origins[name].folders}
-    gone = store.forms(identifiers)
     pairs = {pair for pair in own_images(store, made_here, unseen) if pair[0] in identifiers}
     named = {identifier for identifier, _ in pairs}
-    exports = store.state.exports_of(names, gone)
+    exports = store.state.exports_of(names)
     traces = [Trace(f"{export.path}: an export of a removed component") for export in exports]
     traces += rows_everywhere(store, pairs, searched_places(store, names, made_here, caches))
     for name, origin in origins.items():

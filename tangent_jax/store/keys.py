@@ -1,7 +1,6 @@
 """The key of a store, which hides what its lists and receipts say of removed images.
 
     hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request;
-                  in commitments and proofs the byte FF and a content identifier, which is no text (UTF-8)
 
     keys.json    mode 0600: 32 random bytes (hex) made with the store, then the keys of stores that were merged into it
 
@@ -26,7 +25,6 @@ from tangent_jax.io.files import write_whole
 from tangent_jax.io.records import read_sealed, seal_fields
 
 SIZE = 32  # bytes
-NO_TEXT = b"\xff"  # in no text of UTF-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +41,6 @@ class Key:
     def hide(self, text: str) -> str:
         """The hidden form (64 hex digits) of a content identifier, an owner, or a word of a request."""
         return hmac.digest(self.secret, text.encode(errors="surrogatepass"), "sha256").hex()
-
-    def hide_committed(self, identifier: str) -> str:
-        """The hidden form of an image in commitments and proofs: no text has it in a receipt, so none links both."""
-        return hmac.digest(self.secret, NO_TEXT + identifier.encode(errors="surrogatepass"), "sha256").hex()
 
     def hide_all(self, texts: Iterable[str]) -> tuple[str, ...]:
         """The hidden forms of texts, sorted, so that their order tells nothing."""

@@ -17,7 +17,7 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.receipts import is_name
 
 FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
-         "images.py", "revoked.py", "serving.json", "tangent_torch.py", "adapter_model.safetensors",
+         "images.py", "serving.json", "tangent_torch.py", "adapter_model.safetensors",
          "adapter_config.json", "provenance.json", "README.md")  # fmt: skip
 EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
 """The names of all files of an export, unfinished ones too."""
@@ -84,37 +84,16 @@ class Entry(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exported(Checked):
-    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal.
-
-    identity: 32 hex digits, which its provenance.json holds, too; key: the id of the key that signs its revocation, ""
-    without the package cryptography; version 0.4 wrote neither.
-    """
+    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal."""
 
     names: tuple[str, ...]
     path: str
     result: str
-    identity: str = ""
-    key: str = ""
     seal: str = ""
 
     def text(self, store: str) -> str:
         """The sealed text; `store`: the identity of the exporting store."""
-        identity = [self.identity, self.key] if self.identity else []
-        return json.dumps(["export", store, self.names, self.path, self.result, *identity])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Held(Checked):
-    """What an export holds.
-
-    weights: the fingerprints of its components' numbers; names: of components whose numbers are not known, as older
-    merges journaled names alone; replaced: the hidden identifiers (keys.py) of images of components that were replaced
-    since, under the key of the store that replaced them.
-    """
-
-    weights: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
+        return json.dumps(["export", store, self.names, self.path, self.result])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,23 +171,18 @@ class Erased(Line):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Discard(Line):
-    """Components were taken out, to be replaced; their examples may return.
-
-    seen: for each that an export holds, the hidden identifiers (keys.py) of its images.
-    """
+    """Components were taken out, to be replaced; their examples may return."""
 
     removed: tuple[str, ...]
     released: tuple[Released, ...] = ()
-    seen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
-    forgotten: the hidden identifiers (keys.py) of images that must not return; replaced: those, under keys of stores
-    that were merged into this one, that its exports hold; sealed: those of `forgotten` that components of this machine
-    named, None for all; seal: this machine's, of `sealed`.
+    forgotten: the hidden identifiers (keys.py) of images that must not return; sealed: those of `forgotten` that
+    components of this machine named, None for all; seal: this machine's, of `sealed`.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -217,7 +191,6 @@ class Remove(Discard):
     receipt: str
     receipt_hash: str
     forgotten: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
     sealed: tuple[str, ...] | None = None
     seal: str = ""
 
@@ -234,22 +207,12 @@ class Remove(Discard):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge(Line):
-    """Components of another store came in; released, exports, showed: what that store had done with them.
-
-    held: what each of its exports holds; older merges journaled nothing of it.
-    """
+    """Components of another store came in; released, exports, showed: what that store had done with them."""
 
     of: str
     released: tuple[Released, ...]
     exports: tuple[Exported, ...]
     showed: tuple[str, ...]
-    held: tuple[Held, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raises InputError, too, unless `held` is empty or as long as `exports`."""
-        super().__post_init__()
-        if self.held and len(self.held) != len(self.exports):
-            raise InputError(f"held must be one for each export; got {len(self.held)} for {len(self.exports)}")
 
 
 KINDS = (Add, Compose, Export, Intend, Erase, Erased, Discard, Remove, Merge)

@@ -20,9 +20,9 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
-from tangent_jax.io.signing import STATEMENT, make_statement
 from tangent_jax.store.keys import Key
 
+STATEMENT = "https://in-toto.io/Statement/v1"
 RECEIPT = "urn:tangent-jax:removal-receipt:v1"
 """The type of a receipt's predicate."""
 DELETED = (
@@ -132,7 +132,8 @@ def as_statement(receipt: Receipt) -> dict[str, Any]:
     subject = {"journal": receipt.journal}
     if receipt.composed_after is not None:
         subject["composition"] = receipt.composed_after
-    return make_statement(subject, RECEIPT, fields)
+    artefacts = [{"name": name, "digest": {"sha256": digest}} for name, digest in subject.items()]
+    return {"_type": STATEMENT, "subject": artefacts, "predicateType": RECEIPT, "predicate": fields}
 
 
 def receipt_text(receipt: Receipt) -> str:

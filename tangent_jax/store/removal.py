@@ -275,7 +275,6 @@ def commit(
                 receipt=path.stem,
                 receipt_hash=text_fingerprint,
                 forgotten=forgotten,
-                replaced=tuple(sorted(store.forms(plan.identifiers) & store.state.replaced - {*forgotten})),
                 sealed=None if sealed == forgotten else sealed,
                 seal=machine.seal(removal_text(store.identity, sealed)),
                 released=store.state.accounts_shown(before, key),

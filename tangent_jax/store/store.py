@@ -8,7 +8,6 @@ checks the file's hash.
 
 import dataclasses
 import os
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,20 +24,17 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.io.records import plain
-from tangent_jax.io.signing import can_sign, join_keys, key_id, make_key, public_half
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.remote import urls
 from tangent_jax.remote.url_errors import check_url
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.disk import KEYS, SIGNING, Disk
+from tangent_jax.store.disk import KEYS, Disk
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.keys import write_keys
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt, survivors_of
-from tangent_jax.store.summary import summarize
 from tangent_jax.store.trained import check_printable
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
@@ -231,7 +227,7 @@ class Store(Disk, Components):
         state = other.state
         shown = sorted(name for name, entry in state.components.items() if entry.id in state.shown)
         accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
-        exports = [own for own in state.holdings if not any(here.covers(own) for here in self.state.holdings)]
+        exports = [own for own in state.exports if own not in self.state.exports]
         hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
         if accounts or exports or hidden_here:
             with self.using(change=True):
@@ -239,15 +235,12 @@ class Store(Disk, Components):
                 if ring != self.ring:  # before the line: what its lists say can be compared from then on
                     write_keys(self.root / KEYS, ring)
                     self._ring = ring
-                if exports and (other.root / SIGNING).exists():
-                    join_keys(self.root / SIGNING, other.root / SIGNING)
                 self.commit(
                     Merge(
                         of=other.identity,
                         released=tuple(accounts),
-                        exports=tuple(own.export for own in exports),
+                        exports=tuple(exports),
                         showed=tuple(shown),
-                        held=tuple(own.held for own in exports),
                     )
                 )
 
@@ -364,9 +357,8 @@ class Store(Disk, Components):
         """Journals an export of tangent weights of all components to `path`, before the export is made.
 
         So neither a kill nor a removal in between can hide an export from a later receipt.
-        Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components; `export`,
-                 its identity; `revocation_key`, the public half of the key that signs lists of revoked exports, None
-                 if the package cryptography is not installed, of which a line on stderr tells.
+        Returns: for the provenance of `tj.export`: `of`, that of each component; `journal`, the number of the journal's
+                 lines, by which the holder of the store can tell which state was exported.
         Raises:  InputError for a URL with credentials, which the journal would keep, or that names no single place.
         """
         if urls.is_url(path):
@@ -374,41 +366,18 @@ class Store(Disk, Components):
         with self.using(change=True):
             place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
             check_printable("the path of an export", place)  # a removal looks there for what a kill left
-            public = self.revocation_key()
-            exported = Exported(
-                names=tuple(self),
-                path=place,
-                result=trees.fingerprint(dw),
-                identity=secrets.token_hex(16),
-                key=key_id(public) if public else "",
-            )
+            exported = Exported(names=tuple(self), path=place, result=trees.fingerprint(dw))
             seal = machine.seal(exported.text(self.identity))
-            summary = summarize(self.origins.values(), self.ring.own)
+            origins = dict(self.origins)
             self.commit(Export(**{**vars(exported), "seal": seal}))
-        return {"export": exported.identity, "revocation_key": public, "of": plain(summary)}
-
-    def revocation_key(self) -> str | None:
-        """The public half (PEM) of the key that signs lists of revoked exports, made at the first export.
-
-        None, and a line on stderr, if the package cryptography is not installed.
-        """
-        if not can_sign():
-            lost = "this export cannot be revoked by a signed list, as the package cryptography is not installed"
-            print(f"{lost}; run pip install 'tangent-jax[sign]', and export again", file=sys.stderr)
-            return None
-        if not (self.root / SIGNING).exists():
-            make_key(self.root / SIGNING)
-        return public_half(self.root / SIGNING)
+            return {"of": origins, "journal": len(self.state.lines)}
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
             released = self.state.accounts_shown(removed, self.ring.own)
-            exported = {name for name, _ in self.state.holders(removed)}
-            images = {name: [identifier for identifier, _ in removed[name].images_seen] for name in exported}
-            seen = {name: self.ring.own.hide_all(identifiers) for name, identifiers in sorted(images.items())}
-            self.commit(Discard(removed=tuple(sorted(names)), released=released, seen=seen))
+            self.commit(Discard(removed=tuple(sorted(names)), released=released))
 
     # Verifying
 

@@ -122,7 +122,7 @@ def test_components_of_classes_unknown_to_each_other_leave_as_one_classifier(tmp
     predict = tangent(pretrained, output="tangent")
     test = extract(predict, open_dataset(f"folder:{photos}").test, Cache(tmp_path / "cache"))
     assert evaluate(predict, dw, test) == row["taft_inputs"]
-    assert "Accuracy\n\nNot measured" in (tmp_path / "export/README.md").read_text()
+    assert "**Accuracy**: not measured" in (tmp_path / "export/README.md").read_text()
     own = f"--dataset=folder:{photos}"
     _, error = run("store", "export", f"--store={store}", f"--to={tmp_path}/own", tiny, "--head=shard 1", own, code=1)
     assert "store: --dataset must have the classes bee; got those of photos" in error
@@ -255,12 +255,13 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     run("store", "export", where, f"--to={tmp_path}/export")
     assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
     card, receipt = (tmp_path / "export/README.md").read_text(), Path(done["receipt"])
-    assert "Removals from the store before this export: 1, of 5 examples" in card
-    assert file_fingerprint(receipt) in card
+    assert "**Removals**: 1 before this export, of 5 examples" in card
     assert not [name for identifier, name in gone if identifier in card or name in card]
     said = (tmp_path / "export/provenance.json").read_text()
     seen = Store(where[8:]).provenance("shard 2")
-    assert json.loads(said)["of"]["components"]
+    assert json.loads(said)["of"]["components"] == len(Store(where[8:]))
+    assert json.loads(said)["journal"] == len(Store(where[8:]).state.lines)
+    assert json.loads(said)["removals"]["receipts"] == {receipt.stem: file_fingerprint(receipt)}
     told = (*seen.examples[0], str(tmp_path), *seen.folders)
     assert not [text for text in told if json.dumps(text)[1:-1] in said]
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]

@@ -20,7 +20,6 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.pretrained.load import load
 from tangent_jax.store import erasure
-from tangent_jax.store import store as store_module
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
@@ -180,25 +179,6 @@ def test_a_component_that_is_wholly_asked_for_has_one_command_as_nothing_is_left
     some = record_of(store, asked(store, store.provenance("a").examples[0][0]))
     assert "nothing is left to train" not in some
     assert "--retrain" in (store.root.parent / "out/request.html").read_text()
-
-
-@pytest.mark.parametrize("can_sign", [True, False])
-def test_a_record_says_which_exports_a_list_can_revoke_and_invents_no_day(store, can_sign, monkeypatch):
-    pytest.importorskip("cryptography")
-    with monkeypatch.context() as patch:
-        if not can_sign:
-            patch.setattr(store_module, "can_sign", lambda: False)
-        store.release(store.root.parent / "model", store.sum())
-    (identifier, _), (other, _) = (store.provenance(name).examples[0] for name in "ab")
-    remove(store, plan_removal(store, examples=[other]))  # another request: the export is revoked by it already
-    remove(store, plan_removal(store, examples=[identifier]))
-    text = section(record_of(store, asked(store, identifier)), 4)
-    verdict = "yes" if can_sign else "no: no key here revokes it; withdraw it by hand"
-    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{store.root.parent / 'model'}` |")]
-    assert row.endswith(f"| {verdict} |")
-    assert "in another store" not in row
-    assert "The journal does not record whether such a list was written, or when." in text
-    assert f"tangent-jax store revoked --store={store.root} --to=revoked.json" in text
 
 
 def test_a_receipts_page_says_that_its_owner_is_a_hash(store):

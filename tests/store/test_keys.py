@@ -33,21 +33,6 @@ def test_forms_are_those_under_every_key_of_the_ring():
     assert both.joined(second) == both
 
 
-def test_an_image_has_another_form_in_commitments_than_in_receipts():
-    key = KeyRing.make().own
-    assert key.hide_committed(IMAGE) != key.hide(IMAGE)
-
-
-@pytest.mark.parametrize("before", ["", "committed ", "\xff", "\udcff"])
-def test_no_word_of_a_request_has_the_form_of_an_image_in_commitments(before):
-    """A receipt holds the hidden words of its request, which who asks may choose."""
-    key = KeyRing.make().own
-    assert key.hide(before + IMAGE) != key.hide_committed(IMAGE)
-    asked = (before + IMAGE).encode(errors="surrogatepass")
-    assert hmac.digest(key.secret, b"\xff" + IMAGE.encode(), "sha256").hex() == key.hide_committed(IMAGE)
-    assert b"\xff" not in asked
-
-
 def test_hidden_forms_are_sorted_so_that_order_tells_nothing():
     key = KeyRing.make().own
     assert key.hide_all("abc") == key.hide_all("cbaa") == tuple(sorted(map(key.hide, "abc")))

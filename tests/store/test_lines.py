@@ -16,7 +16,6 @@ from tangent_jax.store.lines import (
     Erased,
     Export,
     Exported,
-    Held,
     Intend,
     Merge,
     Released,
@@ -39,12 +38,11 @@ WRITTEN = [
     Intend(removed=("a",), erases=("a trace",), forgotten=("f",)),
     Erase(removed=("a",), erases=("a trace",)),
     Erased(trace="a trace"),
-    Discard(removed=("a",), released=(ACCOUNT, Released()), seen={"a": ("i",)}),
+    Discard(removed=("a",), released=(ACCOUNT, Released())),
     Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",
-           forgotten=("f",), replaced=("g",), sealed=("f",), seal="s",
+           forgotten=("f",), sealed=("f",), seal="s",
            released=(ACCOUNT,)),
-    Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",),
-          held=(Held(weights=("w",), names=("a",), replaced=("g",)),)),
+    Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",)),
 ]  # fmt: skip
 
 
@@ -74,10 +72,6 @@ BAD += [
     ({**ADD, "temperature": 3}, "got 'temperature'"),
     ({**REMOVE, "receipt": "../x"}, "receipt must be as a store writes it"),
     ({**REMOVE, "receipt_hash": 1}, "receipt_hash of remove must be text"),
-    (
-        {"time": TIME, "op": "merge", "of": "o", "released": [], "exports": [], "showed": [], "held": [{}]},
-        "held must be one for each export; got 1 for 0",
-    ),
     ({**HOLDERS["compose"](ENTRY), "names": ["b"]}, "names must be of components that were added before; got b"),
 ]
 

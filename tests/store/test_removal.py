@@ -411,6 +411,38 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     assert drop(store, "a").not_reached[0] == "/elsewhere/export: an export of a removed component"
 
 
+def listed_exports(store, name):
+    """The exports that the receipt of the removal of a component lists as not reached."""
+    end = ": an export of a removed component"
+    return [line.removesuffix(end) for line in drop(store, name).not_reached if line.endswith(end)]
+
+
+def test_a_removal_lists_every_export_of_a_component_of_its_name(tmp_path):
+    store = Store(tmp_path)
+    store.add("a", part(0), origin(0))
+    store.release("/of a", store.sum())
+    store.add("b", part(1), origin(1))
+    store.release("/of both", store.sum())
+    assert listed_exports(store, "b") == ["/of both"]
+    store.discard(["a"])
+    store.add("a", part(2), origin(2))  # replaced: the export of the earlier one is listed, too
+    assert listed_exports(Store(tmp_path), "a") == ["/of a", "/of both"]
+
+
+def test_a_removal_lists_exports_of_stores_that_were_merged_and_of_theirs(tmp_path):
+    first, second, third = (Store(tmp_path / name) for name in ("first", "second", "third"))
+    first.add("a", part(0), origin(0))
+    first.release("/of first", first.sum())
+    second.add("b", part(1), origin(1))
+    second.add_all(first)
+    third.add_all(second)
+    lines = len(third.state.lines)
+    third.add_all(second)
+    assert len(third.state.lines) == lines  # nothing more to say
+    assert listed_exports(third, "b") == []
+    assert listed_exports(third, "a") == ["/of first"]
+
+
 @pytest.mark.parametrize("url", ["memory://served/one", "s3://bucket/models/out", "s3://bucket"])
 def test_a_store_that_exported_to_a_url_removes(tmp_path, url):
     store = Store(tmp_path)

@@ -18,9 +18,8 @@ from tangent_jax.commands.report.requests import Preview, Request, Unknown, Way,
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import normal_name
 from tangent_jax.store.erasure import neighbours
-from tangent_jax.store.lines import Erase, Export, Exported, Intend, part, timestamp
+from tangent_jax.store.lines import Erase, Intend, timestamp
 from tangent_jax.store.plans import IDENTIFIER
-from tangent_jax.store.revocation import own_keys, revoked_exports
 
 NAMED = 20
 """The most names of images on the page."""
@@ -52,7 +51,6 @@ def record_page(
         "What is not reached, and until when": [
             *not_reached(plan, removals, preview),
             *stores_to_ask(elsewhere, again),
-            *exports_to_revoke(seen, removals),
             "",
             *backup_lines(seen.store.root, backups, datetime.date.fromisoformat(now[:10])),
         ],
@@ -62,7 +60,6 @@ def record_page(
             "- Request received on, and by which way: ____________________",
             "- Identity of the person checked by: ____________________",
             "- Copies under 4 dealt with on: ____________________",
-            "- Exports under 4 revoked on, and by which file: ____________________",
             "- Answered on, and by whom: ____________________",
         ],
     }
@@ -363,38 +360,6 @@ def not_reached(plan: tj.store.RemovalPlan, removals: Sequence[Removal], preview
     yield "- always: the pre-trained weights, settings that were chosen with the images, and copies of other programs"
     yield "- always: this store's journal, which keeps the names of all components (with `--sharding=owner` of owners)"
     yield "- a copy that `tangent-jax store push` wrote: until the next push, and versions that a bucket keeps"
-
-
-def exports_to_revoke(seen: Inspection, removals: Sequence[Removal]) -> Iterator[str]:
-    """The exports that hold what these removals removed, and whether the signed list can revoke them.
-
-    The journal has no line for a list that was written, so the page names no day of a revocation.
-    """
-    receipts = {removal.line.receipt_hash for removal in removals}
-    lines = seen.store.state.lines
-    found = revoked_exports(lines, receipts)
-    if not found:
-        return
-    days = {part(Exported, line): day(line.time) for line in lines if isinstance(line, Export)}
-    keys = set[str]()
-    no = "no: no key here revokes it; withdraw it by hand"
-    try:
-        keys = own_keys(seen.store)
-    except InputError as error:
-        no = f"not known: {visible(str(error))}"
-    yield ""
-    yield "Exports that hold what was removed, and whether a signed list can revoke them:"
-    yield ""
-    yield "| export | made on | by the removal of | by the list |"
-    yield "|---|---|---|---|"
-    for own in found:
-        made = days.get(own.export, "in another store")
-        verdict = "yes" if own.can_be_listed(keys) else no
-        yield f"| {cell(own.export.path)} | {made} | {day(own.day)} | {verdict} |"
-    yield ""
-    yield "The journal does not record whether such a list was written, or when. Note the day under 7. The command:"
-    yield ""
-    yield from fence([["tangent-jax", "store", "revoked", f"--store={seen.store.root}", "--to=revoked.json"]])
 
 
 def backup_lines(root: Path, backups: Sequence[Backup] | None, today: datetime.date) -> Iterator[str]:

@@ -108,12 +108,11 @@ def alike(store: tj.Store, example: str) -> str:
 
 
 def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
-    """Raises InputError for a request that no component or export saw, no removal answered, and no cache holds."""
+    """Raises InputError for a request that no component saw, no removal answered, and no cache holds."""
     new = [word for word in plan.unknown if removed_on(store, word, plan.removed.get(word, "")) is None]
-    held = store.state.exports_of([*plan.components], store.forms(plan.identifiers))
-    if new and not (plan.components or plan.is_in_data or held or (plan.unseen and deleted)):
+    if new and not (plan.components or plan.is_in_data or (plan.unseen and deleted)):
         raise InputError(
-            f"the images or the owner must be of {store.root}, its data sets, caches or exports; none of them knows "
+            f"the images or the owner must be of {store.root}, its data sets or caches; none of them knows "
             f"{len(new)} of those asked for. Name images as the components do, by identifiers, or an owner's in "
             "--owners"
         )
