@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.report.requests import read_request
 from tangent_jax.commands.shared.flags import F, path_of
+from tangent_jax.commands.shared.removing import read_asked
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.records import convert, parse_json, plain
@@ -35,16 +35,16 @@ def prove(store: tj.Store) -> dict[str, Any]:
     """Whether each image of --examples is in the export --source; writes the proofs to --to."""
     if not F.examples:
         raise InputError("--examples must be an image, a folder of images, or a file of identifiers; got none")
-    request = read_request(path_of("examples"))
-    names = [word for word in request.asked if not IDENTIFIER.fullmatch(word)]
+    asked = read_asked("examples", F.examples)
+    names = [word for word in asked if not IDENTIFIER.fullmatch(word)]
     if names:
         raise InputError(f"--examples must be images, or identifiers of 64 hex digits; got {names[0]}")
     summary = exported_summary()
-    proofs = [prove_of(store, summary, identifier) for identifier in request.asked]
+    proofs = [prove_of(store, summary, identifier) for identifier in asked]
     if F.to:
         write_whole(path_of("to"), json.dumps({"proofs": [plain(proof) for proof in proofs]}, indent=1) + "\n")
     answers = [check_proof(proof, summary) for proof in proofs]
-    images = {request.spelled(word): answer for word, answer in zip(request.asked, answers, strict=True)}
+    images = dict(zip(asked, answers, strict=True))
     return {"is_in": images, "proof": F.to}
 
 
