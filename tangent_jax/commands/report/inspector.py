@@ -74,11 +74,6 @@ class Removal:
         """The components that were removed for good."""
         return [name for name in self.line.removed if name not in self.line.added]
 
-    @property
-    def page(self) -> str:
-        """The name of the page of its receipt."""
-        return f"receipt-{self.line.receipt}.html"
-
 
 @dataclasses.dataclass(frozen=True)
 class Event:

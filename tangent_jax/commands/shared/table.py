@@ -219,14 +219,13 @@ TABLE: dict[str, partial] = {
     "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
     "examples": flag(
         "string",
-        "Images to remove: a file of identifiers or names, one per line; inspect, prove: also an image or a folder.",
+        "Images to remove: a file of identifiers or names, one per line.",
         default=None,
     ),
     "retrain": flag("bool", "remove: retrain each affected component on its remaining data.", default=False),
     "exact": flag("bool", "remove: move each solved component to its new optimum, certified.", default=False),
     "dry_run": flag("bool", "remove: print the plan and its cost, and stop.", default=False),
     "receipt": flag("string", "verify: also check this receipt.", default=None),
-    "rehearse": flag("bool", "Measure each way of removal by training outside the store.", default=False),
     "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
         "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or how that is chosen: held_out or leave_one_out."
