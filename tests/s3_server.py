@@ -1,7 +1,7 @@
 """A real S3 server on this machine: moto's, in a process of its own, whose requests a test can make fail.
 
     with serving(environment) as server:    server.url; `environment` receives what clients read
-        server.fail("PUT", "objects/", "SlowDown", 503, after=2)
+        server.fail("PUT", "run/", "AccessDenied", 403, after=2)
 
 A failure answers requests of one method, whose path contains a text, as S3 would. `python tests/s3_server.py` is the
 process: it prints its port.
@@ -19,7 +19,6 @@ from pathlib import Path
 
 ANSWER = """<?xml version="1.0" encoding="UTF-8"?>
 <Error><Code>{code}</Code><Message>{message}</Message><RequestId>1</RequestId></Error>"""
-SKEWED = "The difference between the request time and the current time is too large."
 
 
 class Server:
@@ -32,36 +31,28 @@ class Server:
         request = urllib.request.Request(f"{self.url}/-/rule", json.dumps(rule).encode(), method="POST")
         urllib.request.urlopen(request).read()
 
-    def fail(self, method, path, code, status, message="", after=0, count=1000, header="", lacking=""):
-        """Answers, after so many that pass, so many requests of a method on paths that contain a text.
-
-        header, lacking: only requests that have, or lack, a header whose name contains this.
-        """
-        rule = {"method": method, "path": path, "code": code, "status": status, "message": message}
-        self.tell(**rule, after=after, count=count, header=header, lacking=lacking)
-
-    def slow(self, method, path, seconds):
-        """Answers requests of a method on paths that contain a text after some seconds."""
-        self.tell(method=method, path=path, status=0, after=0, count=1000, seconds=seconds)
+    def fail(self, method, path, code, status, message="", after=0):
+        """Answers, after so many that pass, the requests of a method on paths that contain a text."""
+        self.tell(method=method, path=path, code=code, status=status, message=message, after=after)
 
     def mend(self):
         """Answers all requests again."""
-        self.tell(method="", path="", code="", status=0, message="", after=0, count=0)
+        self.tell(method="")
 
 
 @contextlib.contextmanager
-def serving_bucket(scratch):
+def serving_bucket(copies):
     """Yields a server with the empty bucket `bucket`, which this process and its children reach by the environment.
 
-    Local copies of its URLs lie in `scratch`.
+    Copies of its weights lie in `copies`.
     """
     import fsspec
     import pytest
 
-    from tangent_jax.remote import urls
+    from tangent_jax.io import paths
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "SCRATCH", str(scratch))
+        patch.setattr(paths, "COPIES", str(copies))
         environment = {}
         with serving(environment) as server:
             for name, value in environment.items():
@@ -74,9 +65,7 @@ def serving_bucket(scratch):
 @contextlib.contextmanager
 def serving(environment):
     """Yields the server; `environment` is told its address and credentials."""
-    from s3fs import S3FileSystem
-
-    S3FileSystem.clear_instance_cache()  # of another server
+    forget_clients()  # of another server
     command = [sys.executable, Path(__file__).resolve()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -86,14 +75,16 @@ def serving(environment):
             yield Server(url)
         finally:
             process.kill()
-            S3FileSystem.clear_instance_cache()
+            forget_clients()
 
 
-def is_of(rule, environ):
-    """True if a request has the header that a rule names, and lacks the other."""
-    names = " ".join(environ).lower().replace("_", "-")
-    header, lacking = rule.get("header"), rule.get("lacking")
-    return (not header or header in names) and (not lacking or lacking not in names)
+def forget_clients():
+    """Forgets the clients of S3, which keep an address, credentials and listings."""
+    from etils.epath import backend
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()
+    type(backend.fsspec_backend)._get_filesystem.cache_clear()
 
 
 def main():
@@ -111,13 +102,10 @@ def main():
                 rules.clear()
             start_response("200 OK", [])
             return [b""]
-        rule = rules.get(method, {"count": 0})
-        if rule["count"] and rule["path"] in path and is_of(rule, environ):
+        rule = rules.get(method)
+        if rule and rule["path"] in path:
             rule["after"] -= 1
-            if rule["after"] < 0 and not rule["status"]:
-                time.sleep(rule["seconds"])
-            elif rule["after"] < 0:
-                rule["count"] -= 1
+            if rule["after"] < 0:
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response(f"{rule['status']} No", [("Content-Type", "application/xml")])
                 return [] if method == "HEAD" else [ANSWER.format(**rule).encode()]

@@ -25,7 +25,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.data import SUFFIXES, content_identifier, locate
 from tangent_jax.io import records
 from tangent_jax.io.files import fingerprint
-from tangent_jax.remote.url_paths import Place
+from tangent_jax.io.paths import Place
 
 SELECTIONS = Path(__file__).with_name("selections.json")
 Chosen = dict[str, dict[str, str]]  # the images of a class and a split, as one string

@@ -45,8 +45,9 @@ def main() -> None:
     test = setup.features(predict, dataset.test, "test inputs")
     out = command.out_folder()
     measure = tj.metrics.Measure(predict, test)
+    checkpoints = tj.Checkpoints(f"{command.out_place()}/checkpoints")
     with tj.show_progress(f"{F.method}-{F.blocks}"):
-        fitted = recipe.fit(predict, train, on_step=measure, checkpoints=tj.Checkpoints(out / "checkpoints"))
+        fitted = recipe.fit(predict, train, on_step=measure, checkpoints=checkpoints)
     write(out, fitted, predict, train, recipe, dataset.classes)
     anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
     name = f"{F.method.upper()}, {predict.subset.name}, on {dataset.name}"
@@ -90,7 +91,7 @@ def write(
     if F.factors:
         curvature = tj.solver.make_curvature(predict, train, recipe.objective, fitted.dw)
         tj.store.write_factors(out / "factors.safetensors", curvature)
-    folders = (str(out.absolute()),)
+    folders = (command.out_place(),)
     origin = tj.store.make_provenance(predict, recipe, classes)
     origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
     tj.store.write_component(out / "dw.safetensors", fitted.dw, origin.metadata(trees.fingerprint(fitted.dw)))
@@ -104,4 +105,4 @@ def optimum_of(fitted: tj.Fitted) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command.run(main, processes=True)
+    command.run(main, processes=True, to_url=True)

@@ -40,7 +40,6 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.remote import urls
 
 define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
@@ -185,11 +184,10 @@ def export_all(store: tj.Store) -> dict[str, Any]:
         raise InputError("--to=FOLDER must be given; got none")
     check_not_empty(store)
     names = [*store]
-    at_url = urls.is_url(F.to)
-    to = F.to if at_url else str(path_of("to").absolute())
+    to = str(path_of("to").absolute())
     if F.head not in (*names, "union") and (F.head is not None or store.has_own_heads):
         raise InputError(f"--head must be one of the components, or union; got {F.head or 'none'}")
-    if tj.exports.is_export(to) if at_url else Path(to).exists():
+    if Path(to).exists():
         raise InputError(f"--to must be a folder that does not exist yet; got {to}")
     tj.exports.check_format(F.format, F.opset)
     predict, classes, dw = composed(store)

@@ -25,8 +25,8 @@ from scipy.io import loadmat
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import content_identifier
 from tangent_jax.data.sources import SUFFIXES, Dataset, files
+from tangent_jax.io.paths import Place
 from tangent_jax.io.records import read_lines
-from tangent_jax.remote.url_paths import Place
 
 
 def locate(path: Place, *markers: str) -> Place:

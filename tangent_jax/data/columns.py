@@ -24,8 +24,8 @@ from tangent_jax.data.labels import note_alike, read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
+from tangent_jax.io.paths import Place
 from tangent_jax.io.records import first_names, read_lines, short
-from tangent_jax.remote.url_paths import Place, name_below
 
 IMAGES = "the encoded bytes of one image"
 LABELS = "one class index, class name or Boolean"
@@ -126,7 +126,7 @@ def by_split(
     around: set[str] = set()
     names: set[str] = set()
     for file in files:
-        split, folders, name = split_of(name_below(file, root), stem)
+        split, folders, name = split_of(str(file.relative_to(root)), stem)
         groups.setdefault(split, []).append(file)
         if split:
             around.add("/".join(folders) or ".")
@@ -137,7 +137,7 @@ def by_split(
         one_name_each(names, root)
     unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
     if unnamed:
-        leave_out(LeftOut("files", "of no split", len(unnamed), name_below(unnamed[0], root), len(files)))
+        leave_out(LeftOut("files", "of no split", len(unnamed), str(unnamed[0].relative_to(root)), len(files)))
     return groups
 
 

@@ -30,8 +30,8 @@ from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, existing_path, path_of, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
+from tangent_jax.io.paths import Place, names_below
 from tangent_jax.io.records import MARKS, first_names, short
-from tangent_jax.remote.url_paths import Place, UrlPath
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|data:")  # two letters or more: C: is a drive of Windows
@@ -272,6 +272,8 @@ def find_images(table: Table, column: str, texts: Sequence[str]) -> list[str]:
     """
     parent = table.path.parent
     folders = Folders(parent)
+    if not isinstance(parent, Path):
+        names_below(parent)  # one listing, which fsspec keeps, instead of two requests for each row
     files: list[str] = []
     missing: list[str] = []
     slashes: list[str] = []
@@ -378,11 +380,11 @@ def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: i
 
 def located(folder: Place, name: str) -> Iterator[str]:
     """Yields the files below a folder of this name, or of this name and a suffix, relative to it."""
-    if isinstance(folder, UrlPath):
-        below = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    else:
+    if isinstance(folder, Path):
         walk = os.walk(folder)
         below = (os.path.relpath(os.path.join(at, file), folder) for at, _, files in walk for file in sorted(files))
+    else:
+        below = names_below(folder)
     for path in below:
         last = path.rpartition("/")[2]
         if last == name or Path(last).stem == name:

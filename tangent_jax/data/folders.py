@@ -19,7 +19,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -33,8 +33,8 @@ from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples, check_size, existing_path, files
 from tangent_jax.data.splits import one_name_each
 from tangent_jax.io.git_lfs import check_no_pointer
+from tangent_jax.io.paths import Place, absolute, names_below, open_file, read_range
 from tangent_jax.io.records import convert, parse_json
-from tangent_jax.remote.url_paths import Place, UrlPath, read_range
 
 HEAD = 512  # the first bytes of a file, which tell its kind
 METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 93: "zstd", 95: "xz", 96: "JPEG", 98: "PPMd"}
@@ -131,16 +131,16 @@ def from_places(places: Mapping[str, str]) -> Dataset:
         part = sources[split].make([name.removeprefix(f"{split}/") for name in names], labels)
         return dataclasses.replace(part, names=tuple(names))
 
-    parents = {source.path.absolute().parent for source in sources.values()}
+    parents = {absolute(source.path).parent for source in sources.values()}
     named = sources["train"].path.stem
     return from_layout(parents.pop().name if len(parents) == 1 < len(sources) else named, found, make)
 
 
 def is_below(path: Place, outer: Place) -> bool:
     """Returns True for a path that is another one, or is in it."""
-    if isinstance(path, UrlPath) or isinstance(outer, UrlPath):
-        return f"{path}/".startswith(f"{outer}/")
-    return path.resolve().is_relative_to(outer.resolve())
+    if isinstance(path, Path) and isinstance(outer, Path):
+        return path.resolve().is_relative_to(outer.resolve())
+    return f"{path}/".startswith(f"{outer}/")
 
 
 # Folders
@@ -148,9 +148,9 @@ def is_below(path: Place, outer: Place) -> bool:
 
 def walk(root: Place) -> tuple[list[str], list[str]]:
     """(files, folders) below a folder, by sorted relative names; follows links, but not in circles."""
-    if isinstance(root, UrlPath):
-        below = [(str(path.relative_to(root)), path.is_file()) for path in root.rglob("*")]
-        return [name for name, is_file in below if is_file], [name for name, is_file in below if not is_file]
+    if not isinstance(root, Path):
+        below = names_below(root)
+        return below, sorted({str(parent) for name in below for parent in PurePosixPath(name).parents} - {"."})
     names: list[str] = []
     folders: list[str] = []
     seen: set[str] = set()
@@ -260,7 +260,7 @@ class Archive(zipfile.ZipFile):
     """A zip that is open for reading; a process that receives it opens it again."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place.open() if isinstance(place, UrlPath) else place)
+        super().__init__(place if isinstance(place, Path) else open_file(place))
         self.place = place
 
     def __reduce__(self) -> tuple:

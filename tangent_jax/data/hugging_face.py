@@ -30,8 +30,8 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_pat
 from tangent_jax.data.splits import one_name_each
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.packages import import_extra
+from tangent_jax.io.paths import Place, names_below, open_file, stamp_of
 from tangent_jax.io.records import convert, first_names, parse_json
-from tangent_jax.remote.url_paths import Place, UrlPath, name_below, stamp_of
 
 T = TypeVar("T")
 MOST_GROUP = 1 << 30  # the most bytes of images in a row group
@@ -91,7 +91,7 @@ def check_schemas(path: Place, schemas: Mapping[Place, Any], image: str, label: 
 
 def data_files(path: Any) -> list[Any]:
     """The parquet or arrow files below a folder, sorted; with a state.json, those that it names."""
-    below = [file for file in sorted(path.rglob("*")) if not is_hidden(name_below(file, path))]
+    below = [path / name for name in names_below(path) if not is_hidden(name)]
     states = [file for file in below if file.name == "state.json"]
     saved = {state.parent for state in states}
     files = [file for file in below if file.suffix in (".parquet", ".arrow") and file.parent not in saved]
@@ -114,11 +114,11 @@ def data_files(path: Any) -> list[Any]:
 def image_folder(path: Any, below: Sequence[Any], first: Any) -> InputError:
     """Returns the InputError for a folder of image files, which the datasets library reads as its imagefolder."""
     tables = [file for file in below if file.name in METADATA]
-    found = f"hf: must name parquet or arrow files; {path} holds image files, such as {name_below(first, path)}"
+    found = f"hf: must name parquet or arrow files; {path} holds image files, such as {first.relative_to(path)}"
     if not tables:
         return InputError(f"{found}. Open it as folder:{path} if its folders are the classes")
     return InputError(
-        f"{found}, with labels in {name_below(tables[0], path)} (an imagefolder of datasets). Write it as parquet, in"
+        f"{found}, with labels in {tables[0].relative_to(path)} (an imagefolder of datasets). Write it as parquet, in"
         f" Python: for name, part in datasets.load_dataset('imagefolder', data_dir='{path}').items():"
         " part.to_parquet(f'NEW/{name}.parquet'), and open hf:NEW"
     )
@@ -223,7 +223,7 @@ def schema_of(file: Place) -> Any:
 
 def source_of(file: Place) -> Any:
     """A parquet file as pyarrow takes it: a path, or at a URL a file that is open."""
-    return file.open() if isinstance(file, UrlPath) else file
+    return file if isinstance(file, Path) else open_file(file)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -366,7 +366,7 @@ def part_of(split: str, files: Sequence[Place], image: str, label: str, root: Pl
     ]
     ends = [*accumulate(counts)]
     places = tuple(files), ends, image
-    row = partial(row_name, tuple(name_below(file, root) for file in files), ends)
+    row = partial(row_name, tuple(str(file.relative_to(root)) for file in files), ends)
     return Part(names, labels, partial(read_row, *places), partial(place_of, *places), row)
 
 

@@ -24,14 +24,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from pathlib import Path
 
 import numpy as np
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.workers import closing_pool, in_order
 from tangent_jax.io.files import expand_path, make_private
+from tangent_jax.io.paths import Place, stamp_of
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.remote.url_paths import Place, UrlPath
 
 INDEX = "~/.cache/tangent_jax/index.sqlite"  # the default
 FOLDER: ContextVar[str | os.PathLike | None] = ContextVar("FOLDER", default=None)  # of another index
@@ -71,8 +72,8 @@ def content_identifier(content: bytes | np.ndarray) -> str:
 
 def file_state(path: Place) -> str | None:
     """A file's path and state as text; None if it is missing, or was changed too recently."""
-    if isinstance(path, UrlPath):
-        return path.state()
+    if not isinstance(path, Path):
+        return f"{path}\0{stamp_of(path)}"
     try:
         state = os.stat(path)
     except (OSError, ValueError):

@@ -13,8 +13,8 @@ from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.owners import Owner
 from tangent_jax.data.columns import options
+from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.records import read_text, short
-from tangent_jax.remote.urls import passing_copy
 
 
 def uniform(count: int, shards: int, seed: int) -> list[Int[np.ndarray, "_"]]:

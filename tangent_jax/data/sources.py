@@ -21,8 +21,8 @@ from tangent_jax.core.names import composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
 from tangent_jax.io.packages import import_extra
+from tangent_jax.io.paths import Place, any_path, explaining, size_of
 from tangent_jax.io.records import first_names
-from tangent_jax.remote.url_paths import Place, as_place
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"),
@@ -226,8 +226,10 @@ def untrained(dataset: str, class_name: str, counts: Mapping[str, int]) -> NoIma
 
 def existing_path(where: str) -> Place:
     """The path of an existing file or folder; InputError for any other."""
-    path = as_place(where)
-    if not path.exists():
+    path = any_path(where)
+    with explaining(path):
+        is_there = path.exists()
+    if not is_there:
         raise InputError(f"{path} must be a file or folder; it does not exist")
     return path
 
@@ -256,8 +258,9 @@ def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
     """The bytes of the file of member `i` under `root`."""
     path, _ = path_of(root, members, i)
     try:
-        check_size(path.stat().st_size, path)
-        return path.read_bytes()
+        check_size(size_of(path), path)
+        with explaining(path):
+            return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} must be readable; {error.strerror}") from error
 

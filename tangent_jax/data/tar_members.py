@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.formats import packing_of
 from tangent_jax.io.git_lfs import check_no_pointer
-from tangent_jax.remote.url_paths import Place, UrlPath, read_range, stamp_of
+from tangent_jax.io.paths import Place, open_file, read_range, stamp_of
 
 STEP = 1 << 22  # unpacked bytes between two kept states of a decompression, of 40 kB each
 PIECE = 1 << 16  # packed bytes that are read at once
@@ -83,8 +83,7 @@ class Unpacked:
         at = self.offsets[number]
         place, state = self.states[number]
         state = state.copy()
-        opened = self.file.open("rb", "readahead") if isinstance(self.file, UrlPath) else self.file.open("rb")
-        with opened as content:
+        with open_file(self.file) as content:
             content.seek(place)
             while piece := content.read(PIECE):
                 place += len(piece)

@@ -39,11 +39,9 @@ from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
 from tangent_jax.data.tar_members import Stream, is_gzip, read_bytes
-from tangent_jax.io.files import expand_path
+from tangent_jax.io.paths import Place, absolute, any_path, names_below, open_file
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.io.records import as_text, first_names, parse_json
-from tangent_jax.remote.url_paths import Place, UrlPath, as_place, name_below
-from tangent_jax.remote.urls import is_url
 
 MOST_TARS = 100_000
 MOST_JSON = 1 << 20  # bytes
@@ -120,12 +118,12 @@ def tars(where: str) -> Dataset:
     for split in groups:
         rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
-        names = tuple(f"{name_below(files[samples[row][0]], root)}/{samples[row][1].key}" for row in rows)
+        names = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
         labels = [samples[row][1].labels.get(field) for row in rows]
         parts[split] = Part(
             names, labels, partial(read_member, files, packed, table, names), partial(span_of, files, table)
         )
-    return assemble(root.absolute(), parts, classes_beside(root))
+    return assemble(absolute(root), parts, classes_beside(root))
 
 
 def leave_out_others(listings: Sequence[Listing]) -> None:
@@ -214,10 +212,10 @@ def note_dots(samples: Sequence[Sample], extension: str | None, field: str) -> N
 
 def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     """(the surrounding folder, the tars that match, whether they are named one by one or by a pattern)."""
-    text = pattern if is_url(pattern) else str(expand_path(pattern))
-    folder = as_place(text)
+    folder = any_path(pattern)
+    text = str(folder)
     if folder.is_dir():
-        below = [path for path in sorted(folder.rglob("*")) if not is_hidden(name_below(path, folder))]
+        below = [folder / name for name in names_below(folder) if not is_hidden(name)]
         files = [path for path in below if path.name.lower().endswith(ENDINGS) and path.is_file()]
         if not files:
             raise InputError(f"{text} must hold tars; it holds {content_of(below)}")
@@ -225,12 +223,12 @@ def match_tars(pattern: str) -> tuple[Any, list[Any], bool]:
     names = [*islice(braces(text), MOST_TARS + 1)]
     if len(names) > MOST_TARS:
         raise InputError(f"a pattern must name at most {MOST_TARS:,} tars; {pattern} names more")
-    root = as_place(os.path.dirname(re.split("[{*]", text)[0]) or ".")
-    if isinstance(root, UrlPath):
+    root = any_path(os.path.dirname(re.split("[{*]", text)[0]) or ".")
+    if isinstance(root, Path):
+        files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    else:
         relative = [name.removeprefix(f"{root}/") for name in names]
         files = [path for name in relative for path in (root.glob(name) if "*" in name else [root / name])]
-    else:
-        files = [Path(path) for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])]
     if not files:
         raise InputError(f"{pattern} must name tars; no file has such a name")
     missing = [file for file in files if not file.is_file()]
@@ -290,7 +288,7 @@ def read_headers(file: Place) -> Listing:
     others: Counter[str] = Counter()
     joined = 0
     packed = is_gzip(file)
-    with Stream(file) if packed else file.open("rb") as content:
+    with Stream(file) if packed else open_file(file) as content:
         size = None if packed else content.seek(0, os.SEEK_END)
         content.seek(0)
         while True:

@@ -22,7 +22,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -37,6 +36,7 @@ from tangent_jax.exports.serving import write_onnx, write_stablehlo
 from tangent_jax.exports.summary import summarize, without_images
 from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, write_whole_folder
+from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
@@ -46,7 +46,6 @@ from tangent_jax.models.protocol import Model
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.files import assemble
 from tangent_jax.pretrained.load import METADATA, encode_model, read
-from tangent_jax.remote import urls
 from tangent_jax.store.lines import EXPORTED, partial_of
 from tangent_jax.store.provenance import Provenance
 
@@ -120,8 +119,6 @@ def export(
     >>> sorted(path.name for path in folder.iterdir())
     ['README.md', 'model.safetensors', 'provenance.json', 'tangent.safetensors']
     """
-    if urls.is_url(folder):
-        return export_to_url(os.fspath(folder), predict, dw, provenance, format, classes, opset)
     folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
     features, outputs = predict.features, predict.model.classes
@@ -147,29 +144,6 @@ def export(
         said |= {} if features is None else {"features": dataclasses.asdict(features)}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / SAID, json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
-
-
-def export_to_url(url: str, *what: Any) -> None:
-    """Exports to a local folder, then copies its files, provenance.json last, which names the others by SHA-256.
-
-    Raises: InputError where the URL holds an export already. One that was killed there is written again.
-    """
-    if is_export(url):
-        raise InputError(f"folder must not exist yet; got {url}.")
-    with TemporaryDirectory(prefix="tangent_jax-") as scratch:
-        folder = Path(scratch) / "export"
-        export(folder, *what)
-        for path in sorted(folder.iterdir(), key=lambda path: (path.name == SAID, path.name)):
-            urls.upload(path, f"{url.rstrip('/')}/{path.name}")
-
-
-def is_export(url: str) -> bool:
-    """True if a URL holds a whole export: its last file exists.
-
-    >>> tj.exports.is_export("memory://examples/nothing")
-    False
-    """
-    return urls.info_of(f"{url.rstrip('/')}/{SAID}") is not None
 
 
 def origins_in(provenance: Mapping[str, Any]) -> list[Provenance]:
@@ -201,8 +175,8 @@ def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[
     >>> bool((dw["head"]["kernel"] == demo.dw["head"]["kernel"]).all())
     True
     """
-    if urls.is_url(folder):
-        with urls.passing_copy(folder) as copy:
+    if is_url(folder):
+        with passing_copy(folder) as copy:
             return load_export(copy, model)
     folder = expand_path(folder)
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID

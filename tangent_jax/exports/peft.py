@@ -24,6 +24,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import parse_json, short
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
@@ -31,7 +32,6 @@ from tangent_jax.models.parametrize import LoRA
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.pretrained.load import title_of
-from tangent_jax.remote import urls
 
 PREFIX, CONFIG, TENSORS = "base_model.model.", "adapter_config.json", "adapter_model.safetensors"
 MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm does
@@ -109,8 +109,8 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     >>> adapted.model.rank
     2
     """
-    if urls.is_url(folder):
-        with urls.passing_copy(folder) as copy:
+    if is_url(folder):
+        with passing_copy(folder) as copy:
             return read_peft(copy, pretrained)
     folder = expand_path(folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model

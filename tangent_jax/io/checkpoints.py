@@ -2,6 +2,7 @@
 
     RUN/checkpoint.json   the run, the folder of its state with its fingerprint, the history: the commit
     RUN/STATE/            Orbax's files
+    RUN.zip               both, as one object, where the folder is at a URL: Orbax 0.12 writes no s3://
 
 A save writes a new folder, then checkpoint.json, then deletes the old folder, so a kill leaves the last save complete.
 An altered or incomplete save is refused before any training. Only process 0 reads and writes; it sends the state to the
@@ -13,7 +14,9 @@ import dataclasses
 import os
 import shutil
 import time
+import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -32,6 +35,7 @@ from tangent_jax.io.files import (
     write_whole,
     write_whole_folder,
 )
+from tangent_jax.io.paths import any_path, explaining, is_url, passing_copy, upload
 from tangent_jax.io.progress import agree_to_stop, is_stopping
 from tangent_jax.io.records import read_sealed, seal_fields
 from tangent_jax.train.run import History
@@ -65,6 +69,8 @@ class Checkpoints:
     >>> fitted, again = (tj.fit(demo.predict, demo.train, **options) for _ in range(2))  # the second one is read
     >>> fitted.run == again.run, fitted.history == again.history
     (True, True)
+
+    `folder` may be at a URL, where a save replaces the last one as a whole; one process at a time may write there.
     """
 
     folder: str | os.PathLike
@@ -78,7 +84,9 @@ class Saver:
     """Saves and restores the last finished epoch of one run; `folder` is the run's own."""
 
     def __init__(self, folder: str | os.PathLike, run: str, seconds: float = CHECKPOINT_SECONDS) -> None:
-        self.run, self.folder = run, expand_path(folder).absolute() / run
+        self.run, self.url = run, f"{str(folder).rstrip('/')}/{run}.zip" if is_url(folder) else None
+        self.scratch = TemporaryDirectory(prefix="tangent_jax-") if self.url else None
+        self.folder = expand_path(folder if self.scratch is None else self.scratch.name).absolute() / run
         placement.check_alike(lambda: [np.frombuffer(run.encode(), np.uint8)])
         self.path = self.folder / "checkpoint.json"
         self.checkpoint: Checkpoint | None = hosts.from_writer(self.read)
@@ -86,10 +94,12 @@ class Saver:
 
     def advice(self) -> str:
         """The advice at the end of an error message."""
-        return f"Delete {self.folder} to train anew"
+        return f"Delete {self.url or self.folder} to train anew"
 
     def read(self) -> Checkpoint | None:
         """The content of checkpoint.json, None before the first save."""
+        if self.url is not None:
+            unpack(self.url, self.folder)
         if not self.path.exists():
             return None
         checkpoint = read_sealed(Checkpoint, self.path, self.advice())
@@ -169,10 +179,32 @@ class Saver:
         for other in self.folder.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
+        if self.url is not None:
+            pack(self.folder, self.url)
 
     def fingerprint(self) -> str | None:
         """The fingerprint of checkpoint.json, None before the first save."""
         return file_fingerprint(self.path) if self.path.exists() else None
+
+
+def pack(folder: Path, url: str) -> None:
+    """Writes the files of a folder to a URL, as one zip: whole, or not at all."""
+    with TemporaryDirectory(prefix="tangent_jax-") as scratch:
+        path = Path(scratch) / "packed.zip"
+        with zipfile.ZipFile(path, "w") as content:
+            for file in sorted(folder.rglob("*")):
+                content.write(file, file.relative_to(folder))
+        upload(path, url)
+
+
+def unpack(url: str, folder: Path) -> None:
+    """Unpacks the zip at a URL to a folder, if there is one."""
+    packed = any_path(url)
+    with explaining(url):
+        is_there = packed.exists()
+    if is_there:
+        with passing_copy(url) as path, explaining(url), zipfile.ZipFile(path) as content:
+            content.extractall(folder)
 
 
 def checkpointer() -> Any:

@@ -14,32 +14,21 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, Protocol, runtime_checkable
+from typing import IO
 
 from tangent_jax.core.checks import InputError, visible
 
 COPY = "Make a plain copy of the folder, without links"
-LISTENERS: list[Callable[[Path], None]] = []
-"""Functions of the path of each file or folder that was written whole, called before the write returns."""
-
-
-@runtime_checkable
-class File(Protocol):
-    """A file that is read whole or in pieces: a local `Path`, or a file at a URL (remote/url_paths.py)."""
-
-    def read_bytes(self) -> bytes: ...
-
-    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
 
 
 def expand_path(path: str | os.PathLike) -> Path:
     """The path with `~` and `~user` resolved.
 
     Raises: InputError for a value that is no path, or has a name of more than 255 bytes, a user without a home, or a
-            URL, such as gs://bucket/folder (`urls.local_copy` and `url_paths.as_place` take those too).
+            URL, such as gs://bucket/folder (`paths.local_copy` and `paths.any_path` take those too).
     """
     try:
         text = os.fspath(path)
@@ -129,12 +118,6 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 
     `private`: only its user can read and write it. A link at its path, or at the partial file's, is replaced.
     """
-    replace_whole(path, content, private)
-    tell_written(path)
-
-
-def replace_whole(path: Path, content: str | bytes, private: bool = False) -> None:
-    """Writes a file as `write_whole`, but tells no listener: for a file that stays on this disk alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -148,22 +131,6 @@ def replace_whole(path: Path, content: str | bytes, private: bool = False) -> No
         partial.unlink(missing_ok=True)  # a full disk, or a folder at `path`: deletes the partial file
         raise OSError(error.errno, error.strerror, str(path)) from error
     synchronize(path.parent)
-
-
-def tell_written(path: Path) -> None:
-    """Tells the listeners that the file or folder `path` is on the disk."""
-    for listener in LISTENERS:
-        listener(path)
-
-
-@contextmanager
-def listening(listener: Callable[[Path], None]) -> Iterator[None]:
-    """Within the `with` block, calls `listener` with each path that was written whole, before the write returns."""
-    LISTENERS.append(listener)
-    try:
-        yield
-    finally:
-        LISTENERS.remove(listener)
 
 
 def allocate(path: Path, size: int) -> None:
@@ -213,7 +180,6 @@ def write_whole_folder(path: Path, partial: Path | None = None) -> Iterator[Path
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    tell_written(path)
 
 
 def fingerprint(content: bytes) -> str:

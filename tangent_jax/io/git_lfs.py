@@ -1,7 +1,7 @@
 """Pointers of Git LFS: the small texts that stand for large files in a clone without it."""
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.files import File
+from tangent_jax.io.paths import Place, read_range
 
 BEGINNING = b"version https://git-lfs.github.com/"
 """The first bytes of a pointer."""
@@ -12,11 +12,9 @@ def is_pointer(content: bytes) -> bool:
     return content.startswith(BEGINNING)
 
 
-def check_no_pointer(path: File) -> None:
+def check_no_pointer(path: Place) -> None:
     """Raises InputError with the remedy for a file that is a pointer; call it before a reader of any format."""
-    with path.open("rb") as file:
-        start = file.read(len(BEGINNING))
-    if is_pointer(start):
+    if is_pointer(read_range(path, 0, len(BEGINNING))):
         raise pointer_error(path)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.files import fingerprint, open_plain, tell_written, write_whole
+from tangent_jax.io.files import fingerprint, open_plain, write_whole
 
 START = "0" * 64  # "previous" of the first line
 
@@ -102,7 +102,6 @@ class Journal:
             raise
         self.take(line)
         self.settle()
-        tell_written(self.path)
 
     def settle(self) -> None:
         """Repairs the effects of a kill, as `append` does: cuts off the rest, counts the last line, adds missing files.

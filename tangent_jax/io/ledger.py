@@ -22,7 +22,7 @@ from typing import Any
 from tangent_jax.core.checks import InputError
 from tangent_jax.io import hosts
 from tangent_jax.io.checkpoints import Saver, checkpoints_in
-from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, replace_whole, synchronize, write_whole
+from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, write_whole
 from tangent_jax.io.records import convert, read_sealed, seal_fields
 from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.train.run import History
@@ -144,8 +144,7 @@ class Account:
         """Writes the present account."""
         self.check_lock()
         content = Content(self.saver.run, dataclasses.asdict(self.spent), self.saver.fingerprint())
-        with put_back(self.path):
-            write_whole(self.path, seal_fields(dataclasses.asdict(content)))
+        write_whole(self.path, seal_fields(dataclasses.asdict(content)))
 
     def save(self, state: Any, history: History) -> None:
         """Writes a checkpoint with the ledger's hash, then the ledger with the checkpoint's hash."""
@@ -161,24 +160,6 @@ class Account:
         """Raises InputError if this process no longer holds the ledger."""
         assert self.lock is not None
         self.lock.check()
-
-
-@contextmanager
-def put_back(path: Path) -> Iterator[None]:
-    """Restores a file, on disk, if the `with` block raises InputError, as where it cannot be copied to a URL.
-
-    A step whose payment is not at the URL does not run, so it need not stay paid here.
-    """
-    before = path.read_bytes() if path.exists() else None
-    try:
-        yield
-    except InputError:
-        if before is None:
-            path.unlink(missing_ok=True)
-            synchronize(path.parent)
-        else:
-            replace_whole(path, before)
-        raise
 
 
 @contextmanager

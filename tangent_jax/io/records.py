@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.files import File, fingerprint
+from tangent_jax.io.files import fingerprint
+from tangent_jax.io.paths import Place
 
 UNIONS = (Union, types.UnionType)
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -26,7 +27,7 @@ class Tagged:
     """The base of dataclasses of which a field takes one or another: JSON names the class, as "type"."""
 
 
-def read_text(path: File) -> str:
+def read_text(path: Place) -> str:
     """The text of a file, in UTF-8 or the encoding of its byte-order mark; InputError naming the file otherwise."""
     return as_text(path.read_bytes(), path)
 
@@ -40,7 +41,7 @@ def as_text(content: bytes, where: object) -> str:
         raise InputError(f"{where} must be text in UTF-8; it is damaged or of another encoding") from error
 
 
-def read_lines(path: File) -> list[str]:
+def read_lines(path: Place) -> list[str]:
     """The non-empty lines of a text file, without surrounding spaces."""
     return [line.strip() for line in read_text(path).splitlines() if line.strip()]
 

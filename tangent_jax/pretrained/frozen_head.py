@@ -5,9 +5,9 @@ import os
 import numpy as np
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.paths import local_copy
 from tangent_jax.io.tensors import read_tensors
 from tangent_jax.models.frozen_head import SCALE, FrozenHead
-from tangent_jax.remote.urls import local_copy
 
 
 def read_frozen_head(path: str | os.PathLike) -> FrozenHead:

@@ -20,6 +20,7 @@ import numpy as np
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.io import paths
 from tangent_jax.io.files import expand_path, write_whole
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.progress import tell
@@ -47,7 +48,6 @@ from tangent_jax.pretrained.left_out import left_out
 from tangent_jax.pretrained.recognise import recognise
 from tangent_jax.pretrained.sessions import SESSION, decode_session, encode_session
 from tangent_jax.pretrained.vit import weights as vit
-from tangent_jax.remote import urls
 
 FAMILIES = (vit.FAMILY, resnet.FAMILY)
 EMBEDDED = {name: asset for family in FAMILIES for name, asset in family.embedded.items()}
@@ -81,9 +81,9 @@ def load(source: str | os.PathLike, architecture: str | None = None, ignore_conf
     if isinstance(ignore_config, str):
         raise InputError(f"ignore_config must be a sequence of names, such as ['{ignore_config}']; got one text")
     if source not in EMBEDDED and not str(source).startswith(("random:", "hf-hub:")):
-        source = os.fspath(source) if urls.is_url(source) else expand_path(source)
+        source = os.fspath(source) if paths.is_url(source) else expand_path(source)
     source = os.fspath(source)
-    local = fetched(source) if urls.is_url(source) else Path(source)
+    local = fetched(source) if paths.is_url(source) else Path(source)
     if ignore_config and is_made(source):
         raise InputError(f"ignore_config must be empty for {source}, which has no config.json; got {ignore_config[0]}")
     if source in EMBEDDED:
@@ -124,7 +124,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
     >>> tj.load(path).model.classes
     2
     """
-    model, url = pretrained.model, os.fspath(path) if urls.is_url(path) else None
+    model, url = pretrained.model, os.fspath(path) if paths.is_url(path) else None
     path = expand_path(path) if url is None else Path(url)
     if path.suffix != ".safetensors":
         raise InputError(f"path must end in .safetensors; got {path}")
@@ -136,7 +136,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained) -> None:
         )
     names = "ours" if pretrained.session is None else "world"
     content = encode_model(model, trees.leaves(pretrained.w), names, pretrained.session)
-    write_whole(path, content) if url is None else urls.write(url, content)
+    write_whole(path, content) if url is None else paths.write(url, content)
 
 
 def read(path: Path, architecture: str | None = None, ignored: Sequence[str] = ()) -> Pretrained:
@@ -275,14 +275,14 @@ def fetched(url: str) -> Path:
     """
     is_file = url.endswith((".safetensors", ".npz", ".json"))
     names = tuple(f"{name}.json" for name in BESIDE) if is_file else FILES
-    local = urls.local_copy(url, names)
+    local = paths.local_copy(url, names)
     index = local if local.name == INDEX else local / INDEX
     if not index.is_file() or (local / WEIGHTS).exists():
         return local
     shards = {*shards_of(index).values()}
     for name in shards:
         check_shard_name(index, name)
-    return urls.local_copy(url, (*names, *sorted(shards)))
+    return paths.local_copy(url, (*names, *sorted(shards)))
 
 
 # Architectures by name

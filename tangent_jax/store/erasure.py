@@ -5,7 +5,7 @@
 
 The folders come from the caller, or from provenance that this machine's user wrote (`Provenance.is_own`). A component
 is deleted only if its content is that of the removed one, and only then the factors and steps beside it; a link in such
-a folder is not followed. At URLs: at_urls.py. Neighbouring stores, the data set itself, and files that are missing or
+a folder is not followed. Folders at URLs, neighbouring stores, the data set itself, and files that are missing or
 read-only are listed and left alone.
 """
 
@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
@@ -24,8 +25,8 @@ from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import saved_run
 from tangent_jax.io.files import expand_path, inside
-from tangent_jax.remote.urls import is_url, with_urls
-from tangent_jax.store.at_urls import Trace, has_weights, run_at
+from tangent_jax.io.paths import is_url
+from tangent_jax.store.files import read_component
 from tangent_jax.store.lines import EXPORTED, Exported, partial_of, removal_text
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import Traces
@@ -36,6 +37,21 @@ STEP = re.compile(r"[0-9]+\.dw(\.partial)?")
 NOT_OWN = "was not made on this machine, or is damaged"
 TRUST_IT = "open the store with trust if you know who made the component"
 NAME_IT = f"pass its folder, or {TRUST_IT}"
+
+
+class Trace(NamedTuple):
+    """A place with data of a removed image: a line that names it, and a function that erases it.
+
+    The function is None for a copy that a removal leaves alone, or cannot read.
+    """
+
+    line: str
+    erase: Callable[[], object] | None = None
+
+
+def has_weights(path: Path, fingerprint: str) -> bool:
+    """True if the numbers of a component's file have this fingerprint."""
+    return trees.fingerprint(read_component(path, check=False)[0]) == fingerprint
 
 
 def erase_found(traces: Iterable[Trace], note: Callable[[str], object] = lambda line: None) -> Traces:
@@ -80,9 +96,11 @@ def find_traces(
     traces += rows_everywhere(store, pairs, searched_places(store, names, made_here, caches))
     for name, origin in origins.items():
         tree_fingerprint = store.state.components[name].weights
-        for place in with_urls(origin.folders) if name in made_here else ():
-            search = run_at if is_url(place) else run_in
-            traces += readable(place_of(place), search(place, origin, tree_fingerprint))
+        for place in origin.folders if name in made_here else ():
+            if is_url(place):
+                traces.append(Trace(f"{place}: results of a run at a URL; delete them there"))
+            else:
+                traces += readable(place_of(place), run_in(place, origin, tree_fingerprint))
         for place in origin.folders:
             if place not in folders:
                 traces.append(Trace(f"{place}: named by {name}, which {NOT_OWN}; {NAME_IT}"))
@@ -115,7 +133,7 @@ def searched_places(
             origin = store.provenance(name)
             if store.trust or origin.is_own:
                 places += [folder for folder in origin.folders if not is_url(folder) and Path(folder).is_dir()]
-    return with_urls(places)
+    return [*dict.fromkeys(places)]
 
 
 def count_rows(

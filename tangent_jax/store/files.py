@@ -16,8 +16,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
+from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.tensors import encode, read_header, read_tensors
-from tangent_jax.remote import urls
 
 
 def binding(tree_fingerprint: str, metadata: Mapping[str, str]) -> str:
@@ -33,7 +33,7 @@ def encode_component(dw: Tree, tree_fingerprint: str, metadata: Mapping[str, str
 
 
 def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, str]) -> None:
-    """Writes tangent weights and their metadata to a file or a URL, whole or not at all; InputError for a folder.
+    """Writes tangent weights and their metadata to a file, whole or not at all; InputError for a folder.
 
     >>> path = demo.folder() / "dw.safetensors"
     >>> tj.store.write_component(path, demo.fitted.dw, {"note": "all 24 examples"})
@@ -41,12 +41,10 @@ def write_component(path: str | os.PathLike, dw: Tree, metadata: Mapping[str, st
     'all 24 examples'
     """
     content = encode_component(dw, trees.fingerprint(dw), metadata)
-    if urls.is_url(path):
-        return urls.write(os.fspath(path), content)
     path = expand_path(path)
     if path.is_dir():
         raise InputError(f"path must be that of a file; got the folder {path}")
-    return write_whole(path, content)
+    write_whole(path, content)
 
 
 def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree, dict[str, str]]:
@@ -60,7 +58,7 @@ def read_component(path: str | os.PathLike, *, check: bool = True) -> tuple[Tree
     >>> tj.store.read_component(path)[0]["head"]["kernel"].shape
     (6, 3)
     """
-    with urls.passing_copy(path) as file:
+    with passing_copy(path) as file:
         flat, metadata = read_tensors(file)
     try:
         dw = trees.nest(flat)

@@ -19,6 +19,7 @@ from tangent_jax.core.owners import Owner
 from tangent_jax.data import Preprocessing
 from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint
+from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.ntk import ComponentPredictor, FeatureSettings
@@ -26,7 +27,6 @@ from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import is_made, load
 from tangent_jax.privacy.mechanism import Spent
-from tangent_jax.remote import urls
 from tangent_jax.store.recipe import AnyRecipe, nested
 from tangent_jax.train.features import Features
 
@@ -106,7 +106,7 @@ class Provenance:
         if self.run is not None and not re.fullmatch("[0-9a-f]{32}", self.run):
             raise InputError(f"run must be 32 hex digits, or None; got {self.run!r}")
         for folder in self.folders:
-            is_absolute = urls.is_url(folder) or Path(folder).is_absolute()
+            is_absolute = is_url(folder) or Path(folder).is_absolute()
             if not is_absolute or ".." in Path(folder).parts or not folder.isprintable():
                 raise InputError(f"folders must be absolute or URLs, without ..; got {folder!r}")
         for field in ("certificate", "total_penalty", "seconds"):
@@ -133,7 +133,7 @@ class Provenance:
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
         """This provenance for a component trained on these examples; `folders`: in addition to their cache."""
-        folders = tuple(urls.with_urls([features.folder or "", *folders]))
+        folders = tuple(dict.fromkeys(folder for folder in (features.folder or "", *folders) if folder))
         if self.recipe is not None and self.total_penalty is None:
             changes = {"total_penalty": self.recipe.total_penalty(len(features.targets)), **changes}
         owner_of = {normal_name(name): owner for name, owner in self.owners.items()}

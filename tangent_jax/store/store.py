@@ -26,8 +26,6 @@ from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.io.progress import progress_bar
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
-from tangent_jax.remote import urls
-from tangent_jax.remote.url_errors import check_url
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.disk import KEYS, Disk
 from tangent_jax.store.files import read_component, read_metadata
@@ -359,12 +357,9 @@ class Store(Disk, Components):
         So neither a kill nor a removal in between can hide an export from a later receipt.
         Returns: for the provenance of `tj.export`: `of`, that of each component; `journal`, the number of the journal's
                  lines, by which the holder of the store can tell which state was exported.
-        Raises:  InputError for a URL with credentials, which the journal would keep, or that names no single place.
         """
-        if urls.is_url(path):
-            check_url(str(path))
         with self.using(change=True):
-            place = os.fspath(path) if urls.is_url(path) else str(expand_path(path).absolute())
+            place = str(expand_path(path).absolute())
             check_printable("the path of an export", place)  # a removal looks there for what a kill left
             exported = Exported(names=tuple(self), path=place, result=trees.fingerprint(dw))
             seal = machine.seal(exported.text(self.identity))

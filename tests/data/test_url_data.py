@@ -1,15 +1,18 @@
-"""Data sets at URLs are those of the same files on disk: classes, names, labels, bytes; and what goes wrong is told."""
+"""Data sets at s3:// are those of the same files on disk: classes, names, labels, bytes; what goes wrong is told."""
 
+import dataclasses
 import itertools
+import pickle
 
-import fsspec
 import numpy as np
 import pytest
 from data.layouts import as_parquet, as_saved, as_tar, refused
 from photos import as_zip, photographs, picture, summary
+from s3_server import serving_bucket
 from scipy.io import savemat
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.data.identifiers import index_in
 from tangent_jax.data.registry import open_dataset
 
 NUMBERS = itertools.count()
@@ -17,13 +20,20 @@ IMAGES = [picture() for _ in range(6)]
 LABELS = [0, 1, 0, 1, 0, 1]
 
 
-def at_url(root):
-    """The URL of a copy of a folder, or the folder of a file, in memory."""
-    url = f"memory://data/{next(NUMBERS)}"
-    fs = fsspec.filesystem("memory")
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
+    pytest.importorskip("s3fs", reason="s3fs is absent")
+    with serving_bucket(tmp_path_factory.mktemp("copies")) as server:
+        yield server
+
+
+def at_url(s3, root):
+    """The URL of a copy of a folder."""
+    url = f"s3://bucket/{next(NUMBERS)}"
     for path in root.rglob("*"):
         if path.is_file():
-            fs.pipe_file(f"{url}/{path.relative_to(root)}", path.read_bytes())
+            s3.fs.put_file(path, f"{url}/{path.relative_to(root)}")
     return url
 
 
@@ -70,37 +80,58 @@ def make(kind, root):
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "parquet", "tars", "tar names", "csv", "dogs"])
-def test_a_data_set_at_a_url_is_that_on_disk(kind, tmp_path):
+def test_a_data_set_at_a_url_is_that_on_disk(kind, s3, tmp_path):
+    """Its index of content identifiers, too: with it no image is read again."""
     root = tmp_path / "z"
     root.mkdir()
     name, path = make(kind, root)
-    here, there = open_dataset(f"{name}:{root}{path}"), open_dataset(f"{name}:{at_url(root)}{path}")
-    assert (here.classes, summary(here), here.remarks) == (there.classes, summary(there), there.remarks)
-    for split, examples in here.splits.items():
-        other = there.splits[split]
-        assert examples.identifiers() == other.identifiers()
-        assert [examples.read(i) for i in range(len(examples))] == [other.read(i) for i in range(len(examples))]
+    url = at_url(s3, root)
+    with index_in(tmp_path):
+        here, there = open_dataset(f"{name}:{root}{path}"), open_dataset(f"{name}:{url}{path}")
+        assert (here.classes, summary(here), here.remarks) == (there.classes, summary(there), there.remarks)
+        for split, examples in here.splits.items():
+            assert examples.identifiers() == there.splits[split].identifiers()
+            read = pickle.loads(pickle.dumps(there.splits[split].read))  # as for the processes that decode
+            assert [examples.read(i) for i in range(len(examples))] == [read(i) for i in range(len(examples))]
+        again = open_dataset(f"{name}:{url}{path}").train
+        read = set()
+        watched = dataclasses.replace(again, read=lambda i: read.add(i) or again.read(i))
+        assert watched.identifiers() == here.train.identifiers()
+        assert not read
 
 
-def test_what_changes_after_it_was_listed_is_told(tmp_path):
-    root = tmp_path / "z"
-    photographs(root, 2)
-    url = at_url(root)
-    dataset, fs = open_dataset(f"folder:{url}"), fsspec.filesystem("memory")
-    train = dataset.train
-    fs.pipe_file(f"{url}/{train.names[0]}", b"longer than it was")
-    fs.rm_file(f"{url}/{train.names[1]}")
-    with pytest.raises(InputError, match=r"must be as it was listed; got \d+ bytes.*: it changed"):
-        train.read(0)
-    with pytest.raises(InputError, match="does not exist"):
-        train.read(1)
+def test_images_without_a_place_in_the_table_are_located_at_a_url(s3, tmp_path):
+    (tmp_path / "z/images").mkdir(parents=True)
+    (tmp_path / "z/images/a.png").write_bytes(IMAGES[0])
+    (tmp_path / "z/t.csv").write_text("path,label\na.png,x\n")
+    refused(f"csv:{at_url(s3, tmp_path / 'z')}/t.csv", r"images/a.png is there. Write \?folder=images")
 
 
-def test_what_is_no_data_set_at_a_url_is_one_line(tmp_path):
+def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_path):
+    photographs(tmp_path / "z", 2)
+    url = at_url(s3, tmp_path / "z")
+    train = open_dataset(f"folder:{url}").train
+    read = train.read_identified()
+    train.held.clear()
+    s3.fs.pipe_file(f"{url}/{train.names[0]}", IMAGES[0])
+    s3.fs.rm_file(f"{url}/{train.names[1]}")
+    with pytest.raises(InputError, match=f"{train.names[0]} must be reachable; got FileExpired"):
+        read(0)
+    with pytest.raises(InputError, match=f"{train.names[1]} must be reachable; got FileNotFoundError"):
+        read(1)
+
+
+def test_what_is_no_data_set_at_a_url_is_one_line(s3, tmp_path):
     (tmp_path / "z").mkdir()
     as_saved(tmp_path / "z/train", columns(range(6)))
-    url = at_url(tmp_path / "z")
+    url = at_url(s3, tmp_path / "z")
     refused(f"hf:{url}", "files at a URL must be parquet")
-    refused("folder:memory://data/nothing", "memory://data/nothing must be a file or folder; it does not")
-    refused("wds:memory://data/nothing/{0..1}.tar", "2 are not, such as")
-    refused("csv:memory://data/nothing.csv", "does not exist")
+    refused("folder:s3://bucket/nothing", "s3://bucket/nothing must be a file or folder; it does not")
+    refused("folder:s3://none/nothing", "s3://none/nothing must be a file or folder; it does not")
+    refused("wds:s3://bucket/nothing/{0..1}.tar", "2 are not, such as")
+    refused("csv:s3://bucket/nothing.csv", "does not exist")
+    refused("folder:memory://data/x", "a URL must begin with s3://")
+    s3.fs.pipe_file(f"{url}/t.tar", b"version https://git-lfs.github.com/spec/v1")
+    refused(f"wds:{url}/t.tar", "it is a pointer of Git LFS")
+    s3.fs.pipe_file(f"{url}/t.zip", b"PK")
+    refused(f"folder:{url}/t.zip", "is another file")

@@ -1,168 +1,158 @@
-"""Commands from data in S3 to results in S3, killed three times and resumed elsewhere: the bits of local files."""
+"""Commands from data in S3 to results in S3, killed and resumed elsewhere: the bits of local files; and refusals."""
 
 import json
 import os
-import shutil
+import re
 import signal
+import time
 
-import numpy as np
 import pytest
 import slurm
+from helpers import in_long
 from photos import as_zip, photographs
-from run_binary import module_of, output_of, run, start, wait_until
+from run_binary import module_of, output_of, run_here, start, wait_until
+from s3_server import forget_clients, serving_bucket
 
 from tangent_jax.core import trees
-from tangent_jax.exports.folder import load_export
 from tangent_jax.pretrained.load import load, save
-from tangent_jax.remote import urls
-from tangent_jax.remote.snapshots import Remote, newest
 from tangent_jax.store.files import read_component
-from tangent_jax.store.store import Store
 
-pytestmark = pytest.mark.long
+pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
+pytest.importorskip("s3fs", reason="s3fs is absent")
 EVERY_STEP = """
 import runpy, sys
-from tangent_jax.io import checkpoints, ledger
+from tangent_jax.io import checkpoints
 checkpoints.Saver.__init__.__defaults__ = (0.0,)  # saves each epoch
-ledger.Ledger.__init__.__defaults__ = (0.0,)
-sys.argv = ["{binary}", *sys.argv[1:]]
+sys.argv = ["finetune", *sys.argv[1:]]
 runpy.run_module("{module}", run_name="__main__", alter_sys=True)
-"""
+""".format(module=module_of("finetune"))
+LINE = re.compile(r"\w+: \S.+")
+"""COMMAND: a sentence, in one line."""
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory):
-    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
-    pytest.importorskip("s3fs", reason="s3fs is absent")
-    from s3_server import serving_bucket
-
-    with serving_bucket(tmp_path_factory.mktemp("scratch")) as server:
+    """A server, with a data set and weights in its bucket; `here`: the same on disk."""
+    here = tmp_path_factory.mktemp("inputs")
+    photographs(here / "photos", 8)
+    as_zip(
+        here / "photos.zip",
+        {str(p.relative_to(here / "photos")): p.read_bytes() for p in (here / "photos").rglob("*.png")},
+    )
+    save(here / "weights.safetensors", load("builtin"))
+    with serving_bucket(tmp_path_factory.mktemp("copies")) as server:
+        server.here = here
+        for path in here.rglob("*.*"):
+            server.fs.put_file(path, f"bucket/{path.relative_to(here)}")
         yield server
 
 
-@pytest.fixture(scope="module")
-def inputs(s3, tmp_path_factory):
-    """A folder with a data set and weights, which are in the bucket, too."""
-    root = tmp_path_factory.mktemp("inputs")
-    photographs(root / "photos", 20)
-    files = {str(p.relative_to(root / "photos")): p.read_bytes() for p in (root / "photos").rglob("*.png")}
-    as_zip(root / "photos.zip", files)
-    save(root / "weights.safetensors", load("builtin"))
-    for path in root.rglob("*"):
-        if path.is_file():
-            urls.upload(path, f"s3://bucket/{path.relative_to(root)}")
-    return root
+@pytest.fixture(autouse=True)
+def mended(s3):
+    s3.mend()
+    yield
+    s3.mend()
+    forget_clients()
 
 
-def number_at(url):
-    """The number of the newest state of a run at a URL, which may be replaced before it is read."""
-    return newest(urls.list_files(f"{url}/state/index"))
+def run(binary, *flags, code=0):
+    """(last line of stdout, stderr) of a command that runs in this process."""
+    got, out, err = run_here(binary, *flags)
+    assert got == code, err
+    return out.strip().rpartition("\n")[2], err
 
 
-def killed_three_times(s3, tmp_path, binary, url, *flags, number=signal.SIGKILL):
-    """The last line of a command that is killed after its state at `url` has changed, three times, and ends then."""
-    code = EVERY_STEP.format(binary=binary, module=module_of(binary.split()[0]))
-    flags = [*binary.split()[1:], *flags]
-    for machine in range(3):
-        home = tmp_path / f"machine {machine}"
-        home.mkdir()
-        before = number_at(url)
-        process = start(code, *flags, stderr=tmp_path / "err", HOME=home)
-        wait_until(process, lambda before=before: number_at(url) > before + 1)
-        assert process.exitcode is None, (tmp_path / "err").read_text()
-        os.kill(process.pid, number)
-        process.join()
-        assert not s3.fs.exists(f"{url}/result.json")
-        shutil.rmtree(home)
-    home.mkdir()
-    return json.loads(output_of(code, *flags, HOME=home)[0].strip().rpartition("\n")[2])
+def ends(binary, *flags):
+    """The line in which a command ends."""
+    _, err = run(binary, *flags, code=1)
+    line = err.strip().rpartition("\n")[2]
+    assert LINE.fullmatch(line), line
+    assert "Traceback" not in err
+    return line
 
 
-def same_run(line, url, local):
+def training(binary, place, tmp_path, *more):
+    """The arguments of a short training on data and weights at a place."""
+    own = {"finetune": ["--epochs=1"], "compose": ["--epochs=1", "--shards=2", "--method=fc", "--lr=1e-3"],
+           "private": ["--epochs=1", "--subset=head", "--delta=1e-3"]}[binary]  # fmt: skip
+    local = [f"--store={tmp_path}/stores"] if binary == "compose" else []
+    flags = [f"--dataset=folder:{place}/photos.zip", f"--weights={place}/weights.safetensors"]
+    return [binary, *flags, *own, *local, f"--cache_dir={tmp_path}/cache", *more]
+
+
+def same_run(s3, url, local):
     """Asserts that a run at a URL has the result, the history and the tangent weights of a run in a folder."""
     here = json.loads((local / "result.json").read_text())
-    there = json.loads(urls.read(f"{url}/result.json"))
+    there = json.loads(s3.fs.cat_file(f"{url}/result.json"))
 
     def plain(fields):
         return {name: value for name, value in fields.items() if "second" not in name and name != "dataset"}
 
-    assert plain(line).items() <= plain(there).items()
-    for field in ("accuracy", "steps", "epsilon", "shards", "full", "run"):
-        assert here.get(field) == there.get(field), field
-    assert [plain(row) for row in here.get("history", [])] == [plain(row) for row in there.get("history", [])]
-    if (local / "dw.safetensors").exists():
-        dw = read_component(f"{url}/dw.safetensors")[0]
-        assert trees.fingerprint(dw) == trees.fingerprint(read_component(local / "dw.safetensors")[0])
+    for field in ("accuracy", "steps", "step_norm", "run"):
+        assert here[field] == there[field], field
+    assert [plain(row) for row in here["history"]] == [plain(row) for row in there["history"]]
+    dw, metadata = read_component(f"{url}/dw.safetensors")
+    assert trees.fingerprint(dw) == trees.fingerprint(read_component(local / "dw.safetensors")[0])
+    assert url in json.loads(metadata["provenance"])["folders"]
+    assert {path.name for path in local.iterdir()} <= {name.split("/")[-1] for name in s3.fs.ls(url, detail=False)}
 
 
-def flags_of(place, *more):
-    return [f"--dataset=folder:{place}/photos", f"--weights={place}/weights.safetensors", *more]
-
-
-def test_finetune_and_export(s3, inputs, tmp_path):
-    more = ["--epochs=6", "--batch_size=8"]
-    run("finetune", *flags_of(inputs, *more), f"--out={tmp_path}/here", f"--cache_dir={tmp_path}/cache")
+def test_finetune_from_a_bucket_into_a_bucket_is_that_on_disk(s3, tmp_path):
+    run(*training("finetune", s3.here, tmp_path, f"--out={tmp_path}/here"))
     url = "s3://bucket/tuned"
-    flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={tmp_path}/there")
-    line = killed_three_times(s3, tmp_path, "finetune", url, *flags)
-    same_run(line, url, tmp_path / "here")
-    store, to = tmp_path / "store", "s3://bucket/export"
-    run("store", "add", f"--store={store}", f"--source={url}", "--name=a")
-    s3.slow("PUT", "/export/", 1.0)
-    for name in ("README.md", "README.md", "model.safetensors"):
-        s3.fs.rm("bucket/export", recursive=True) if s3.fs.exists("bucket/export") else None
-        process = start(module_of("store"), "export", f"--store={store}", f"--to={to}", "--trust")
-        wait_until(process, lambda name=name: name in urls.list_files(to))
-        os.kill(process.pid, signal.SIGKILL)
+    out, _ = run(*training("finetune", "s3://bucket", tmp_path, f"--out={url}/"))
+    assert json.loads(out).items() <= json.loads(s3.fs.cat_file(f"{url}/result.json")).items()
+    same_run(s3, url, tmp_path / "here")
+    run("store", "add", f"--store={tmp_path}/store", f"--source={url}")
+    _, err = run("store", "remove", f"--store={tmp_path}/store", "--name=tuned", "--trust")
+    assert f"NOT reached: {url}" in err
+
+
+def kill_and_end(s3, tmp_path, url, *flags, number, times):
+    """Ends a finetune that is killed after its state at `url` has changed, some times, each on another machine."""
+
+    def state():
+        s3.fs.invalidate_cache()
+        return [s3.fs.checksum(name) for name in s3.fs.glob(f"{url}/checkpoints/*.zip")]
+
+    for machine in range(times):
+        before = state()
+        process = start(EVERY_STEP, *flags, stderr=tmp_path / "err", HOME=tmp_path / f"machine {machine}")
+        wait_until(process, lambda before=before: state() != before)
+        assert process.exitcode is None, (tmp_path / "err").read_text()
+        os.kill(process.pid, number)
         process.join()
-        assert "provenance.json" not in urls.list_files(to)
-    s3.mend()
-    run("store", "export", f"--store={store}", f"--to={to}", "--trust")
-    (_, there), dw = load_export(to), Store(store)["a"].dw
-    for path, leaf in trees.leaves(dw).items():
-        assert np.array_equal(trees.leaves(there)[path], leaf), path
-    run(
-        "store",
-        "export",
-        f"--store={store}",
-        f"--to={tmp_path}/export",
-        "--trust",
-        f"--weights={inputs}/weights.safetensors",
-    )
-    for name in ("model.safetensors", "tangent.safetensors"):
-        assert urls.read(f"{to}/{name}") == (tmp_path / "export" / name).read_bytes(), name
-    _, err = run("store", "export", f"--store={store}", f"--to={to}", code=1)
-    assert "--to must be a folder that does not exist yet; got s3://bucket/export" in err
-    check_removed(s3, store, url)
+        assert not s3.fs.exists(f"{url}/result.json")
+    _, err = output_of(EVERY_STEP, *flags, HOME=tmp_path / "last machine")
+    assert "going on after epoch" in err
 
 
-def check_removed(s3, store, url):
-    """Asserts that a removal erases the run at a URL, if told to trust the machine that made them."""
-    _, err = run("store", "remove", f"--store={store}", "--name=a", "--dry_run")
-    assert f"{url}: named by a, which was not made on this machine" in err
-    _, err = run("store", "remove", f"--store={store}", "--name=a", "--trust")
-    assert f"deleted {url}: the removed component, its factors, steps and checkpoints" in err
-    assert f"NOT reached: {url}: versions that its bucket keeps" in err
-    assert f"NOT reached: {store.parent}/export" in err
-    assert not s3.fs.exists(f"{url}/dw.safetensors")
-    assert not [name for name in Remote(f"{url}/state").files if "checkpoints" in name or name == "dw.safetensors"]
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGKILL, 1), *in_long((signal.SIGKILL, 3), (signal.SIGTERM, 3))])
+def test_a_run_that_is_killed_goes_on_elsewhere_with_the_bits_of_one_on_disk(number, times, s3, tmp_path):
+    more = ["--epochs=9", "--batch_size=8"]
+    run(*training("finetune", s3.here, tmp_path, *more, f"--out={tmp_path}/here"))
+    url = f"s3://bucket/killed{number}-{times}"
+    flags = training("finetune", "s3://bucket", tmp_path, *more, f"--out={url}")[1:]
+    kill_and_end(s3, tmp_path, url, *flags, number=number, times=times)
+    same_run(s3, url, tmp_path / "here")
 
 
-def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_path):
+@pytest.mark.long
+def test_two_processes_are_one_job_with_its_results_at_a_url(s3, tmp_path):
     """Processes without a common disk, as on two hosts: a run is killed, and goes on elsewhere."""
-    url, port = "s3://bucket/two", slurm.free_port()
-    code = EVERY_STEP.format(binary="finetune", module=module_of("finetune"))
-    flags = flags_of("s3://bucket", "--epochs=6", "--batch_size=8", f"--out={url}")
+    url = "s3://bucket/two"
+    flags = training("finetune", "s3://bucket", tmp_path, "--epochs=6", "--batch_size=8", f"--out={url}")[1:-2]
 
     def process(index, port, home):
         (tmp_path / home).mkdir()
         join = [f"--coordinator=127.0.0.1:{port}", "--processes=2", f"--process_id={index}"]
         files = {"stdout": tmp_path / home / "out", "stderr": tmp_path / home / "err"}
         cache = f"--cache_dir={tmp_path}/{home}/cache"
-        return start(code, *flags, cache, *join, **files, HOME=tmp_path / home)
+        return start(EVERY_STEP, *flags, f"--out={url}", cache, *join, **files, HOME=tmp_path / home)
 
+    port = slurm.free_port()
     pair = [process(index, port, f"first-{index}") for index in range(2)]
-    wait_until(pair[0], lambda: number_at(url) > 5)  # after an epoch's
+    wait_until(pair[0], lambda: s3.fs.invalidate_cache() or s3.fs.glob(f"{url}/checkpoints/*.zip"))
     assert [one.exitcode for one in pair] == [None, None], (tmp_path / "first-0/err").read_text()
     for one in pair:
         one.kill()
@@ -173,38 +163,79 @@ def test_two_processes_are_one_job_with_its_results_at_a_url(s3, inputs, tmp_pat
     for index, one in enumerate(pair):
         one.join(300)
         assert one.exitcode == 0, (tmp_path / f"second-{index}/err").read_text()
-    assert json.loads(urls.read(f"{url}/result.json"))["steps"] == 6 * 5
+    assert json.loads(s3.fs.cat_file(f"{url}/result.json"))["steps"] > 0
     assert "going on after epoch" in (tmp_path / "second-0/err").read_text()
     assert '"method"' not in (tmp_path / "second-1/out").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_private_steps_are_paid_at_the_url(number, s3, inputs, tmp_path):
-    """SIGTERM loses nothing; a step that was paid and then lost to SIGKILL stays paid, and is not taken again."""
-    more = ["--epochs=12", "--subset=head", "--noise_seed=3", "--delta=1e-3"]
-    run("private", *flags_of(inputs, *more), f"--out={tmp_path}/here", f"--cache_dir={tmp_path}/cache")
-    url = f"s3://bucket/private{number}"
-    flags = flags_of("s3://bucket", *more, f"--out={url}", f"--cache_dir={tmp_path}/cache")
-    line = killed_three_times(s3, tmp_path, "private", url, *flags, number=number)
-    paid = json.loads(urls.read(f"{url}/ledger.json"))["spent"]["steps_paid"]
-    assert paid == 12
-    assert line["epsilon"] == pytest.approx(json.loads((tmp_path / "here/result.json").read_text())["epsilon"])
-    if number == signal.SIGTERM:
-        same_run(line, url, tmp_path / "here")
-    else:
-        assert 12 - 3 <= line["steps"] <= paid
+# Refusals
 
 
-def test_compose_finds_the_settings_that_were_searched(s3, inputs, tmp_path):
-    more = ["--epochs=3", "--shards=2", "--method=taft,soup", "--lr=1e-3,3e-3", "--batch_size=8"]
-    local = [f"--out={tmp_path}/here", f"--store={tmp_path}/stores", f"--cache_dir={tmp_path}/cache"]
-    run("compose", *flags_of(inputs, *more), *local)
-    url = "s3://bucket/composed"
-    at = [f"--out={url}", f"--store={tmp_path}/others", f"--cache_dir={tmp_path}/cache"]
-    flags = flags_of("s3://bucket", *more, *at)
-    flags[0] = "--dataset=folder:s3://bucket/photos.zip"
-    line = killed_three_times(s3, tmp_path, "compose", url, *flags)
-    same_run(line, url, tmp_path / "here")
-    _, err = run("compose", *flags_of("s3://bucket", *more), "--store=s3://bucket/stores", code=1)
-    assert "s3://bucket/stores" in err.splitlines()[-1]
-    assert "take a local folder, and copy it to the URL" in err
+@pytest.mark.parametrize("after", [0, 3])
+def test_data_that_cannot_be_read_ends_a_training(after, s3, tmp_path):
+    """At the first request, and in the midst of reading."""
+    s3.fail("GET", "/photos/", "AccessDenied", 403, "Access Denied", after=after)
+    flags = training("finetune", "s3://bucket", tmp_path, f"--out={tmp_path}/out")
+    flags[1] = "--dataset=folder:s3://bucket/photos"
+    assert "must be reachable; got PermissionError: Access Denied" in ends(*flags)
+    assert not [*tmp_path.glob("out/*.json")]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_results_that_cannot_be_written_end_a_training(after, s3, tmp_path):
+    """At the first request that writes, and in the midst of it; no result is at the URL, and the command goes on."""
+    url = f"s3://bucket/refused{after}"
+    flags = training("finetune", s3.here, tmp_path, f"--out={url}")
+    s3.fail("PUT", f"/refused{after}/", "AccessDenied", 403, "Access Denied", after=after)
+    assert "must be reachable; got PermissionError: Access Denied" in ends(*flags)
+    s3.mend()
+    assert not s3.fs.exists(f"{url}/result.json")
+    run(*flags)
+    assert s3.fs.exists(f"{url}/result.json")
+
+
+def test_a_bucket_that_does_not_exist_ends_a_command(s3, tmp_path):
+    line = ends(*training("finetune", "s3://nothing", tmp_path, f"--out={tmp_path}/out"))
+    assert "s3://nothing/photos.zip must be a file or folder; it does not exist" in line
+    line = ends(*training("finetune", s3.here, tmp_path, "--out=s3://nothing/out"))
+    assert "s3://nothing/out/checkpoints" in line
+    assert "The specified bucket does not exist" in line
+
+
+def test_what_needs_a_file_system_is_refused_with_the_remedy(s3, tmp_path):
+    place = [f"--out={tmp_path}/out"]
+    for flags in (
+        training("private", s3.here, tmp_path, "--out=s3://bucket/x"),  # its ledger pays before each step
+        training("compose", s3.here, tmp_path, "--out=s3://bucket/x"),
+        [*training("compose", s3.here, tmp_path, *place), "--store=s3://bucket/x"],
+        [*training("finetune", s3.here, tmp_path, *place), "--cache_dir=s3://bucket/x"],
+        ("store", "list", "--store=s3://bucket/x"),
+    ):
+        line = ends(*flags)
+        assert "a path must be one of this machine; got s3://bucket/x. Locks and renames need a file system" in line
+        assert "as by aws s3 sync" in line
+
+
+def test_credentials_in_a_url_are_told_and_stored_nowhere(s3, tmp_path):
+    secret = "s3://AKIA:se/cret@bucket"
+    lines = [
+        ends(*training("finetune", secret, tmp_path, f"--out={tmp_path}/out")),
+        ends(*training("finetune", s3.here, tmp_path, f"--out={secret}/out")),
+        ends(*training("private", s3.here, tmp_path, f"--out={secret}/out")),
+        ends("store", "add", f"--store={tmp_path}/added", f"--source={secret}/run"),
+    ]
+    assert all("s3://***@bucket" in line for line in lines), lines
+    assert not any("se/cret" in line for line in lines)
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"se/cret" not in path.read_bytes(), path
+
+
+@pytest.mark.long
+def test_a_server_that_is_down_ends_a_command_soon(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    forget_clients()
+    begin = time.monotonic()
+    line = ends(*training("finetune", "s3://bucket", tmp_path))
+    assert "s3://bucket/photos" in line
+    assert "EndpointConnectionError" in line
+    assert time.monotonic() - begin < 60

@@ -52,7 +52,7 @@ CASES = [
     ("compose", "--shard=4/4", "--shard must be I/N with I in 0..N-1; got 4/4"),
     ("compose", "--shard=all", "--shard must be I/N with I in 0..N-1; got all"),
     ("compose", "--shard=-1/2", "--shard must be I/N with I in 0..N-1; got -1/2"),
-    ("compose", "--shard=0/2 --out=memory://b/x", "--out must be a folder with --shard, which writes no result; got"),
+    ("compose", "--out=s3://b/x", "--out: a path must be one of this machine; got s3://b/x"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
     ("private", "--canaries=100 --noise_seed=1", "--canaries must be without --noise_seed"),

@@ -23,7 +23,6 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.pretrained.config_fields import WITHOUT_EFFECT
 from tangent_jax.pretrained.left_out import KINDS, left_out
 from tangent_jax.pretrained.load import load
-from tangent_jax.remote import urls
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import recipe_of
 
@@ -369,14 +368,6 @@ def test_a_shard_is_no_link_out_of_its_folder_but_for_the_hub_s_cache(tmp_path):
     (inner / SECOND).unlink()
     (inner / SECOND).symlink_to(outside.rename(kept / "blobs" / "4567"))
     assert_rel_close(load(inner).w, model()[1])
-
-
-def test_weights_in_several_files_come_from_a_url(tmp_path, monkeypatch):
-    monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
-    (tmp_path / "local").mkdir()
-    for path in sharded(tmp_path / "local").iterdir():
-        urls.write(f"memory://sharded/{path.name}", path.read_bytes())
-    assert_rel_close(load("memory://sharded").w, model()[1])
 
 
 @pytest.mark.parametrize(

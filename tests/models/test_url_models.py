@@ -1,155 +1,107 @@
-"""Weights, components and exports at a URL: read back with the bits that were written."""
+"""Weights, components and exports at s3:// are those of the same files on disk."""
 
 import itertools
 import json
-import shutil
 
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part, stopping
+from helpers import assert_rel_close, origin, part
+from models.layouts import model, said, timm
+from s3_server import serving_bucket
+from safetensors.numpy import save_file
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.exports import folder as exports
-from tangent_jax.io import machine
+from tangent_jax.exports.folder import export, load_export
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load, save
-from tangent_jax.remote import mirrors, urls
-from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.erasure import erase_found, find_traces
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.store import Store
-from tangent_jax.train.features import Features
 
 NUMBERS = itertools.count()
-SEEN = tuple((f"{i:064x}", f"image {i}") for i in range(10))
-GONE = {identifier for identifier, _ in SEEN}
 MODEL = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
 W = initial_weights(MODEL, jax.random.key(0))
 
 
-@pytest.fixture
-def url(tmp_path, monkeypatch):
-    monkeypatch.setattr(urls, "SCRATCH", str(tmp_path / "scratch"))
-    return f"memory://models/{next(NUMBERS)}"
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
+    pytest.importorskip("s3fs", reason="s3fs is absent")
+    copies = tmp_path_factory.mktemp("copies")
+    with serving_bucket(copies) as server:
+        server.copies = copies
+        yield server
+
+
+def put(s3, folder):
+    """The URL of a copy of a folder."""
+    url = f"s3://bucket/{next(NUMBERS)}"
+    for path in folder.iterdir():
+        s3.fs.put_file(path, f"{url}/{path.name}")
+    return url
 
 
 def same(one, other):
     return trees.fingerprint(one) == trees.fingerprint(other)
 
 
-def test_weights_and_components_come_back(url, tmp_path):
-    save(f"{url}/w.safetensors", Pretrained(MODEL, W, ""))
-    pretrained = load(f"{url}/w.safetensors")
+def test_weights_come_back(s3):
+    url = f"s3://bucket/{next(NUMBERS)}/w.safetensors"
+    save(url, Pretrained(MODEL, W, ""))
+    pretrained = load(url)
     assert same(pretrained.w, W)
-    assert (pretrained.model, pretrained.source) == (MODEL, f"{url}/w.safetensors")
-    write_component(f"{url}/dw.safetensors", part(0), {"a": "b"})
-    dw, metadata = read_component(f"{url}/dw.safetensors")
+    assert (pretrained.model, pretrained.source) == (MODEL, url)
+    with pytest.raises(InputError, match=r"s3://bucket/none\.npz must be reachable; got FileNotFoundError"):
+        load("s3://bucket/none.npz")
+
+
+def test_weights_in_several_files_come_from_a_folder(s3, tmp_path):
+    """A folder's config.json, index and the files that it names; what else is there is not fetched."""
+    tensors = {name: np.asarray(value) for name, value in timm(*model()).items()}
+    places = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(tensors)}
+    for file in {*places.values()}:
+        save_file({name: tensors[name] for name in tensors if places[name] == file}, tmp_path / file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    said(tmp_path)
+    (tmp_path / "optimizer.pt").write_bytes(b"")
+    assert_rel_close(load(put(s3, tmp_path)).w, model()[1])
+    assert not [*s3.copies.rglob("optimizer.pt")]
+
+
+def test_a_component_and_an_export_are_read_and_leave_no_copy(s3, tmp_path):
+    write_component(tmp_path / "dw.safetensors", part(0), {"a": "b"})
+    dw, metadata = read_component(f"{put(s3, tmp_path)}/dw.safetensors")
     assert same(dw, part(0))
     assert metadata["a"] == "b"
-    copies = [path.name for path in (tmp_path / "scratch").rglob("*.safetensors")]
-    assert copies == ["w.safetensors"], "no copy of a component stays, which a removal could not reach"
-
-
-def test_an_export_that_is_stopped_is_none_and_is_written_again(url, monkeypatch):
     predict = tangent(Pretrained(MODEL, W, ""), blocks=1)
-    dw, calls, upload = predict.zeros(), itertools.count(), urls.upload
-    for stopped in itertools.count():
-        calls = itertools.count()
-        monkeypatch.setattr(urls, "upload", stopping(upload, lambda: next(calls) == stopped))  # noqa: B023
-        try:
-            exports.export(url, predict, dw, {})
-            break
-        except KeyboardInterrupt:
-            assert not exports.is_export(url)
-    assert stopped == 4
-    pretrained, step = exports.load_export(url)
-    files = json.loads(urls.read(f"{url}/provenance.json"))["files"]
+    export(tmp_path / "export", predict, predict.zeros(), {})
+    pretrained, step = load_export(put(s3, tmp_path / "export"))
     assert same(pretrained.w, W)
-    assert same(step, dw)
-    assert {*urls.list_files(url)} == {*files, "provenance.json"}
-    with pytest.raises(InputError, match="folder must not exist yet; got memory://"):
-        exports.export(url, predict, dw, {})
+    assert same(step, predict.zeros())
+    assert not [*s3.copies.rglob("dw.safetensors")], "a copy that a removal could not reach"
 
 
-def component(root, url, **changes):
-    """(a store of one component of the first ten images, whose run and rows are at URLs; its run's identity)."""
-    run = "0123456789abcdef" * 2
-    store = Store(root)
-    store.add("a", part(0), origin(0, examples=SEEN, run=run, folders=(f"{url}/run",), **changes))
-    return store, run
+def test_what_is_written_at_a_url_elsewhere_is_refused_with_the_remedy(s3):
+    predict = tangent(Pretrained(MODEL, W, ""), blocks=1)
+    for write in (
+        lambda: export("s3://bucket/export", predict, predict.zeros(), {}),
+        lambda: write_component("s3://bucket/dw.safetensors", part(0), {}),
+        lambda: Store("s3://bucket/store"),
+    ):
+        with pytest.raises(InputError, match=r"a path must be one of this machine; got s3://.*as by aws s3 sync"):
+            write()
 
 
-def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
-    """Its component, factors, steps and checkpoints, in the state and by name; other components and files stay."""
-    store, run = component(tmp_path / "store", url)
-    with mirrors.open_mirror(f"{url}/run") as mirror:
-        for name in ("factors.safetensors", "result.json", "steps/1.dw", f"checkpoints/{run}/0/x", f"{run}/y",
-                     "checkpoints/other/z"):  # fmt: skip
-            (mirror.root / name).parent.mkdir(parents=True, exist_ok=True)
-            (mirror.root / name).write_text(name)
-        write_component(mirror.root / "dw.safetensors", part(0), {})
-        mirror.publish()
-    shutil.rmtree(tmp_path / "scratch")
-    line = f"{url}/run: the removed component, its factors, steps and checkpoints"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "delete", stopping(urls.delete, itertools.count().__next__))  # the second: of results
-        traces = [trace for trace in find_traces(store, ["a"], GONE) if trace.erase is not None]
-        with pytest.raises(KeyboardInterrupt):
-            [trace.erase() for trace in traces if trace.line == line]
-    assert "dw.safetensors" in urls.list_files(f"{url}/run")
-    assert line in erase_found(find_traces(store, ["a"], GONE)).deleted
-    assert {*Remote(f"{url}/run/state").files} == {"result.json", "checkpoints/other/z"}
-    names = urls.list_files(f"{url}/run")
-    assert {name for name in names if not name.startswith("state/")} == {"result.json"}
-    assert len([name for name in names if "/objects/" in name]) == 2
-    assert line not in erase_found(find_traces(store, ["a"], GONE)).deleted
-    with mirrors.open_mirror(f"{url}/run") as mirror:  # another component, of a later run
-        write_component(mirror.root / "dw.safetensors", part(1), {})
-        mirror.publish()
-    assert line not in erase_found(find_traces(store, ["a"], GONE)).deleted
-    assert same(read_component(f"{url}/run/dw.safetensors")[0], part(1))
-
-
-def test_a_removal_deletes_no_result_where_another_run_writes(url, tmp_path, monkeypatch):
-    """It could be that run's."""
-    store, _ = component(tmp_path / "store", url)
-    with mirrors.open_mirror(f"{url}/run") as mirror:
-        write_component(mirror.root / "dw.safetensors", part(0), {})
-        mirror.publish()
-    monkeypatch.setattr(urls, "create", lambda *_: False)  # another writer
-    done = erase_found(find_traces(store, ["a"], GONE))
-    assert any(f"{url}/run: the removed" in line and "of another writer" in line for line in done.not_reached)
-    assert "dw.safetensors" in urls.list_files(f"{url}/run")
-
-
-def test_what_a_removal_cannot_erase_at_a_url_is_listed(url, tmp_path, monkeypatch):
-    store, _ = component(tmp_path / "store", url)
-    connect = urls.connect
-
-    def fail(at):
-        if at.startswith(url):
-            raise urls.explain(at, PermissionError("no"))
-        return connect(at)
-
-    monkeypatch.setattr(urls, "connect", fail)
-    assert any(f"{url}/run: the right to read" in trace.line for trace in find_traces(store, ["a"], GONE))
-    monkeypatch.setattr(machine, "is_own", lambda *_: False)
-    assert f"{url}/run: named by a, which was not made on this machine" in "\n".join(
-        trace.line for trace in find_traces(store, ["a"], GONE)
-    )
-
-
-def test_a_local_copy_of_a_url_names_it_in_a_provenance(url, tmp_path):
-    """So that a removal finds the URL where the local copy was lost, and the copy where it was not."""
-    rows = Features(np.zeros((10, 2), np.float32), np.zeros(10, int), SEEN, folder=str(tmp_path / "cache"))
-    out = urls.scratch_of(f"{url}/run") / "out"
-    folders = origin(0).trained_on(rows, 0.1, (str(out),)).folders
-    assert folders == (rows.folder, str(out), f"{url}/run")
+def test_a_run_at_a_url_is_listed_as_not_reached(tmp_path):
+    store = Store(tmp_path / "store")
+    store.add("a", part(0), origin(0, folders=("s3://bucket/run",)))
+    done = erase_found(find_traces(store, ["a"], set()))
+    assert "s3://bucket/run: results of a run at a URL; delete them there" in done.not_reached
     with pytest.raises(InputError, match="folders must be absolute or URLs, without"):
         origin(0, folders=("s3://bucket/../x",))

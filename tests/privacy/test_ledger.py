@@ -1,8 +1,6 @@
 """A private run's ledger and checkpoint: each names the other; where they do not fit nothing is trained."""
 
-import itertools
 import json
-import os
 import shutil
 
 import jax.numpy as jnp
@@ -11,7 +9,6 @@ import optax
 import pytest
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io import files, ledger
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.privacy import train as module
@@ -235,44 +232,3 @@ def test_a_claim_never_exceeds_its_budget():
 def test_a_step_that_overflows_stops_the_run_with_one_line():
     with pytest.raises(InputError, match="the step must be finite; got a norm of inf after step 1"):
         train(None, optimizer=optax.sgd(1e30))
-
-
-@pytest.mark.parametrize("refused", range(6))
-def test_a_payment_that_cannot_be_copied_to_its_url_is_not_kept(refused, tmp_path, monkeypatch):
-    """As in a full bucket: the step did not run, so the same run pays again, and takes every step."""
-    calls = itertools.count()
-
-    def copy(path):
-        if path.name == "ledger.json" and next(calls) == refused:
-            raise InputError("full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "LISTENERS", [copy])
-        with pytest.raises(InputError, match="full"):
-            train(tmp_path, seconds=0.0)
-    fitted = train(tmp_path)
-    assert (fitted.steps, fitted.info.spent.steps_paid) == (5, 5)
-
-
-@pytest.mark.parametrize("before", [None, b"paid 1"])
-def test_a_payment_that_is_taken_back_is_taken_back_on_the_disk(before, tmp_path, monkeypatch):
-    """The bytes first, then the folder's names: power that fails leaves one of both accounts whole."""
-    path, synchronized, fsync = tmp_path / "ledger.json", [], os.fsync
-    if before is not None:
-        path.write_bytes(before)
-
-    def watched(descriptor):
-        fsync(descriptor)
-        synchronized.append((os.fstat(descriptor).st_ino, path.read_bytes() if path.exists() else None))
-
-    def refused_payment():
-        with ledger.put_back(path):
-            path.write_bytes(b"paid 2")
-            raise InputError("full")
-
-    monkeypatch.setattr(os, "fsync", watched)
-    with pytest.raises(InputError, match="full"):
-        refused_payment()
-    *_, last = synchronized
-    assert last == (tmp_path.stat().st_ino, before)
-    assert before is None or path.stat().st_ino in [inode for inode, _ in synchronized]

@@ -443,14 +443,6 @@ def test_a_removal_lists_exports_of_stores_that_were_merged_and_of_theirs(tmp_pa
     assert listed_exports(third, "a") == ["/of first"]
 
 
-@pytest.mark.parametrize("url", ["memory://served/one", "s3://bucket/models/out", "s3://bucket"])
-def test_a_store_that_exported_to_a_url_removes(tmp_path, url):
-    store = Store(tmp_path)
-    store.add("a", part(0), origin(0))
-    store.release(url, store.sum())
-    assert drop(store, "a").not_reached[0] == f"{url}: an export of a removed component"
-
-
 def test_factors_and_steps_without_their_component_are_named(tmp_path):
     run = tmp_path / "run"
     (run / "steps").mkdir(parents=True)

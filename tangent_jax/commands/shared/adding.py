@@ -10,14 +10,14 @@ from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
-from tangent_jax.remote import urls
+from tangent_jax.io.paths import is_url, passing_copy
 
 
 @contextmanager
 def component_file() -> Iterator[Path]:
     """Yields the file of the component in --source, or a copy of it of a URL; InputError where there is none."""
     names = ("dw.safetensors", "factors.safetensors")
-    with urls.passing_copy(F.source or "out/finetune", names) as folder:
+    with passing_copy(F.source or "out/finetune", names) as folder:
         path = folder / "dw.safetensors"
         if not path.exists():
             raise InputError(
@@ -31,7 +31,7 @@ def add(store: tj.Store) -> dict[str, Any]:
     if len(F.name) > 1:
         raise InputError(f"--name must be one name; got {','.join(F.name)}")
     with component_file() as path:
-        at_url = urls.is_url(F.source)
+        at_url = is_url(F.source)
         (name,) = F.name or [PurePath(F.source).name if at_url else path.parent.resolve().name]
         return add_file(store, composed_name(name), path)  # macOS may spell the name of a folder in NFD
 

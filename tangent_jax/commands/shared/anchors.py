@@ -15,7 +15,7 @@ from tangent_jax.core.names import normal_name, other_spellings
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
-from tangent_jax.remote import urls
+from tangent_jax.io.paths import is_url
 
 STATED = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
           "delta")  # fmt: skip
@@ -74,7 +74,7 @@ def check_flags(recipe: tj.Recipe) -> None:
         )
     if not F.save_anchor.endswith(".safetensors"):
         raise InputError(f"--save_anchor must be a file that ends in .safetensors; got {F.save_anchor}")
-    if not urls.is_url(F.save_anchor):
+    if not is_url(F.save_anchor):
         folder = path_of("save_anchor").absolute().parent
         if not folder.is_dir():
             raise InputError(f"--save_anchor must be a file in a folder that exists; {folder} does not")

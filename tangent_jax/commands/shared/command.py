@@ -31,10 +31,10 @@ from tangent_jax.core.checks import InputError, about
 from tangent_jax.data.identifiers import index_in
 from tangent_jax.io import hosts, job
 from tangent_jax.io.files import write_whole
+from tangent_jax.io.paths import connect, is_url, upload
 from tangent_jax.io.progress import check_stop, request_stop, warn_in_lines
-from tangent_jax.remote import mirrors, urls
 
-MIRRORS: list[mirrors.Mirror] = []  # the mirror of --out, if that is a URL
+AT_URL: list[str] = []  # --out, if that is a URL
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # the temporary folders of a job's other processes
 PEER = re.compile(
     r"connection (reset|closed|refused)( by( remote)? peer)?|broken pipe|socket closed|timed out waiting|"
@@ -61,34 +61,39 @@ def check_out(path: Path) -> None:
         raise InputError(f"--out must not be in a store, which would not verify then; got {path} in the store {store}")
 
 
+def out_place() -> str:
+    """The URL in --out, or the absolute path of its folder."""
+    return AT_URL[0] if AT_URL else str(out_folder().absolute())
+
+
 @contextmanager
 def out_at_url() -> Iterator[None]:
-    """If --out is a URL, replaces it by a local folder within the `with` block, and copies that to the URL."""
+    """If --out is a URL, replaces it by a temporary folder within the `with` block; `finish` copies its files."""
     F: Any = flags.FLAGS
-    if "out" not in F or not urls.is_url(F.out):
+    if not is_url(F.out):
         yield
         return
-    if "shard" in F and F.shard:
-        raise InputError(f"--out must be a folder with --shard, which writes no result; got {F.out}. Leave it out")
-    with mirrors.open_mirror(F.out) as mirror:
-        print(f"{F.out}: worked on in {mirror.root}", file=sys.stderr)
-        F["out"].value = str(mirror.root)
-        MIRRORS.append(mirror)
-        try:
+    connect(F.out)
+    AT_URL.append(F.out.rstrip("/"))
+    try:
+        with tempfile.TemporaryDirectory(prefix="tangent_jax-") as folder:
+            F["out"].value = folder
             yield
-        finally:
-            MIRRORS.remove(mirror)
+    finally:
+        AT_URL.clear()
 
 
 def finish(result: dict[str, Any], **more: Any) -> None:
-    """Writes result.json in --out (with `more`), copies results to a URL, and prints the result as the last line."""
+    """Writes result.json in --out (with `more`), at a URL last, and prints the result as the last line of stdout."""
     try:
         text = json.dumps({**result, **more}, indent=1, allow_nan=False)
     except ValueError as error:
         raise InputError("the result must be finite numbers; it has NaN or infinity. Lower --lr") from error
     write_whole(out_folder() / "result.json", text + "\n")
-    for mirror in MIRRORS:
-        mirror.publish()
+    if AT_URL:
+        files = [path for path in sorted(out_folder().rglob("*")) if path.is_file()]
+        for path in sorted(files, key=lambda path: path.name == "result.json"):
+            upload(path, f"{AT_URL[0]}/{path.relative_to(out_folder())}")
     if hosts.is_writer():
         print(json.dumps(result))
 
@@ -107,11 +112,13 @@ def stop(number: int, _: object) -> None:
     signal.signal(number, lambda *_: sys.exit(codes.of_signal(number)))
 
 
-def run(main: Callable[..., None], commands: Collection[str] = (), processes: bool = False) -> None:
+def run(
+    main: Callable[..., None], commands: Collection[str] = (), processes: bool = False, to_url: bool = False
+) -> None:
     """Runs a binary; bad input gives one line on stderr and exit code 1, an interruption a line about resuming.
 
-    `commands`: the values of the only argument besides flags, which main receives. `processes`: True if
-    several processes may run it as one job.
+    `commands`: the values of the only argument besides flags, which main receives. `processes`: True if several
+    processes may run it as one job. `to_url`: True if --out may be a URL.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -125,7 +132,7 @@ def run(main: Callable[..., None], commands: Collection[str] = (), processes: bo
             join(processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with out_at_url():
+            with out_at_url() if to_url else nullcontext():
                 if "out" in flags.FLAGS:
                     check_out(path_of("out").absolute())
                 with jobs.asked_for(), index_beside_cache():

@@ -8,8 +8,8 @@ import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.records import read_lines
-from tangent_jax.remote import urls
 
 
 def planned(store: tj.Store) -> tj.store.RemovalPlan:
@@ -40,7 +40,7 @@ def searched_cache() -> tj.Cache:
 
 def read_asked(flag: str, file: str) -> list[str]:
     """The identifiers or names in the file of a flag."""
-    with urls.passing_copy(file) as path:
+    with passing_copy(file) as path:
         if not path.exists():
             raise InputError(f"--{flag} must be a file of identifiers or names; {path} does not exist")
         asked = read_lines(path)

@@ -14,9 +14,9 @@ from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
 from tangent_jax.io import hosts
+from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.remote import urls
 from tangent_jax.store.recipe import FLAT, AnyRecipe
 
 CHOICES = ("held_out", "leave_one_out")
@@ -127,7 +127,7 @@ def left(examples: Examples, title: str = "") -> Examples:
 
 def removed_images(examples: Examples) -> set[str]:
     """The identifiers of examples that were removed from a store in --store; none without that flag."""
-    if "store" not in F or not F.store or urls.is_url(F.store):
+    if "store" not in F or not F.store or is_url(F.store):
         return set()
     root = path_of("store")
     removed = set[str]()

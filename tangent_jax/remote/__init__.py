@@ -1,1 +1,0 @@
-"""Folders at URLs: reads, writes, snapshots and mirrors."""
