@@ -5,8 +5,6 @@
                                         head on features, with settings in provenance.json
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
     onnx           model.onnx, run.py, serving.json; provenance.json states the opset, too
-    torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
-    peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
     all formats    provenance.json      a summary of the components of dw (summary.py), the names of the outputs,
                                         whether these are the total or the tangent alone, the files' fingerprints
                    README.md            the same in words, a model card (card.py)
@@ -30,11 +28,8 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.card import make_card
-from tangent_jax.exports.lowering import OPSET, OPSETS
-from tangent_jax.exports.peft import write_peft
-from tangent_jax.exports.serving import write_onnx, write_stablehlo
+from tangent_jax.exports.serving import OPSET, OPSETS, write_onnx, write_stablehlo
 from tangent_jax.exports.summary import summarize, without_images
-from tangent_jax.exports.torch_model import write_torch
 from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import convert, parse_json, plain
@@ -53,14 +48,10 @@ SAID = "provenance.json"
 
 
 class Format(NamedTuple):
-    """The function (folder, predict, dw, classes) that fills a folder, and the packages that it needs, an extra's.
-
-    `of_features`: True if it can export a head on features.
-    """
+    """The function (folder, predict, dw, classes) that fills a folder, and the packages that it needs, an extra's."""
 
     write: Callable[..., None]
     needs: tuple[str, ...] = ()
-    of_features: bool = True
 
 
 def write_safetensors(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str]) -> None:
@@ -76,8 +67,6 @@ FORMATS = {
     "safetensors": Format(write_safetensors),
     "stablehlo": Format(write_stablehlo, ("flatbuffers",)),
     "onnx": Format(write_onnx, ("jax2onnx", "onnxruntime")),
-    "torch": Format(write_torch, of_features=False),
-    "peft": Format(write_peft, of_features=False),
 }
 """The formats that `tj.export` writes."""
 
@@ -108,8 +97,8 @@ def export(
 
     Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; the model card uses some of its
                 fields (`make_card`). Of the Provenance of each component by name in `of`, as `Store.release` gives
-                it, a summary is written; classes: the names of the outputs, or (); opset: that of ONNX, 17 to 23;
-                None: 17.
+                it, a summary is written; classes: the names of the outputs, or (); opset: that of ONNX, 18 to 23;
+                None: 18.
     Guarantees: no file holds a name of an image, an owner or a component of `of`, an identifier, or a hash of one.
     Raises:     InputError if the folder exists, the format's packages are not installed, or the format cannot hold the
                 model.
@@ -122,9 +111,6 @@ def export(
     folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
     features, outputs = predict.features, predict.model.classes
-    known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
-    if not (features is None or FORMATS[format].of_features):
-        raise InputError(f"format of a head on features must be one of {known}; got {format}.")
     if folder.exists():
         raise InputError(f"folder must not exist yet; got {folder}.")
     if len(classes) not in (0, outputs):

@@ -17,8 +17,7 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.receipts import is_name
 
 FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
-         "images.py", "serving.json", "tangent_torch.py", "adapter_model.safetensors",
-         "adapter_config.json", "provenance.json", "README.md")  # fmt: skip
+         "serving.json", "provenance.json", "README.md")  # fmt: skip
 EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
 """The names of all files of an export, unfinished ones too."""
 

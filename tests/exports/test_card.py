@@ -134,13 +134,10 @@ def test_a_wrong_claim_is_one_line_and_nothing_is_written(tmp_path, said, messag
     assert not [*tmp_path.iterdir()]
 
 
-NEEDS = {"stablehlo": "flatbuffers", "onnx": "jax2onnx", "torch": "torch"}
+NEEDS = {"stablehlo": "flatbuffers", "onnx": "jax2onnx"}
 
 
-@pytest.mark.parametrize(
-    ("format", "output"), [("safetensors", "tangent"), *((name, "total") for name in FORMATS if name != "peft")]
-)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own
+@pytest.mark.parametrize(("format", "output"), [("safetensors", "tangent"), *((name, "total") for name in FORMATS)])
 def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, output):
     if format in NEEDS:
         pytest.importorskip(NEEDS[format], reason=f"{NEEDS[format]} is of the extra {format}, or make parity")
@@ -151,10 +148,9 @@ def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, outp
     (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.DOTALL)
     names: dict = {}
     exec(code, names)
-    x = np.zeros((1, 8, 8, 3), np.float32 if format == "torch" else np.uint8)  # torch's are normalised
+    x = np.zeros((1, 8, 8, 3), np.uint8)
     whole = tj.Predictor(predict.w, predict.model, dataclasses.replace(predict.subset, stage=0), output=output)
-    got = names["outputs"]
-    assert_rel_close(np.asarray(got.detach() if format == "torch" else got), np.asarray(whole(dw, x)))
+    assert_rel_close(np.asarray(names["outputs"]), np.asarray(whole(dw, x)))
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,6 @@ def tangent(**options):
     return dataclasses.replace(predict, session=SESSION), dw
 
 
-def lora():
-    predict, _ = predictor()
-    anchor = tj.Pretrained(predict.model, predict.w, "here", session=SESSION)
-    predict = tj.tangent(anchor.with_lora(2, 1, jax.random.key(0)), 1, "lora_b")
-    return predict, tree_normal(40, predict.zeros())
-
-
 def features(predict):
     """A head on features of the predictor's anchor."""
     anchor = tj.Pretrained(predict.model, predict.w, "here", session=SESSION)
@@ -75,8 +68,6 @@ FAMILIES = {
     "non-linear": ("safetensors", lambda: tangent(method="nlft")),
     "stablehlo": ("stablehlo", tangent),
     "onnx": ("onnx", tangent),
-    "torch": ("torch", tangent),
-    "peft": ("peft", lora),
     "features": ("safetensors", tangent),
     "features, stablehlo": ("stablehlo", tangent),
     "features, onnx": ("onnx", tangent),

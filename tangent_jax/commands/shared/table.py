@@ -240,7 +240,7 @@ TABLE: dict[str, partial] = {
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
     "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
-    "opset": flag("integer", "Opset of --format=onnx, 17 to 23; unset: 17.", default=None),
+    "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18.", default=None),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
     "width": flag("integer", "Number of NTK features (--method=exact), a square.", low=4, high=1 << 16, default=4096),
