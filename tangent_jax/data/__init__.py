@@ -5,7 +5,6 @@ Users need `tj.open_dataset`, `tj.examples` and `tj.shards`; authors of commands
 
 from tangent_jax.core.owners import Owner
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, check_image_size
-from tangent_jax.data.archives import ARCHIVES, locate
 from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.decode import decode as decode_image
 from tangent_jax.data.identifiers import content_identifier, index_in
@@ -13,7 +12,6 @@ from tangent_jax.data.sources import SUFFIXES, Dataset, Examples
 from tangent_jax.data.workers import Decoder, decode_chunks
 
 __all__ = [
-    "ARCHIVES",
     "MOST_PIXELS",
     "SUFFIXES",
     "Dataset",
@@ -27,5 +25,4 @@ __all__ = [
     "decode_chunks",
     "decode_image",
     "index_in",
-    "locate",
 ]
