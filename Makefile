@@ -97,7 +97,7 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 
 .venv/demo: .venv/python pyproject.toml constraints.txt
 	@echo "installing into .venv (a minute or two) ..."
-	$(PIP) --editable '.[data]'
+	$(PIP) --editable '.[experiments]'
 	touch $@
 
 .venv/docs: .venv/python pyproject.toml constraints.txt

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import additive, command, parts, plots, setup, titles
+from tangent_jax.commands.shared import additive, command, parts, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, make_additive
 from tangent_jax.commands.shared.flags import (
     OPTIMUM,
@@ -71,8 +71,6 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
-NAMES = {"greedy": "greedy soup", "exact": "exact (tangent features)", "ranpac": "RanPAC (random features)"}
-NAMES |= {"lda": "LDA (frozen features)", "ridge": "ridge (frozen features)"}
 only_with("width", "directions", "feature_blocks", method="exact")
 only_with("settings", method=[*ADDITIVE])
 only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TRAINED])
@@ -107,7 +105,6 @@ def main() -> None:
         full |= {name: method.accuracy_of(method.whole(), "full") for name, method in sums.items()}
         full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     write_table(table, full)
-    draw(first.dataset.name, table, full)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {
@@ -170,19 +167,6 @@ def check_flags() -> None:
     nonlinear = [name for name in methods if name in TRAINED and TRAINED[name][0] == "nlft"]
     if F.solver == "optimum" and nonlinear:
         raise InputError(f"--solver=optimum needs --method of tangents and heads; got {', '.join(nonlinear)}")
-
-
-def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
-    """Plots each way's accuracy by the number of composed models (one of all data: 1); no plot of a single number."""
-    rows = {"1": full, **table} if full else table
-    if len(rows) == 1:
-        return
-    names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
-    counts = [int(count) for count in rows]
-    lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in rows.values()] for name in names}
-    panel = {"x": counts, "lines": lines, "xlabel": "models added, each of its own shard (1: one model of all data)"}
-    title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full) if full else f"{dataset}: models added"
-    plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
 
 
 def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[parts.Work]:

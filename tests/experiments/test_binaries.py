@@ -13,6 +13,7 @@ from photos import photographs
 from PIL import Image
 from run_binary import refused, run
 
+from experiments.shared import drawn
 from tangent_jax.core import trees
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.exports.folder import load_export
@@ -43,7 +44,6 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     stored = json.loads((tmp_path / "out/result.json").read_text())
     assert stored["accuracy"] == result["accuracy"]
     assert len(stored["history"]) == 3
-    assert Image.open(tmp_path / "out/curves.png").size[0] > 600
     dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
     assert Provenance.from_json(metadata["provenance"]).recipe.trainer.learning_rate == 1e-3
@@ -94,7 +94,6 @@ def test_tasks_share_a_body_and_one_is_subtracted(tmp_path, tiny):
         "cars": ("bus", "cab", "van"),
     }
     assert (tmp_path / "out/tasks.md").read_text().startswith("| task | single | mean | scaled | curvature |")
-    assert Image.open(tmp_path / "out/tasks.png").size[0] > 600
     own = json.loads(run("tasks", *flags[:-1], "--method=ridge,lda", f"--out={tmp_path}/own")[0])
     assert {name: {*row} for name, row in own["tasks"].items()} == {key: {"ridge", "lda"} for key in ("pets", "cars")}
     assert own["tasks"]["pets"]["lda"] >= 0.75
@@ -226,7 +225,8 @@ def test_compose_repeated_trains_nothing(sharded):
         assert {"taft", "soup", "greedy", "taft_single"} <= row.keys()
         assert min(row.values()) > 0.05
     assert result["full"].keys() == {"taft", "soup"}
-    assert Image.open(root / "compose/compose.png").size[0] > 500
+    drawn.composed(root / "compose.png", "digits", result)
+    assert Image.open(root / "compose.png").size[0] > 500
     again, _ = run("compose", *flags, "--shards=3", "--method=taft,soup", f"--out={root}/compose")
     assert json.loads(again) == result
     assert added(root) == trained  # all of them came from the stores

@@ -49,7 +49,6 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     assert result["passes"] >= 3
     assert result["converged"]
     assert min(result["step_norm"], result["seconds"]) > 0
-    assert (out / "curves.png").stat().st_size > 1000
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
     assert origin.total_penalty == pytest.approx(48 * 0.1)
     run("store", "add", store, f"--source={out}", "--name=all")

@@ -161,7 +161,6 @@ def test_its_lines_of_python_load_the_export(tmp_path, monkeypatch, format, outp
         ("csv:/home/bob/set.csv?image=path&folder=/home/bob/images", "csv:set.csv?image=path&folder=images"),
         ("wds:/data/bob/train-{000..099}.tar", "wds:train-{000..099}.tar"),
         ("tfds:mnist@/home/bob/tfds", "tfds:mnist@tfds"),
-        ("cub200:/home/bob/cub@2", "cub200:cub@2"),
         ("folder:s3://user:secret@bucket/people/bob", "folder:bob"),
         ("s3://user:secret@bucket", "bucket"),
         ("https://user:pa;ss@host/x", "x"),

@@ -9,7 +9,7 @@ from absl import flags
 
 from tangent_jax.audit import FEWEST
 from tangent_jax.commands.shared.presets import PRESETS, help_of_presets
-from tangent_jax.data import ARCHIVES, MOST_PIXELS, ImageSize, check_image_size
+from tangent_jax.data import MOST_PIXELS, ImageSize, check_image_size
 from tangent_jax.exports import FORMATS
 from tangent_jax.losses import LOSSES
 from tangent_jax.models import KINDS, LINEARIZATIONS, OUTPUTS
@@ -101,8 +101,7 @@ TABLE: dict[str, partial] = {
     "dataset": flag(
         "string",
         "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
-        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
-        f"{'|'.join(ARCHIVES)}:PATH.",
+        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR].",
     ),
     "train": flag("string", "Folder or zip of the class folders of training images, for --dataset.", default=None),
     "validation": flag("string", "Folder or zip of validation images, beside --train.", default=None),
@@ -194,7 +193,7 @@ TABLE: dict[str, partial] = {
         default=None,
     ),
     "shard": flag("string", "I/N: only train part I (from 0) of N of the components; unset: compose.", default=None),
-    "out": flag("string", "Folder or URL of result.json and pictures."),
+    "out": flag("string", "Folder or URL of the results, such as result.json."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
     "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
     "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1, default=None),
