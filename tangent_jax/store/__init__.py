@@ -16,7 +16,7 @@ from tangent_jax.store.plans import WAYS, RemovalPlan, plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import Receipt, read_receipt
 from tangent_jax.store.recipe import SOLVERS, Anchor, StatisticsRecipe, recipe_of
-from tangent_jax.store.removal import erase_traces, preview_removal, rehearse, remove
+from tangent_jax.store.removal import erase_cached, preview_removal, remove
 from tangent_jax.store.retraining import Retrained, predictor_of
 from tangent_jax.store.trained import Adapters, HeadAlone, HeadFile, LowRank, Network, NewHead, OwnLeaves, Tangent
 from tangent_jax.store.trainers import Adam, Optimum
@@ -47,7 +47,7 @@ __all__ = [
     "StatisticsRecipe",
     "Tangent",
     "body_factors",
-    "erase_traces",
+    "erase_cached",
     "fill",
     "greedy_soup",
     "is_store",
@@ -63,7 +63,6 @@ __all__ = [
     "read_factors",
     "read_receipt",
     "recipe_of",
-    "rehearse",
     "remove",
     "union",
     "unpack",

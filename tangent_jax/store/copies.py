@@ -31,7 +31,7 @@ from tangent_jax.io.signing import join_keys
 from tangent_jax.remote.snapshots import Remote
 from tangent_jax.store.disk import KEYS, MARKS, PRIVATE, SIGNING, Disk, is_store
 from tangent_jax.store.files import read_component
-from tangent_jax.store.keys import read_keys, write_keys
+from tangent_jax.store.keys import read_key, write_key
 from tangent_jax.store.provenance import Provenance
 
 DIVERGED = (
@@ -83,7 +83,7 @@ def pull(root: str | os.PathLike, url: str) -> dict[str, Any]:
     """
     root = expand_path(root).absolute()
     remote = Remote(url)
-    if not {*MARKS} - {*PRIVATE} <= {*remote.files}:  # a store of version 0.4 has no key
+    if not {*MARKS} - {SIGNING} <= {*remote.files}:
         raise InputError(f"{url} must hold a store; it holds none. Copy one there: tangent-jax store push URL")
     before = {} if not root.is_dir() else {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     objects = root.with_name(f".{root.name}.pull")
@@ -144,7 +144,7 @@ def take_keys(store: Disk, remote: Remote, objects: Path) -> None:
         join_keys(store.root / SIGNING, objects / remote.files[SIGNING])
     sha = remote.files.get(KEYS)
     if sha and sha != file_fingerprint(store.root / KEYS):
-        write_keys(store.root / KEYS, read_keys(objects / sha).joined(store.ring))
+        write_key(store.root / KEYS, read_key(objects / sha))
         write_whole(store.marker, (objects / remote.files[store.marker.name]).read_bytes())
         store.load()
 
@@ -194,6 +194,6 @@ def check_whole(store: Disk) -> None:
 def check_file(path: Path, name: str) -> None:
     """Raises InputError naming a component's file, of another machine, that `Store.add` would not take."""
     dw, metadata = read_component(path, check=False)
-    origin = Provenance.from_metadata(metadata, name)
+    origin = Provenance.from_json(metadata.get("provenance", ""), name)
     with about(f"component {name}"):
         kind_of([origin]).check_new(dw, origin)

@@ -38,12 +38,12 @@ def prove(store: Store, summary: Summary, identifier: str) -> Proof:
     Raises: InputError for an export of other components than the store holds now.
     """
     wanted = commitments_of(summary)
-    for key in store.ring.keys:
-        hidden = [[*map(key.hide_committed, images)] for origin in store.origins.values() for images in sets_of(origin)]
-        sets = {commitment.commit(images): images for images in hidden}
-        if wanted.keys() <= sets.keys():
-            image = key.hide_committed(identifier)
-            return Proof(image, tuple(SetProof(own, commitment.prove(sets[own], image)) for own in wanted))
+    key = store.key
+    hidden = [[*map(key.hide_committed, images)] for origin in store.origins.values() for images in sets_of(origin)]
+    sets = {commitment.commit(images): images for images in hidden}
+    if wanted.keys() <= sets.keys():
+        image = key.hide_committed(identifier)
+        return Proof(image, tuple(SetProof(own, commitment.prove(sets[own], image)) for own in wanted))
     raise InputError(
         f"the export must be of components that {store.root} holds now; it was made of others, or without a store. "
         "Export again, and prove it of that export"

@@ -61,7 +61,7 @@ def own_keys(store: Store) -> set[str]:
 def write_revoked(store: Store, path: Path) -> tuple[list[Revoked], list[Revoked]]:
     """Writes the signed list to a file; returns what is on it, and what ought to be, but no key here can revoke it.
 
-    Such exports have no identity (version 0.4), no key (made without cryptography), or a key that was lost.
+    Such exports have no key (made without cryptography), or a key that was lost.
     Raises: InputError if the store has no key that signs, or cryptography is not installed.
 
     >>> _ = (store := demo.store()).release("served", store.sum())

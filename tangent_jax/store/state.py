@@ -1,24 +1,19 @@
 """The state of a store: the journal's lines, folded in their order."""
 
 import dataclasses
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.files import fingerprint
 from tangent_jax.store.keys import Key
 from tangent_jax.store.lines import (
     Add,
     Compose,
     Discard,
     Entry,
-    Erase,
-    Erased,
     Export,
     Exported,
     Held,
-    Intend,
     Line,
     Merge,
     Released,
@@ -80,9 +75,7 @@ class State:
 
     `forgotten`: hidden identifiers (keys.py) of removed examples; `released`: for components that were composed or
     exported and then removed, their privacy cost (None: no account) and the hidden units they saw; `public`: hidden
-    identifiers of their public images; `accounts`: both as journaled, by the hash of their text and of the files of the
-    removed components. So an account that a store shares with its copy counts once, and an account of either alone
-    counts too.
+    identifiers of their public images.
     """
 
     components: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -92,10 +85,7 @@ class State:
     released: list[Released] = dataclasses.field(default_factory=list)
     public: set[str] = dataclasses.field(default_factory=set)
     holdings: list[Holding] = dataclasses.field(default_factory=list)  # of all exports
-    accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
-    intended: list[Intend] = dataclasses.field(default_factory=list)  # of removals that have no receipt yet
-    erased: set[str] = dataclasses.field(default_factory=set)  # those of their traces that are erased
     lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
 
     @property
@@ -123,12 +113,6 @@ class State:
                 names = tuple(name for name in line.names if name not in self.components)
                 self.hold(Holding.of(part(Exported, line), Held(weights=weights, names=names)))
                 self.show(line.names)
-            case Erase():
-                pass  # the content is as before
-            case Erased():
-                self.erased.add(line.trace)
-            case Intend():
-                self.intended.append(line)
             case Remove():
                 self.follow(line)
                 self.take_out(line, line.added)
@@ -136,8 +120,6 @@ class State:
                     self.compose(Composed(line.composed, line.names))
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
-                self.intended = [x for x in self.intended if not x.is_part_of(line.removed, line.forgotten)]
-                self.erased.intersection_update(trace for x in self.intended for trace in x.erases)
             case Discard():
                 for name, holding in self.holders(line.seen):
                     holding.names.discard(name)
@@ -187,10 +169,9 @@ class State:
     def take_out(self, line: Discard, added: Mapping[str, Entry]) -> None:
         """Takes components out with their compositions, puts others in, and keeps the accounts of those shown."""
         gone = {*line.removed}
-        files = sorted(entry.id for name, entry in self.components.items() if name in gone)
         self.components = {name: entry for name, entry in self.components.items() if name not in gone} | {**added}
         self.composed = {i: composed for i, composed in self.composed.items() if gone.isdisjoint(composed.names)}
-        self.release(line.released, files)
+        self.release(line.released)
 
     def compose(self, composed: Composed) -> None:
         """Adds a composition of components that are in the store."""
@@ -204,12 +185,9 @@ class State:
         """Notes that those of these components that are in the store were composed or exported."""
         self.shown |= {self.components[name].id for name in names if name in self.components}
 
-    def release(self, accounts: Iterable[Released], files: Iterable[str] = ()) -> None:
-        """Adds the accounts of components, of these files, that were composed or exported and then removed."""
-        for number, account in enumerate(accounts):
-            account = account if account.of else dataclasses.replace(account, of=(number, *files))
-            text = json.dumps(dataclasses.asdict(account), sort_keys=True)
-            self.accounts[fingerprint(text.encode())] = account
+    def release(self, accounts: Iterable[Released]) -> None:
+        """Adds the accounts of components that were composed or exported and then removed."""
+        for account in accounts:
             self.released.append(account)
             self.public |= {*account.public}
 
@@ -224,7 +202,7 @@ class State:
             if origin.privacy is not None:
                 examples = key.hide_all(origin.protected_units())
                 public = key.hide_all(identifier for identifier, _ in origin.public)
-                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public, key=key.id))
+                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public))
         if len(accounts) < len(shown):
             accounts.append(Released())  # some have no account
         return tuple(accounts)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -12,18 +11,14 @@ from helpers import origin, part, stopping
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports import folder as exports
-from tangent_jax.io import machine
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load, save
-from tangent_jax.remote import mirrors, urls
-from tangent_jax.remote.snapshots import Remote
-from tangent_jax.store.erasure import erase_found, find_traces
+from tangent_jax.remote import urls
 from tangent_jax.store.files import read_component, write_component
-from tangent_jax.store.store import Store
 from tangent_jax.train.features import Features
 
 NUMBERS = itertools.count()
@@ -77,76 +72,8 @@ def test_an_export_that_is_stopped_is_none_and_is_written_again(url, monkeypatch
         exports.export(url, predict, dw, {})
 
 
-def component(root, url, **changes):
-    """(a store of one component of the first ten images, whose run and rows are at URLs; its run's identity)."""
-    run = "0123456789abcdef" * 2
-    store = Store(root)
-    store.add("a", part(0), origin(0, examples=SEEN, run=run, folders=(f"{url}/run",), **changes))
-    return store, run
-
-
-def test_a_removal_erases_a_run_at_a_url(url, tmp_path):
-    """Its component, factors, steps and checkpoints, in the state and by name; other components and files stay."""
-    store, run = component(tmp_path / "store", url)
-    with mirrors.open_mirror(f"{url}/run") as mirror:
-        for name in ("factors.safetensors", "result.json", "steps/1.dw", f"checkpoints/{run}/0/x", f"{run}/y",
-                     "checkpoints/other/z"):  # fmt: skip
-            (mirror.root / name).parent.mkdir(parents=True, exist_ok=True)
-            (mirror.root / name).write_text(name)
-        write_component(mirror.root / "dw.safetensors", part(0), {})
-        mirror.publish()
-    shutil.rmtree(tmp_path / "scratch")
-    line = f"{url}/run: the removed component, its factors, steps and checkpoints"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(urls, "delete", stopping(urls.delete, itertools.count().__next__))  # the second: of results
-        traces = [trace for trace in find_traces(store, ["a"], GONE) if trace.erase is not None]
-        with pytest.raises(KeyboardInterrupt):
-            [trace.erase() for trace in traces if trace.line == line]
-    assert "dw.safetensors" in urls.list_files(f"{url}/run")
-    assert line in erase_found(find_traces(store, ["a"], GONE)).deleted
-    assert {*Remote(f"{url}/run/state").files} == {"result.json", "checkpoints/other/z"}
-    names = urls.list_files(f"{url}/run")
-    assert {name for name in names if not name.startswith("state/")} == {"result.json"}
-    assert len([name for name in names if "/objects/" in name]) == 2
-    assert line not in erase_found(find_traces(store, ["a"], GONE)).deleted
-    with mirrors.open_mirror(f"{url}/run") as mirror:  # another component, of a later run
-        write_component(mirror.root / "dw.safetensors", part(1), {})
-        mirror.publish()
-    assert line not in erase_found(find_traces(store, ["a"], GONE)).deleted
-    assert same(read_component(f"{url}/run/dw.safetensors")[0], part(1))
-
-
-def test_a_removal_deletes_no_result_where_another_run_writes(url, tmp_path, monkeypatch):
-    """It could be that run's."""
-    store, _ = component(tmp_path / "store", url)
-    with mirrors.open_mirror(f"{url}/run") as mirror:
-        write_component(mirror.root / "dw.safetensors", part(0), {})
-        mirror.publish()
-    monkeypatch.setattr(urls, "create", lambda *_: False)  # another writer
-    done = erase_found(find_traces(store, ["a"], GONE))
-    assert any(f"{url}/run: the removed" in line and "of another writer" in line for line in done.not_reached)
-    assert "dw.safetensors" in urls.list_files(f"{url}/run")
-
-
-def test_what_a_removal_cannot_erase_at_a_url_is_listed(url, tmp_path, monkeypatch):
-    store, _ = component(tmp_path / "store", url)
-    connect = urls.connect
-
-    def fail(at):
-        if at.startswith(url):
-            raise urls.explain(at, PermissionError("no"))
-        return connect(at)
-
-    monkeypatch.setattr(urls, "connect", fail)
-    assert any(f"{url}/run: the right to read" in trace.line for trace in find_traces(store, ["a"], GONE))
-    monkeypatch.setattr(machine, "is_own", lambda *_: False)
-    assert f"{url}/run: named by a, which was not made on this machine" in "\n".join(
-        trace.line for trace in find_traces(store, ["a"], GONE)
-    )
-
-
 def test_a_local_copy_of_a_url_names_it_in_a_provenance(url, tmp_path):
-    """So that a removal finds the URL where the local copy was lost, and the copy where it was not."""
+    """So that a removal lists both."""
     rows = Features(np.zeros((10, 2), np.float32), np.zeros(10, int), SEEN, folder=str(tmp_path / "cache"))
     out = urls.scratch_of(f"{url}/run") / "out"
     folders = origin(0).trained_on(rows, 0.1, (str(out),)).folders

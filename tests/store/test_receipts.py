@@ -1,4 +1,4 @@
-"""Receipts are in-toto statements, which other readers verify; receipts of version 0.4 are still read."""
+"""Receipts are in-toto statements, which other readers verify."""
 
 import dataclasses
 import json
@@ -10,9 +10,8 @@ from run_binary import ROOT, run
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.signing import STATEMENT, read_signed
-from tangent_jax.store import removal
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.receipts import RECEIPT, Receipt, as_statement, is_name, read_receipt, receipt_text
+from tangent_jax.store.receipts import RECEIPT, Receipt, is_name, read_receipt
 from tangent_jax.store.removal import remove
 from tangent_jax.store.revocation import sign_receipt
 from tangent_jax.store.store import Store
@@ -27,11 +26,6 @@ def filled(root):
     return store
 
 
-def alone(receipt):
-    """The text of a receipt as version 0.4 wrote it: the predicate, without a statement."""
-    return json.dumps(as_statement(receipt)["predicate"], indent=1) + "\n"
-
-
 def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tmp_path):
     store = filled(tmp_path / "store")
     before = store.journal.last()
@@ -44,19 +38,6 @@ def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tm
     assert dataclasses.replace(read_receipt(receipt.path)[0], path=receipt.path) == receipt
     last = remove(store, plan_removal(store, names=["shard 1"]))
     assert [artefact["name"] for artefact in json.loads(last.path.read_text())["subject"]] == ["journal"]
-
-
-def test_a_receipt_of_version_04_is_read_verified_and_signed(tmp_path, monkeypatch):
-    monkeypatch.setattr(removal, "receipt_text", alone)
-    store = filled(tmp_path / "store")
-    receipt = remove(store, plan_removal(store, names=["shard 0"]))
-    assert "predicate" not in json.loads(receipt.path.read_text())
-    assert read_receipt(receipt.path)[0] == receipt
-    assert (store.verify(), store.verify_receipt(receipt.path)) == ([], [])
-    pytest.importorskip("cryptography")
-    sign_receipt(store, receipt.path, tmp_path / "signed.json")
-    key = store.release(tmp_path / "out", store.sum())["revocation_key"]
-    assert read_signed(tmp_path / "signed.json", key, "the store") == json.loads(receipt_text(receipt))
 
 
 @pytest.mark.parametrize(
