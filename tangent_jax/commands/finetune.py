@@ -92,7 +92,7 @@ def write(
     folders = (command.out_place(),)
     origin = tj.store.make_provenance(predict, recipe, classes)
     origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, origin.metadata(trees.fingerprint(fitted.dw)))
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
 
 
 def optimum_of(fitted: tj.Fitted) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def train_weights(
     public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     account = {"privacy": fitted.info.spent, "public": public_images, "whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, (str(out.absolute()),), run=fitted.run, **account)
-    tj.store.write_component(out / "dw.safetensors", dw, origin.metadata(trees.fingerprint(dw)))
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 

@@ -33,7 +33,7 @@ import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
-from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
+from tangent_jax.commands.shared.removing import describe, planned
 from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.core import trees
@@ -41,7 +41,7 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
 
-define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
+define("cache_dir", "store", "source", "name", "examples", "owner", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
@@ -59,7 +59,7 @@ def main(command: str) -> None:
     if command == "add":
         with component_file():  # before a store is made
             pass
-    result = COMMANDS[command](tj.Store(path, trust=F.trust))
+    result = COMMANDS[command](tj.Store(path))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -125,27 +125,23 @@ def compose(store: tj.Store) -> dict[str, Any]:
     if cost is not None:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
-        if store.has_released_under_keys:
-            why = "their images or owners are hidden by different keys, and cannot be compared"
-            print(f"in sequence: removed components of stores that were merged, as {why}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
     result = {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
     return result | ({"accuracy": measured(*composed(store))} if F.dataset else {})
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
-    plan = planned(store)
-    how = "exact" if F.exact else "retrain" if F.retrain else "drop"
-    described = describe(store, plan, how)
     if not F.dry_run:
         store.settle()  # left by a killed removal
-    cache = searched_cache()
-    traces = tj.store.preview_removal(store, plan, cache)
-    check_known(store, plan, traces.deleted)
+    plan = planned(store)
+    how = "exact" if F.exact else "retrain" if F.retrain else "drop"
+    cache = tj.Cache(F.cache_dir)
+    result = {"plan": describe(plan, how), "removed_before": plan.removed, "unseen": len(plan.unseen)}
     if F.dry_run or not (plan.components or plan.unseen):
-        traces = traces if F.dry_run else tj.store.erase_traces(store, plan, cache)
+        act = tj.store.preview_removal if F.dry_run else tj.store.erase_cached
+        traces = act(store, plan, cache)
         tell("would delete" if F.dry_run else "deleted", *traces)
-        return {"plan": described, "unknown": plan.unknown, "removed": [], "anchors": plan.anchors, **traces._asdict()}
+        return result | {"removed": [], "anchors": plan.anchors, **traces._asdict()}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
     for name, optimum in receipt.optima.items():
@@ -153,8 +149,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
             reached = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
             print(f"NOT converged: {name}, {reached}; drop or retrain it where that is too far", file=sys.stderr)
     print(f"removed; receipt: {receipt.path}", file=sys.stderr)
-    result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
-    result |= {"retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
+    result |= {"removed": sorted(receipt.removed), "retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
     result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
     if receipt.optima:
         for field in ("certificate_before", "certificate", "passes"):  # the farthest of several
@@ -245,7 +240,7 @@ def composed(store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
 
 
-REQUEST = {"name", "examples", "owner", "owners"}
+REQUEST = {"name", "examples", "owner"}
 """The flags that say what is removed."""
 MERGED = {"merge", "merge_penalty", "dataset", "settings", "cache_dir", "weights"}
 """The flags of a composed model."""
@@ -254,9 +249,9 @@ READ = {
     "merge": {"source"},
     "list": set(),
     "compose": MERGED,
-    "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
+    "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights"},
     "verify": {"receipt"},
-    "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
+    "export": MERGED | {"head", "same_classes", "to", "format", "opset"},
 }
 """The flags of each command besides --store and --json."""
 COMMANDS = {

@@ -27,9 +27,8 @@ from tangent_jax.store.recipe import SOLVERS as SOLVERS
 from tangent_jax.store.recipe import Anchor as Anchor
 from tangent_jax.store.recipe import StatisticsRecipe as StatisticsRecipe
 from tangent_jax.store.recipe import recipe_of as recipe_of
-from tangent_jax.store.removal import erase_traces as erase_traces
+from tangent_jax.store.removal import erase_cached as erase_cached
 from tangent_jax.store.removal import preview_removal as preview_removal
-from tangent_jax.store.removal import rehearse as rehearse
 from tangent_jax.store.removal import remove as remove
 from tangent_jax.store.retraining import Retrained as Retrained
 from tangent_jax.store.retraining import predictor_of as predictor_of

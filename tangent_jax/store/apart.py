@@ -226,7 +226,7 @@ class Filling:
             of = f"of other shards or settings ({first_names(old)})"
             print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
             for origin in map(self.store.provenance, old):
-                self.folders.extend(origin.folders if origin.is_own else ())
+                self.folders.extend(origin.folders)
             self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:

@@ -4,10 +4,8 @@
 """
 
 import dataclasses
-import json
 import re
 import time
-from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,32 +81,23 @@ class Entry(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exported(Checked):
-    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal."""
+    """An export: its components, its folder, and the fingerprint of the exported sum."""
 
     names: tuple[str, ...]
     path: str
     result: str
-    seal: str = ""
-
-    def text(self, store: str) -> str:
-        """The sealed text; `store`: the identity of the exporting store."""
-        return json.dumps(["export", store, self.names, self.path, self.result])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released(Checked):
     """The account of a component that was composed or exported and then removed: its cost still counts.
 
-    privacy: None without an account; examples, public: hidden units and public images; key: the id of the key that
-    hides them, "" as version 0.4 wrote them; of: a number, and the files of the components that were removed with it,
-    so that an account that a store shares with its copy counts once.
+    privacy: None without an account; examples, public: hidden units and public images (keys.py).
     """
 
     privacy: Spent | None = None
     examples: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
-    key: str = ""
-    of: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,34 +130,6 @@ class Export(Line, Exported):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Intend(Line):
-    """A removal is about to erase traces outside the store.
-
-    forgotten: the hidden identifiers (keys.py) of its images.
-    """
-
-    removed: tuple[str, ...]
-    erases: tuple[str, ...]
-    forgotten: tuple[str, ...] = ()
-
-    def is_part_of(self, removed: Collection[str], forgotten: Collection[str]) -> bool:
-        """True if a removal of these components and images does all that this one was to do."""
-        return {*self.removed} <= {*removed} and {*self.forgotten} <= {*forgotten}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Erase(Intend):
-    """Traces of earlier removals are about to be erased again; the content stays."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Erased(Line):
-    """A trace that an intent names was erased."""
-
-    trace: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Discard(Line):
     """Components were taken out, to be replaced; their examples may return."""
 
@@ -180,8 +141,7 @@ class Discard(Line):
 class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
-    forgotten: the hidden identifiers (keys.py) of images that must not return; sealed: those of `forgotten` that
-    components of this machine named, None for all; seal: this machine's, of `sealed`.
+    forgotten: the hidden identifiers (keys.py) of images that must not return.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -190,13 +150,6 @@ class Remove(Discard):
     receipt: str
     receipt_hash: str
     forgotten: tuple[str, ...] = ()
-    sealed: tuple[str, ...] | None = None
-    seal: str = ""
-
-    @property
-    def erased(self) -> tuple[str, ...]:
-        """The hidden identifiers that the seal is of: a repeated removal erases rows of these again."""
-        return self.forgotten if self.sealed is None else self.sealed
 
     @property
     def adds(self) -> list[str]:
@@ -214,7 +167,7 @@ class Merge(Line):
     showed: tuple[str, ...]
 
 
-KINDS = (Add, Compose, Export, Intend, Erase, Erased, Discard, Remove, Merge)
+KINDS = (Add, Compose, Export, Discard, Remove, Merge)
 OPERATIONS = {kind.__name__.lower(): kind for kind in KINDS}
 
 T = TypeVar("T")
@@ -242,8 +195,3 @@ def part(kind: type[T], line: Line) -> T:
 def partial_of(folder: Path, fingerprint: str) -> Path:
     """The folder in which an export of this fingerprint is written, before it becomes `folder`; a kill leaves it."""
     return folder.parent / f"{folder.name}.{fingerprint[:8]}.partial"
-
-
-def removal_text(store: str, forgotten: Iterable[str]) -> str:
-    """The sealed text of a removal: the hidden identifiers that it erased; `store`: the identity of the store."""
-    return json.dumps(["remove", store, [*forgotten]])

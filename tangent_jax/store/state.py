@@ -1,23 +1,18 @@
 """The state of a store: the journal's lines, folded in their order."""
 
 import dataclasses
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.files import fingerprint
 from tangent_jax.store.keys import Key
 from tangent_jax.store.lines import (
     Add,
     Compose,
     Discard,
     Entry,
-    Erase,
-    Erased,
     Export,
     Exported,
-    Intend,
     Line,
     Merge,
     Released,
@@ -42,9 +37,7 @@ class State:
 
     `forgotten`: hidden identifiers (keys.py) of removed examples; `released`: for components that were composed or
     exported and then removed, their privacy cost (None: no account) and the hidden units they saw; `public`: hidden
-    identifiers of their public images; `accounts`: both as journaled, by the hash of their text and of the files of the
-    removed components. So an account that a store shares with its copy counts once, and an account of either alone
-    counts too.
+    identifiers of their public images.
     """
 
     components: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -54,10 +47,7 @@ class State:
     released: list[Released] = dataclasses.field(default_factory=list)
     public: set[str] = dataclasses.field(default_factory=set)
     exports: list[Exported] = dataclasses.field(default_factory=list)  # those of merged stores, too
-    accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
-    intended: list[Intend] = dataclasses.field(default_factory=list)  # of removals that have no receipt yet
-    erased: set[str] = dataclasses.field(default_factory=set)  # those of their traces that are erased
     lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
 
     @property
@@ -78,20 +68,12 @@ class State:
             case Export():
                 self.exports.append(part(Exported, line))
                 self.show(line.names)
-            case Erase():
-                pass  # the content is as before
-            case Erased():
-                self.erased.add(line.trace)
-            case Intend():
-                self.intended.append(line)
             case Remove():
                 self.take_out(line, line.added)
                 if line.composed is not None:
                     self.compose(Composed(line.composed, line.names))
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
-                self.intended = [x for x in self.intended if not x.is_part_of(line.removed, line.forgotten)]
-                self.erased.intersection_update(trace for x in self.intended for trace in x.erases)
             case Discard():
                 self.take_out(line, {})
             case Merge():
@@ -107,10 +89,9 @@ class State:
     def take_out(self, line: Discard, added: Mapping[str, Entry]) -> None:
         """Takes components out with their compositions, puts others in, and keeps the accounts of those shown."""
         gone = {*line.removed}
-        files = sorted(entry.id for name, entry in self.components.items() if name in gone)
         self.components = {name: entry for name, entry in self.components.items() if name not in gone} | {**added}
         self.composed = {i: composed for i, composed in self.composed.items() if gone.isdisjoint(composed.names)}
-        self.release(line.released, files)
+        self.release(line.released)
 
     def compose(self, composed: Composed) -> None:
         """Adds a composition of components that are in the store."""
@@ -124,12 +105,9 @@ class State:
         """Notes that those of these components that are in the store were composed or exported."""
         self.shown |= {self.components[name].id for name in names if name in self.components}
 
-    def release(self, accounts: Iterable[Released], files: Iterable[str] = ()) -> None:
-        """Adds the accounts of components, of these files, that were composed or exported and then removed."""
-        for number, account in enumerate(accounts):
-            account = account if account.of else dataclasses.replace(account, of=(number, *files))
-            text = json.dumps(dataclasses.asdict(account), sort_keys=True)
-            self.accounts[fingerprint(text.encode())] = account
+    def release(self, accounts: Iterable[Released]) -> None:
+        """Adds the accounts of components that were composed or exported and then removed."""
+        for account in accounts:
             self.released.append(account)
             self.public |= {*account.public}
 
@@ -144,7 +122,7 @@ class State:
             if origin.privacy is not None:
                 examples = key.hide_all(origin.protected_units())
                 public = key.hide_all(identifier for identifier, _ in origin.public)
-                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public, key=key.id))
+                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public))
         if len(accounts) < len(shown):
             accounts.append(Released())  # some have no account
         return tuple(accounts)

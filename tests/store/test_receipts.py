@@ -1,4 +1,4 @@
-"""Receipts are in-toto statements; receipts of version 0.4 are still read."""
+"""Receipts are in-toto Statements as plain JSON."""
 
 import dataclasses
 import json
@@ -9,9 +9,8 @@ from helpers import origin, part
 from run_binary import ROOT
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.store import removal
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.receipts import RECEIPT, STATEMENT, Receipt, as_statement, is_name, read_receipt
+from tangent_jax.store.receipts import RECEIPT, STATEMENT, Receipt, is_name, read_receipt
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
@@ -23,11 +22,6 @@ def filled(root):
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
     return store
-
-
-def alone(receipt):
-    """The text of a receipt as version 0.4 wrote it: the predicate, without a statement."""
-    return json.dumps(as_statement(receipt)["predicate"], indent=1) + "\n"
 
 
 def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tmp_path):
@@ -45,15 +39,6 @@ def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tm
     assert dataclasses.replace(read_receipt(receipt.path)[0], path=receipt.path) == receipt
     last = remove(store, plan_removal(store, names=["shard 1"]))
     assert [artefact["name"] for artefact in json.loads(last.path.read_text())["subject"]] == ["journal"]
-
-
-def test_a_receipt_of_version_04_is_read_and_verified(tmp_path, monkeypatch):
-    monkeypatch.setattr(removal, "receipt_text", alone)
-    store = filled(tmp_path / "store")
-    receipt = remove(store, plan_removal(store, names=["shard 0"]))
-    assert "predicate" not in json.loads(receipt.path.read_text())
-    assert read_receipt(receipt.path)[0] == receipt
-    assert (store.verify(), store.verify_receipt(receipt.path)) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,6 @@ TABLE: dict[str, partial] = {
     "owners": flag(
         "string", "CSV of file,owner (or FILE?file=COLUMN&owner=COLUMN): the contributor of each image.", default=None
     ),
-    "trust": flag(
-        "bool", "Open folders, weights and data sets that components from other machines name.", default=False
-    ),
     "source": flag(
         "string",
         "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; prove: an export; data: an "
