@@ -59,7 +59,7 @@ lint: .venv/dev
 style: .venv/dev  ## docstrings, names, long and many-parameter functions: warnings to read, not a test
 	$(BIN)/ruff check --exit-zero --extend-select D,N,C901,PLR0913 tangent_jax
 
-parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy, onnxruntime and in-toto, which a user never needs
+parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and onnxruntime, which a user never needs
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity,onnx]'
 	$(PIP) --no-deps timm==1.0.31
@@ -70,7 +70,7 @@ parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy, onn
 	$(BIN)/python tests/models/make_fixtures.py
 	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/exports tests/models tests/store tests/privacy/test_clipping.py \
-	  -k 'hugging_face or jax_privacy or pytorch or onnx or in_toto'
+	  -k 'hugging_face or jax_privacy or pytorch or onnx'
 
 release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in an empty environment, where README's first lines run
 	rm -rf build/dist build/empty
@@ -97,7 +97,7 @@ wheels:  ## what such a machine lacks for private runs, which the measurement do
 
 .venv/demo: .venv/python pyproject.toml constraints.txt
 	@echo "installing into .venv (a minute or two) ..."
-	$(PIP) --editable '.[data]'
+	$(PIP) --editable '.[experiments]'
 	touch $@
 
 .venv/docs: .venv/python pyproject.toml constraints.txt

@@ -11,7 +11,9 @@ sys.path.append(str(Path(__file__).parent / "tests"))
 def pytest_collection(session):
     """Imports the library whole before its files are collected, so that each of them is one module."""
     if any("tangent_jax" in argument for argument in session.config.args):
-        import tangent_jax._public  # noqa: F401
+        from experiments.shared.names import public_names
+
+        public_names()
 
 
 @pytest.fixture(autouse=True, scope="session")

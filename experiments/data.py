@@ -1,4 +1,4 @@
-"""Makes the tables' data sets from their publishers' archives, or checks a zip of one.
+"""Makes data sets from their publishers' archives, or checks a zip of one of the tables.
 
 python -m experiments.data NAME --source=FOLDER --to=NAME.zip
 
@@ -14,6 +14,10 @@ imagenet_sample1000 imagenet-sample-images, a checkout: one photograph of each c
 Without --source it checks the zip --to. It fetches nothing. The last line of stdout is the agreement with the zip that
 the tables were measured on: {"same": "bytes" | "pixels" | "names"}; names are classes, splits and images, in order.
 Photographs are encoded again, so a zip made here agrees in names, for MNIST also in pixels.
+
+NAME may also be an official archive of the paper: caltech256, mit67, aircraft, cub200, cars, dogs, pets, or dtd1 to
+dtd10 (DTD by one of its ten splits). Then a CSV of its images by their official split is written, by default
+FOLDER/NAME.csv, which commands read as --dataset=csv:FOLDER/NAME.csv.
 """
 
 import json
@@ -21,6 +25,7 @@ import sys
 from pathlib import Path
 
 import tangent_jax as tj
+from experiments.shared.archives import ARCHIVES, table_of
 from experiments.shared.recipes import RECIPES, agreement, as_zip, chosen_of
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command
@@ -48,7 +53,23 @@ def make_zip(name: str, folder: Path) -> bytes:
     return as_zip(images)
 
 
+def write_table(name: str) -> None:
+    """Writes the CSV of an official archive's images."""
+    if not F.source:
+        raise InputError(f"--source=FOLDER must be given, where the official archive of {name} is unpacked; got none")
+    source = path_of("source")
+    path = path_of("to") if F.to else source / f"{name}.csv"
+    if path.exists() or not source.absolute().is_relative_to(path.parent.absolute()):
+        raise InputError(f"--to must be a CSV that does not exist yet, in --source or a folder above it; got {path}")
+    text, counts = table_of(name, source, path.parent)
+    write_whole(path, text)
+    print(f"{path}: --dataset=csv:{path}", file=sys.stderr)
+    print(json.dumps({"data": name, "file": str(path), "images": counts}))
+
+
 def main(name: str) -> None:
+    if name in ARCHIVES:
+        return write_table(name)
     recipe = RECIPES[name]
     path = path_of("to") if F.to else Path(f"{name}.zip")
     if F.source and path.exists():
@@ -66,4 +87,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, commands=RECIPES)
+    command.run(main, commands=[*RECIPES, *ARCHIVES])

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.table import define
-from tangent_jax.commands.shared import codes, command, plots, setup
+from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError

@@ -8,9 +8,9 @@ The last line of stdout: {"penalty", "accuracy", "methods": {name: {"nll", "ece"
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import OPTIMUM, SHARDED_DEFAULTS, SINGLE, F, positive
 from tangent_jax.commands.shared.shards import make_method
 from tangent_jax.core.notation import Tree

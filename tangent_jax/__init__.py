@@ -8,29 +8,9 @@
 10.0
 """
 
-from typing import TYPE_CHECKING
-
+from tangent_jax._lazy import public
 from tangent_jax._version import __version__ as __version__
 from tangent_jax._xla import avoid_wrong_sums
 
 avoid_wrong_sums()
-
-if TYPE_CHECKING:
-    from tangent_jax._public import *  # noqa: F403
-    from tangent_jax._public import __all__ as __all__
-else:
-
-    def __getattr__(name):
-        """A public name, at its first use: until then no JAX is imported, and `tangent-jax --help` answers at once."""
-        if name.startswith("_") and name != "__all__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from tangent_jax import _public
-
-        globals().update({each: getattr(_public, each) for each in _public.__all__}, __all__=_public.__all__)
-        if name not in globals():
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals()[name]
-
-    def __dir__():
-        """The public names, and what is imported."""
-        return sorted({*globals(), *__getattr__("__all__")})
+__getattr__, __dir__, __all__ = public(__name__, __file__)

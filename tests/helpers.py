@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+from pathlib import Path
 
 import chex
 import jax
@@ -15,6 +16,7 @@ from jax.extend.core import jaxprs_in_params
 from scipy import stats
 
 from tangent_jax.composition.component import Component
+from tangent_jax.composition.compose import compose
 from tangent_jax.core import trees
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.data.sources import Examples
@@ -28,6 +30,7 @@ from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
+from tangent_jax.store.store import Store
 from tangent_jax.train.losses import CrossEntropy
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md
@@ -261,3 +264,16 @@ def ending(moment, fault):
         for name in WRITES:
             patch.setattr(os, name, limited(getattr(os, name)))
         yield left
+
+
+def content_of_stores(folder):
+    """All that two runs must have alike, by store and component: not the journals' order and times, nor file names."""
+    table = {}
+    for path in sorted(Path(folder).iterdir()):
+        store = Store(path)
+        assert store.verify() == []
+        table[path.name] = {"sum": trees.fingerprint(compose(store))}
+        for name in store:
+            entry, origin = store.state.components[name], dataclasses.replace(store.provenance(name), seconds=0.0)
+            table[path.name][name] = entry.weights, entry.factors and entry.factors.weights, origin
+    return table

@@ -37,7 +37,6 @@ FILES = {
     "tangent_jax/privacy/accounting.py": "tests/privacy/test_accounting.py",
     "tangent_jax/io/journal.py": "tests/io/test_journal.py",
     "tangent_jax/store/keys.py": "tests/store/test_keys.py tests/store/test_hidden.py",
-    "tangent_jax/store/commitment.py": "tests/store/test_commitment.py",
     "tangent_jax/store/receipts.py": "tests/store/test_receipts.py tests/store/test_removal.py",
     "tangent_jax/store/erasure.py": " ".join(
         f"tests/store/test_{name}.py" for name in ("erasure", "requests", "plans", "foreign", "removal")

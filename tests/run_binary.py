@@ -32,7 +32,16 @@ OF_ITS_PROCESS = ("--compilation_cache", "--help")
 """Flags that change the process of a binary."""
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["dp_accounting", "matplotlib.pyplot", "orbax.checkpoint", "scipy.stats", "sklearn.datasets", "tangent_jax._public"]
+    [
+        "dp_accounting",
+        "matplotlib.pyplot",
+        "orbax.checkpoint",
+        "scipy.stats",
+        "sklearn.datasets",
+        "tangent_jax.exports.folder",
+        "tangent_jax.privacy.train",
+        "tangent_jax.store.removal",
+    ]
 )
 
 

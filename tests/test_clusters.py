@@ -21,7 +21,7 @@ import pytest
 import run_binary
 import slurm
 import yaml
-from farm_kills import content
+from helpers import content_of_stores
 from photos import photographs
 from run_binary import ROOT, output
 from safetensors.numpy import load_file
@@ -34,7 +34,7 @@ FILES = ROOT / "examples/cluster"
 CLAIM, SCRIPT, PAGE = FILES / "work.yaml", FILES / "job.sbatch", ROOT / "docs/howto/clusters.md"
 MANIFESTS = [path for path in sorted(FILES.glob("*.yaml")) if path != CLAIM]
 MADE = re.findall(r"^(sed .*) \| kubectl apply -f -$", PAGE.read_text(), re.MULTILINE)
-HOSTS, ONE, COMPOSED = MADE  # private in two pods, finetune in one, and the job after the farm
+HOSTS, ONE, COMPOSED = MADE  # private in two pods, finetune in one, and the job after the parts
 
 
 # What the library reads of a cluster
@@ -140,11 +140,11 @@ def test_a_pod_has_the_folder_of_the_claim(path):
 
 @pytest.mark.parametrize("path", [FILES / "finetune.yaml", HOSTS], ids=str)
 def test_the_service_gives_pod_0_the_name_that_the_others_ask_for(path):
-    service, farmed = documents(path)
-    spec, pod = farmed["spec"], farmed["spec"]["template"]["spec"]
+    service, indexed = documents(path)
+    spec, pod = indexed["spec"], indexed["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
-    name, port = farmed["metadata"]["name"], container["ports"][0]["containerPort"]
+    name, port = indexed["metadata"]["name"], container["ports"][0]["containerPort"]
     assert service["spec"]["selector"] == {"job-name": name}
     assert service["spec"]["clusterIP"] == "None"
     assert service["metadata"]["name"] == pod["subdomain"]
@@ -152,13 +152,13 @@ def test_the_service_gives_pod_0_the_name_that_the_others_ask_for(path):
     assert int(variables["PROCESSES"]) == spec["completions"] == spec["parallelism"]
 
 
-def test_a_farm_has_as_many_workers_as_pods():
+def test_there_are_as_many_parts_as_pods():
     spec = job_of(FILES / "compose.yaml")["spec"]
     arguments = spec["template"]["spec"]["containers"][0]["args"]
-    assert f"--worker=$(JOB_COMPLETION_INDEX)/{spec['completions']}" in arguments
+    assert f"--shard=$(JOB_COMPLETION_INDEX)/{spec['completions']}" in arguments
     composed = job_of(COMPOSED)["spec"]
     assert composed["completions"] == composed["parallelism"] == 1
-    assert [word for word in arguments if "--worker" not in word] == (
+    assert [word for word in arguments if "--shard=" not in word] == (
         composed["template"]["spec"]["containers"][0]["args"]
     )
 
@@ -229,16 +229,16 @@ def test_private_is_stopped_and_goes_on_without_a_step_paid_twice(work):
 
 
 @pytest.mark.long
-def test_a_farm_of_pods_gives_the_stores_of_one_process(work):
+def test_parts_of_pods_give_the_stores_of_one_process(work):
     spec = job_of(FILES / "compose.yaml")["spec"]
     for index in range(spec["completions"]):
         assert ended(pod(FILES / "compose.yaml", work, index)) == [0]
     arguments = spec["template"]["spec"]["containers"][0]["args"]
-    flags = [a.replace("/work/", f"{work}/") for a in arguments[1:] if not a.startswith(("--worker", "--store"))]
+    flags = [a.replace("/work/", f"{work}/") for a in arguments[1:] if not a.startswith(("--shard=", "--store"))]
     whole, _ = run_binary.run("compose", *flags, f"--store={work / 'alone'}", f"--out={work / 'out'}")
     assert ended(pod(COMPOSED, work)) == [0]
     assert (work / "composed-0.out").read_text().splitlines()[-1] == whole
-    assert content(work / "stores") == content(work / "alone")
+    assert content_of_stores(work / "stores") == content_of_stores(work / "alone")
 
 
 # The container
@@ -356,29 +356,29 @@ def test_a_slurm_job_of_two_hosts_that_is_stopped_is_queued_again_and_ends_with_
     assert {k: v.tobytes() for k, v in stopped.items()} == {k: v.tobytes() for k, v in whole.items()}
 
 
-FARM = ["compose", "--method=fc", "--shards=3", "--at_once=1"]
+SHARDS = ["compose", "--method=fc", "--shards=3", "--at_once=1"]
 
 
 @pytest.mark.long
-def test_a_slurm_array_is_a_farm_and_the_job_after_it_composes(cluster, tmp_path):
-    flags = [*FARM, "--epochs=1", f"--cache_dir={tmp_path / 'cache'}"]
+def test_a_slurm_array_trains_parts_and_the_job_after_it_composes(cluster, tmp_path):
+    flags = [*SHARDS, "--epochs=1", f"--cache_dir={tmp_path / 'cache'}"]
     command = [*flags, f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     number = submit(cluster, tmp_path / "log-%a", "--array=0-1", command=command)
-    (after,) = re.findall(r"--dependency=afterok:\$farm (\S+)", PAGE.read_text())
+    (after,) = re.findall(r"--dependency=afterok:\$parts (\S+)", PAGE.read_text())
     composed = submit(cluster, tmp_path / "composed", f"--dependency=afterok:{number}", after, command=command)
     assert slurm.wait(lambda: not cluster("squeue", "-h", "-o", "%i"), 300)
     assert json.loads((tmp_path / "composed").read_text().splitlines()[-1])["shards"]["3"]["fc"] > 0.5
     assert fields(cluster, composed)["JobState"] == "COMPLETED"
-    for worker in range(2):
-        assert fields(cluster, f"{number}_{worker}")["JobState"] == "COMPLETED"
-        assert f'{{"worker": {worker}, "workers": 2, "groups": 2}}' in (tmp_path / f"log-{worker}").read_text()
+    for part in range(2):
+        assert fields(cluster, f"{number}_{part}")["JobState"] == "COMPLETED"
+        assert f'{{"shard": {part}, "of": 2, "groups": 2}}' in (tmp_path / f"log-{part}").read_text()
     output(*flags, f"--store={tmp_path / 'alone'}", f"--out={tmp_path / 'alone-out'}")
-    assert content(tmp_path / "stores") == content(tmp_path / "alone")
+    assert content_of_stores(tmp_path / "stores") == content_of_stores(tmp_path / "alone")
 
 
 @pytest.mark.long
-def test_a_worker_is_asked_to_stop_before_its_time_is_over_and_queued_again(cluster, tmp_path):
-    command = [*FARM, "--epochs=1000000", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
+def test_a_part_is_asked_to_stop_before_its_time_is_over_and_queued_again(cluster, tmp_path):
+    command = [*SHARDS, "--epochs=1000000", f"--store={tmp_path / 'stores'}", f"--out={tmp_path / 'out'}"]
     options = ["--array=0-0", "--time=1", "--signal=TERM@20"]
     number = submit(cluster, tmp_path / "log", *options, command=command)
     assert slurm.wait(lambda: fields(cluster, number)["Restarts"] == "1", 120)
@@ -401,9 +401,9 @@ def stand_in(folder, at_term):
 def test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone(cluster, tmp_path):
     option = stand_in(tmp_path, "exit 130")
     number = submit(cluster, tmp_path / "log-%a", option, "--array=0-1", command=["compose"])
-    logs = [tmp_path / f"log-{worker}" for worker in range(2)]
-    assert slurm.wait(lambda: all(log.exists() and "--worker" in log.read_text() for log in logs), 60)
-    assert [log.read_text().split() for log in logs] == [["compose", f"--worker={worker}/2"] for worker in range(2)]
+    logs = [tmp_path / f"log-{part}" for part in range(2)]
+    assert slurm.wait(lambda: all(log.exists() and "--shard" in log.read_text() for log in logs), 60)
+    assert [log.read_text().split() for log in logs] == [["compose", f"--shard={part}/2"] for part in range(2)]
     array, other = sorted(range(2), key=lambda i: fields(cluster, f"{number}_{i}")["JobId"] != number)
     assert fields(cluster, f"{number}_{array}")["JobId"] == number  # this task has the number of the whole array
     cluster("scancel", "--signal=TERM", f"{number}_{array}")
@@ -411,9 +411,9 @@ def test_one_task_of_an_array_is_queued_again_alone_and_started_again_alone(clus
     said = fields(cluster, f"{number}_{other}")
     assert (said["JobState"], said["Restarts"]) == ("RUNNING", "0")
     cluster("scancel", number)
-    more, log = (f"{option},WORKERS=5", "--array=3", "--cpus-per-task=2"), tmp_path / "again"
+    more, log = (f"{option},PARTS=5", "--array=3", "--cpus-per-task=2"), tmp_path / "again"
     again = submit(cluster, log, *more, command=["compose"])
-    assert slurm.wait(lambda: log.exists() and log.read_text() == "compose --worker=3/5 2\n", 60)
+    assert slurm.wait(lambda: log.exists() and log.read_text() == "compose --shard=3/5 2\n", 60)
     cluster("scancel", again)
 
 

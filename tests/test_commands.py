@@ -76,11 +76,9 @@ def test_a_wrong_command_is_one_line(words, monkeypatch):
 
 
 def test_a_package_that_is_not_installed_is_one_line():
-    done = call("finetune", code="sys.modules['matplotlib'] = None")
+    done = call("inspect", code="sys.modules['jinja2'] = None")
     assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr == "finetune: the package matplotlib must be installed; it is missing. Install tangent-jax[data].\n"
-    )
+    assert done.stderr == "inspect: the package jinja2 must be installed; it is missing. Install tangent-jax[data].\n"
 
 
 def test_a_signal_while_a_command_is_imported_is_one_line():

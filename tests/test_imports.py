@@ -1,13 +1,16 @@
-"""The library knows no command, no experiment, and no family by its name.
+"""The library knows no command, no experiment, and no family by its name; a module loads few others.
 
 The rings and layers are contracts of import-linter in pyproject.toml: `make lint`.
 """
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
 from run_binary import output_of
 
 import tangent_jax
@@ -78,8 +81,32 @@ def test_no_file_but_the_list_names_a_family():
     named = {family.name for family in FAMILIES} | {family.model.__name__ for family in FAMILIES}
     own = tuple(f"tangent_jax.{ring}.{family.name}" for family in FAMILIES for ring in ("models", "pretrained"))
     for name, path in MODULES.items():
-        if name.startswith(own) or name in ("tangent_jax.models.__init__", "tangent_jax.pretrained.load"):
+        if name.startswith(own) or name == "tangent_jax.pretrained.load":
             continue
         assert not [target for target in imports(path) if target.startswith(own)], name
         texts = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)}
         assert not texts & (named | {"bottleneck"}), name
+
+
+LOADED = """
+import importlib, sys
+importlib.import_module(sys.argv[1])
+print(sum(name.partition(".")[0] == "tangent_jax" for name in sys.modules), "jax" in sys.modules)
+"""
+MOST = {"rules": 10, "linear.operator": 20, "privacy.clipping": 40, "features": 40, "features.row_store": 40}
+
+
+def loaded(module):
+    """(how many files of this library a fresh process loads for a module, whether it loads JAX)."""
+    command = [sys.executable, "-c", LOADED, module]
+    count, jax = subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, check=True).stdout.split()
+    return int(count), jax == "True"
+
+
+@pytest.mark.parametrize(("module", "most"), MOST.items(), ids=MOST)
+def test_a_module_loads_few_files_of_this_library(module, most):
+    assert loaded(f"tangent_jax.{module}")[0] <= most
+
+
+def test_the_library_loads_jax_at_the_first_use_of_a_name():
+    assert loaded("tangent_jax") == (4, False)

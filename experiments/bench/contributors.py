@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import listed
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import expand_path

@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.folds import FOLDS, dual_lda, folds_of
 from experiments.shared.table import define
 from experiments.shared.timing import Operation, compiled, rounds
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, numbers
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop

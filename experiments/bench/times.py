@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import optax
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.table import define
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import MODEL, F
 from tangent_jax.core.notation import Tree
 

@@ -21,11 +21,11 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import networks, titles
+from experiments.shared import networks, plots, titles
 from experiments.shared.datamodeling import datamodeling_score, margin_directions
 from experiments.shared.parts import saved
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, positive
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity

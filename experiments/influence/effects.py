@@ -19,12 +19,12 @@ from jax.flatten_util import ravel_pytree
 
 import tangent_jax as tj
 from experiments.report import pages
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.left_out import Leaving
 from experiments.shared.memory import reuse_freed
 from experiments.shared.sharded import outputs_of
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, only_with, positive
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError

@@ -28,6 +28,7 @@ import tangent_jax as tj
 from experiments.report.claims import CLAIMS
 from experiments.report.findings import Claim
 from experiments.report.sections import Section, as_html, as_markdown
+from experiments.shared import drawn
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
@@ -169,7 +170,10 @@ def result_of(job: Job) -> dict[str, Any]:
             run(job)
             took = {"identity": own, "command": job.command, "seconds": round(time.perf_counter() - began)}
             write_whole(job.folder / "command.json", json.dumps(took) + "\n")
-    return json.loads(result.read_text())
+    read = json.loads(result.read_text())
+    if job.binary == "compose" and not job.folder.joinpath("compose.png").exists():
+        drawn.composed(job.folder / "compose.png", job.name.removeprefix("compose-"), read)
+    return read
 
 
 def identity_of(job: Job) -> str:

@@ -19,10 +19,11 @@ import sys
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared import drawn, plots, titles
 from experiments.shared.breaks import BREAKS, break_mechanism
 from experiments.shared.table import define
 from tangent_jax.commands.shared import audited as audits
-from tangent_jax.commands.shared import codes, command, plots, setup, titles
+from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F
 from tangent_jax.core.checks import InputError
 
@@ -100,7 +101,7 @@ def audit_runs(
             ).info.audit
         assert audit is not None
         runs.append(audits.summary(audit, claimed, F.confidence))
-        audits.draw(folder / "audit.png", audit, claimed, runs[-1])
+        drawn.audited(folder / "audit.png", audit, claimed, runs[-1])
     names = ("epsilon_lower", "gaussian_epsilon_lower")
     proved = {name: [run[name] for run in runs] for name in names}
     caught = {name: sum(bound > F.epsilon for bound in proved[name]) for name in names}

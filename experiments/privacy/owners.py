@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.private_runs import accuracies
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError

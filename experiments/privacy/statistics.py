@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, listed, numbers
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap

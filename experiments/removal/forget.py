@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.sharded import attack_removed, outputs_of
 from experiments.shared.table import define
 from experiments.shared.timing import steady
-from tangent_jax.commands.shared import command, plots
+from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees

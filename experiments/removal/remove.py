@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.sharded import attack_removed
 from experiments.shared.table import define
 from experiments.shared.timing import steady
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, numbers
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees

@@ -17,12 +17,12 @@ import time
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
+from experiments.shared import plots, titles
 from experiments.shared.parts import saved
 from experiments.shared.pool import coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals, relative
 from experiments.shared.table import define
-from tangent_jax.commands.shared import command, plots, setup
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, positive
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity

@@ -314,7 +314,7 @@ CLAIMS = (
     Claim("Figure 4", "change by one more component", "It falls with the number of components.",
           ("influence",), movement, ("influence.png",)),
     Claim("Table 10", "textures (DTD)", "On DTD, too, TAFT composes better than soup.", ("compose-dtd",), dtd,
-          needs="dtd:PATH among --dataset"),
+          needs="csv:dtd1.csv among --dataset"),
     Claim("Table 11", "adapters and LoRA", "Composed, TAFT is above adapters, LoRA and soup.",
           ("compose",), composition(("adapter", "lora", "soup"))),
     Claim("Table 12", "projected descent", "RSL is better at R = 1, cross entropy at the larger radius.",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tangent_jax.commands.shared.thumbnails import thumbnail
+from experiments.shared.thumbnails import thumbnail
 from tangent_jax.data import Examples
 from tangent_jax.io.files import write_whole
 

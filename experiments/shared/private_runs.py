@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import tangent_jax as tj
+from experiments.shared.private_many import fit_private_many
 from tangent_jax.io.progress import shown
 
 
@@ -29,7 +30,7 @@ def accuracies(
     runs: Sequence[PrivateRun],
 ) -> list[float]:
     """The accuracy on `measured` of each run, by its predictor, trained on `train`."""
-    trained = tj.privacy.fit_private_many(
+    trained = fit_private_many(
         predicts,
         train,
         objective,

@@ -20,9 +20,9 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from PIL import Image
 
-import tangent_jax as tj
+from experiments.shared.archives import cub200, locate
 from tangent_jax.core.checks import InputError
-from tangent_jax.data import SUFFIXES, content_identifier, locate
+from tangent_jax.data import SUFFIXES, content_identifier
 from tangent_jax.io import records
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import Place
@@ -95,13 +95,13 @@ def listed(chosen: Chosen) -> Iterator[tuple[str, str, str]]:
 
 def birds(folder: Path, _: Chosen, classes: int = 50) -> Iterator[Stored]:
     """The first classes of CUB-200-2011, by its own split."""
-    dataset = tj.open_dataset(f"cub200:{folder}")
+    images = [*cub200(folder)]
+    first = sorted({image.label for image in images})[:classes]
     for split in ("train", "test"):
-        part = dataset.splits[split]
-        for row in np.flatnonzero(part.labels < classes):
-            name = part.names[row]
-            content = resized(bytes(part.read(int(row))), name, 256, 80)
-            yield Stored(name, split, dataset.classes[part.labels[row]], content)
+        for image in images:
+            if image.split == split and image.label in first:
+                name = f"{image.path.parent.name}/{image.path.name}"
+                yield Stored(name, split, image.label, resized(read(image.path), name, 256, 80))
 
 
 def textures(folder: Path, chosen: Chosen) -> Iterator[Stored]:

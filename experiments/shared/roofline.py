@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from tangent_jax.commands.shared.plots import MARKERS, WIDTH, colours, name_ends, save, write_plainly
+from experiments.shared.plots import MARKERS, WIDTH, colours, name_ends, save, write_plainly
 
 
 def roofline(path: Path, rows: Sequence[Mapping[str, Any]], peak: Mapping[str, float], title: str) -> None:

@@ -21,7 +21,7 @@ import tangent_jax as tj
 from experiments.shared import characters
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
-from tangent_jax.data import decode_image
+from tangent_jax.data.decode import decode
 from tangent_jax.models import initial_weights
 from tangent_jax.rules import dense, layer_norm
 
@@ -53,7 +53,7 @@ def letters(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def resized(images: np.ndarray) -> np.ndarray:
-    return np.stack([decode_image(image, "letter", SIDE, PREPROCESSING) for image in images])
+    return np.stack([decode(image, "letter", SIDE, PREPROCESSING) for image in images])
 
 
 def make_scheme(scheme: str, kind: str, key: Array, images: np.ndarray) -> Scheme:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared import titles
-from tangent_jax.commands.shared import command, plots, setup
+from experiments.shared import plots, titles
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core import trees

@@ -4,8 +4,32 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tangent_jax.commands.shared.plots import short
-from tangent_jax.commands.shared.titles import percent
+from experiments.shared.plots import short
+
+
+def percent(share: float) -> str:
+    """A share in percent."""
+    return f"{100 * share:.0f} %"
+
+
+def composed(dataset: str, count: int, added: Mapping[str, float], full: Mapping[str, float]) -> str:
+    """The accuracy of models added minus that of one model of all data, by method, in points; of many the ends."""
+    points = {name: round(100 * (added[name] - full[name]), 1) for name in full}
+    if not any(points.values()):
+        return f"{dataset}: {count} models added are as accurate as one model of all data"
+    ranked = sorted(points, key=lambda name: points[name])
+    signed = {name: f"{points[name]:+.1f}" if points[name] else "0.0" for name in ranked}
+    changes = [f"{change} ({short(name)})" for name, change in signed.items()]
+    text = ", ".join(changes) if len(changes) < 4 else f"{changes[0]} to {changes[-1]}"
+    if len({*signed.values()}) == 1 < len(changes):
+        text = f"{signed[ranked[0]]} (each of {len(changes)} methods)"
+    return f"{dataset}: {count} models added change accuracy by {text} points against one model of all data"
+
+
+def proved(what: str, bound: float, gaussian: float | None, claimed: float) -> str:
+    """The epsilons that an attacker proves, for any mechanism and for a Gaussian one, against the claimed one."""
+    besides = "" if gaussian is None else f" ({gaussian:.2f} for a Gaussian)"
+    return f"{what} proves epsilon {bound:.2f}{besides}; claimed is {claimed:.2f}"
 
 
 def contributed(lines: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

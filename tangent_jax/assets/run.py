@@ -1,19 +1,16 @@
 """Runs the exported model beside this file: python run.py FILE ..., images, or .npy arrays of inputs "b ...".
 
-It prints one JSON object for each example: its outputs, and the class where classes have names. With --revoked=LIST, a
-file of `tangent-jax store revoked`, it refuses a model that its store has revoked. It needs numpy; Pillow, of version
-11.3 or later, for images, which images.py reads; jax and flatbuffers for model.jax, or onnxruntime for model.onnx;
-cryptography for --revoked. Another program serves by
+It prints one JSON object for each example: its outputs, and the class where classes have names. It needs numpy; Pillow,
+of version 11.3 or later, for images; jax and flatbuffers for model.jax, or onnxruntime for model.onnx. Another program
+serves by
 
     model = load("FOLDER")      # once
     outputs = model(inputs)     # numpy arrays: "b ..." to "b c", any b; compiled once for each b
 """
 
-import functools
 import hashlib
 import json
 import math
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,18 +20,16 @@ import numpy as np
 
 Run = Callable[[np.ndarray], np.ndarray]
 DTYPES = {"F32": np.float32, "F16": np.float16}
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
+SAVE_IT = "save it as JPEG or PNG of 8 bits"
 
 
-def load(folder: str | Path, revoked: str | Path | None = None) -> Run:
+def load(folder: str | Path) -> Run:
     """The function of the folder's program, on the device that jax or onnxruntime chooses.
 
-    Args:   revoked: a signed list of revoked exports.
-    Raises: ValueError, in one line, for a file that serving.json does not name, for inputs of another shape, and for an
-            export on the list, or a list that the export's store did not sign.
+    Raises: ValueError, in one line, for a file that serving.json does not name, and for inputs of another shape.
     """
     folder = Path(folder)
-    if revoked is not None:
-        runpy.run_path(str(folder / "revoked.py"))["check_revoked"](folder, Path(revoked))
     serving = read_serving(folder)
     for name, fingerprint in serving["files"].items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != fingerprint:
@@ -89,27 +84,71 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     }
 
 
-@functools.cache
-def decoder() -> dict[str, Any]:
-    """The functions of images.py beside this file."""
-    return runpy.run_path(str(Path(__file__).with_name("images.py")))
-
-
 def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) -> np.ndarray:
-    """One image, preprocessed as in training, "y x 3" uint8."""
-    images = decoder()
-    return images["decode"](Path(path).read_bytes(), path, size, images["Preprocessing"](**preprocessing))
+    """One image, resized and cropped as in training, "y x 3" uint8.
+
+    Raises: ValueError, in one line, for a picture that cannot be read, is animated, or has colours of other kinds.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=FORMATS) as opened:
+            picture = upright_rgb(opened, path)
+    except ValueError:
+        raise
+    except Exception as error:  # decoders raise many kinds of errors
+        raise ValueError(f"{path} must be a picture in {', '.join(FORMATS)}; {error}. Otherwise {SAVE_IT}") from error
+    high, wide = size
+    width, height = resized_shape(picture.size, size, preprocessing)
+    picture = picture.resize((width, height), Image.Resampling[preprocessing["interpolation"].upper()])
+    halves = (width - wide) / 2, (height - high) / 2
+    left, top = map(math.floor if preprocessing["centre"] == "floor" else round, halves)
+    return np.asarray(picture.crop((left, top, left + wide, top + high)))
 
 
-def main(paths: list[str], revoked: str | None = None) -> None:
+def upright_rgb(picture: Any, path: str) -> Any:
+    """The picture turned as its EXIF says, in RGB: grey of 16 bits scaled to 8, transparency on white."""
+    from PIL import Image, ImageOps
+
+    if picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1:  # what follows a JPEG is its preview
+        raise ValueError(f"{path} must be one picture; it has {picture.n_frames} frames: {SAVE_IT}")
+    picture = ImageOps.exif_transpose(picture)
+    if "transparency" in picture.info and picture.mode != "P":
+        raise ValueError(f"{path} has one colour that is transparent, which is not read here: {SAVE_IT}")
+    if picture.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(picture).astype(np.float32) / 257).round().astype(np.uint8)).convert("RGB")
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"{path} has samples whose range is not stated, which are not read here: {SAVE_IT}")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert("RGB")
+
+
+def resized_shape(picture: tuple[int, int], size: tuple[int, int], preprocessing: dict[str, Any]) -> tuple[int, int]:
+    """Width and height after resizing, before the crop; without "exact" or "none" the short side decides."""
+    width, height = picture
+    high, wide = (int(side / preprocessing["crop"]) for side in size)
+    if preprocessing["resize"] == "none":
+        return width, height
+    if preprocessing["resize"] == "exact":
+        return wide, high
+    if wide * height >= high * width:
+        return wide, int(wide * height / width)
+    return int(high * width / height), high
+
+
+def main(paths: list[str]) -> None:
     """Prints the outputs of each example of each file."""
     folder = Path(__file__).parent
-    model, serving = load(folder, revoked), read_serving(folder)
+    model, serving = load(folder), read_serving(folder)
     for path in paths:
         if Path(path).is_dir():
             raise ValueError(f"FILE must be an image, or arrays in a .npy file; got the folder {path}")
         if path.endswith(".npy"):
             inputs = np.load(path, allow_pickle=False)
+        elif serving["preprocessing"] is None:
+            raise ValueError(f"FILE must be arrays in a .npy file, as this model reads no images; got {path}")
         else:
             inputs = read_image(path, tuple(serving["inputs"]["shape"][:2]), serving["preprocessing"])[None]
         for outputs in model(inputs):
@@ -118,11 +157,9 @@ def main(paths: list[str], revoked: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    given = [argument for argument in sys.argv[1:] if not argument.startswith("--revoked=")]
-    lists = [argument.partition("=")[2] for argument in sys.argv[1:] if argument.startswith("--revoked=")]
-    if not given or len(lists) > 1 or any(argument.startswith("--") for argument in given):
-        sys.exit("run.py: give images, or arrays in .npy files, to be run, and one --revoked=LIST if there is a list")
+    if not sys.argv[1:] or any(argument.startswith("--") for argument in sys.argv[1:]):
+        sys.exit("run.py: give images, or arrays in .npy files, to be run")
     try:
-        main(given, *lists)
+        main(sys.argv[1:])
     except (OSError, ValueError) as error:
         sys.exit(f"run.py: {error}")

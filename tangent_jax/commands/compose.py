@@ -6,7 +6,7 @@ features), ranpac (random ReLU features). A store keeps the components of each m
 on held-out images, or with --settings=leave_one_out on the training images.
 With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
 number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, optimum or classes sets several flags.
---worker=I/N trains the components on many machines (docs/howto/clusters.md).
+--shard=I/N trains one part of the components, as on another machine (docs/howto/clusters.md).
 
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import additive, command, plots, setup, titles, workers
+from tangent_jax.commands.shared import additive, command, parts, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, make_additive
 from tangent_jax.commands.shared.flags import (
     OPTIMUM,
@@ -48,7 +48,7 @@ PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
 define(
     *SHARDED,
     *OPTIMUM,
-    "worker",
+    "shard",
     "head",
     "left",
     "width",
@@ -71,8 +71,6 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
-NAMES = {"greedy": "greedy soup", "exact": "exact (tangent features)", "ranpac": "RanPAC (random features)"}
-NAMES |= {"lda": "LDA (frozen features)", "ridge": "ridge (frozen features)"}
 only_with("width", "directions", "feature_blocks", method="exact")
 only_with("settings", method=[*ADDITIVE])
 only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TRAINED])
@@ -80,7 +78,7 @@ only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TR
 
 def main() -> None:
     check_flags()
-    worker = None if F.worker is None else workers.parse_worker(F.worker)
+    part = None if F.shard is None else parts.parse_part(F.shard)
     most = max(shard_counts())
     runs = Runs(command.out_folder() / "runs.jsonl")
     settings = {name: searched(name, most, runs) for name in F.method if name in TRAINED}
@@ -92,8 +90,8 @@ def main() -> None:
     is_by_owner = first.division.is_by_owner
     counts = [len(first.divide(0))] if is_by_owner else shard_counts()  # owners with an image that can be read
     shards = {count: first.divide(count) for count in counts}
-    if worker is not None:
-        return workers.train_own(worker, work(every, shards))
+    if part is not None:
+        return parts.train_part(part, work(every, shards))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
@@ -107,7 +105,6 @@ def main() -> None:
         full |= {name: method.accuracy_of(method.whole(), "full") for name, method in sums.items()}
         full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
     write_table(table, full)
-    draw(first.dataset.name, table, full)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {
@@ -172,33 +169,20 @@ def check_flags() -> None:
         raise InputError(f"--solver=optimum needs --method of tangents and heads; got {', '.join(nonlinear)}")
 
 
-def draw(dataset: str, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
-    """Plots each way's accuracy by the number of composed models (one of all data: 1); no plot of a single number."""
-    rows = {"1": full, **table} if full else table
-    if len(rows) == 1:
-        return
-    names = [name for name in next(iter(table.values())) if not name.endswith("_single")]
-    counts = [int(count) for count in rows]
-    lines = {NAMES.get(name, name): [row.get(name, np.nan) for row in rows.values()] for name in names}
-    panel = {"x": counts, "lines": lines, "xlabel": "models added, each of its own shard (1: one model of all data)"}
-    title = titles.composed(dataset, counts[-1], table[f"{counts[-1]}"], full) if full else f"{dataset}: models added"
-    plots.curves(command.out_folder() / "compose.png", [{**panel, "ylabel": "test accuracy", "ticks": counts}], title)
-
-
-def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[workers.Work]:
-    """The stores that the composition reads, for workers that train them beforehand."""
+def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[parts.Work]:
+    """The stores that the composition reads, of which --shard trains a part beforehand."""
     stores = []
     for count, divided in shards.items():
         for method in methods.values():
             weighs = with_factors(method)
             title = title_of(method, count)
-            stores.append(workers.Work(method, divided, title, weighs))
+            stores.append(parts.Work(method, divided, title, weighs))
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = method.held_out()
-                stores.append(workers.Work(held, held.divide(count), title, True))
+                stores.append(parts.Work(held, held.divide(count), title, True))
     for method in methods.values():
         if not method.division.is_by_owner:
-            stores.append(workers.Work(method, method.whole(), "full"))
+            stores.append(parts.Work(method, method.whole(), "full"))
     return stores
 
 
@@ -243,10 +227,9 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
         rows = method.divide(count)
         key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.held_out, [*rows.values()])
         if key not in runs.done:
-            if F.worker is not None:
+            if F.shard is not None:
                 raise InputError(
-                    "--worker needs settings that were searched before, and none were. Run the command once without "
-                    "--worker, or give one --lr and --rank"
+                    "--shard needs settings that were searched before, and none were. Give one --lr and one --rank"
                 )
             fitted = method.fit(rows, f"{method.dataset.name} {name}, setting {i + 1} of {len(grid)}")
             runs.add(key, method.accuracy(tj.compose([tj.Component(fit.dw) for fit in fitted])))

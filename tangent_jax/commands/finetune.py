@@ -1,6 +1,6 @@
 """Fine-tunes a pre-trained ViT on a folder of photographs: tangent (TAFT), non-linear (NLFT) or head alone (FC).
 
---out receives result.json, curves.png, checkpoints, and dw.safetensors (the tangent weights with their provenance).
+--out receives result.json, checkpoints, and dw.safetensors (the tangent weights with their provenance).
 With --solver=optimum a --certificate that is not reached in --passes ends with exit code 1, after all is written;
 --passes without --certificate asks for the passes alone.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import anchors, command, plan, plots, setup, titles
+from tangent_jax.commands.shared import anchors, command, plan, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
@@ -50,8 +50,6 @@ def main() -> None:
         fitted = recipe.fit(predict, train, on_step=measure, checkpoints=checkpoints)
     write(out, fitted, predict, train, recipe, dataset.classes)
     anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
-    name = f"{F.method.upper()}, {predict.subset.name}, on {dataset.name}"
-    plots.history(out / "curves.png", fitted.history, titles.trained(name, fitted.history), len(test))
     steady = float(np.median([row["seconds"] for row in fitted.history]))  # of an epoch: the first one also compiles
     result = {
         "method": F.method,
@@ -94,7 +92,7 @@ def write(
     folders = (command.out_place(),)
     origin = tj.store.make_provenance(predict, recipe, classes)
     origin = origin.trained_on(train, fitted.seconds, folders, run=fitted.run, certificate=certificate_of(fitted))
-    tj.store.write_component(out / "dw.safetensors", fitted.dw, origin.metadata(trees.fingerprint(fitted.dw)))
+    tj.store.write_component(out / "dw.safetensors", fitted.dw, {"provenance": origin.to_json()})
 
 
 def optimum_of(fitted: tj.Fitted) -> dict[str, Any]:

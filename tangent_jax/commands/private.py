@@ -18,11 +18,10 @@ Kernels, or the features, are whitened (privacy/public.py) by --public images, o
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import anchors, command, plan, plots, setup, titles
+from tangent_jax.commands.shared import anchors, command, plan, setup
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, PRIVATE, PRIVATE_KINDS, F, define, only_with
 from tangent_jax.core import trees
@@ -101,7 +100,6 @@ def train_audited(
     audited = tj.audit.fit_audited(predict, train, canaries, objective, **settings)
     scores: Any = audited.info.audit
     audit = audits.summary(scores, settings["mechanism"], CONFIDENCE)
-    audits.draw(command.out_folder() / "audit.png", scores, settings["mechanism"], audit)
     if not audit["kept"]:
         print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
     return audited, audit
@@ -121,14 +119,6 @@ def checked_owners(dataset: Dataset) -> dict[str, Owner]:
     if owners and F.plan:
         raise InputError("--plan needs --unit=example, as micro-batches of owners differ; got owner")
     return owners
-
-
-def draw(path: Path, name: str, rows: list[dict[str, float]], epsilon: float, count: int) -> None:
-    """Plots the accuracy on `count` test images by step."""
-    lines = {"test": [row["test_accuracy"] for row in rows]}
-    panel = {"x": [row["step"] for row in rows], "lines": lines, "xlabel": "step"}
-    panel["ylabel"] = f"accuracy on {count:,} test images"
-    plots.curves(path, [panel], f"{titles.trained(name, rows, 'steps')}, epsilon {epsilon:.3g}")
 
 
 def counts_of(train: tj.Features) -> dict[str, int | None]:
@@ -181,7 +171,7 @@ def train_weights(
     public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
     account = {"privacy": fitted.info.spent, "public": public_images, "whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, (str(out.absolute()),), run=fitted.run, **account)
-    tj.store.write_component(out / "dw.safetensors", dw, origin.metadata(trees.fingerprint(dw)))
+    tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
     anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 
@@ -241,9 +231,6 @@ def main() -> None:
     spent = fitted.info.spent
     measured = [row for row in fitted.history if "test_accuracy" in row]
     epsilon = spent.compute_epsilon()
-    title = f"{F.method.upper()}, {subset.name}, on {dataset.name}"
-    if measured:
-        draw(command.out_folder() / "curves.png", title, measured, epsilon, len(test))
     warn(fitted)
     result = {
         "method": F.method,

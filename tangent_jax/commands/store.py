@@ -5,25 +5,18 @@ tangent-jax store COMMAND --store=DIR, where COMMAND is one of
 add      a component from a folder that finetune wrote (--source, --name)
 merge    adds the components of the store --source, one atomic step each; repeated, it adds missing ones
 list     lists the components: data set, owners, number of examples, date
-status   shows each shard as done, running (with its process), lost (its process was killed: start that worker again) or
-         waiting; --store may be a folder of stores
 compose  composes all components by their mean, or by --merge with the factors that they were added with; stores it.
          With --dataset it prints the accuracy on its test images (of statistics, solved with --settings)
 remove   removes components by --name, or all that saw the --examples in a file or an image of --owner. --retrain puts
          each back, trained without them; --exact moves each solved one (finetune --solver=optimum) to the optimum on
          its remaining data
-verify   checks every file against its hash; with --receipt, checks a removal, and writes its receipt, signed, to --to
+verify   checks every file against its hash; with --receipt, checks a removal
 export   exports the composed model to --to in --format: anchor and tangent weights under timm's names (safetensors), or
          a program that runs without this library (stablehlo, onnx of --opset; docs/howto/serve.md). --merge is as in
          compose.
          Statistics are exported as features and a head, solved with --settings (safetensors, stablehlo, onnx). For
          components with different heads, --head names the component whose head is used with the composed body, or
          is union: one head over all classes. With --dataset the model card states the accuracy on its test images
-
-revoked  writes the signed list of exports that hold what was removed to --to, for load_export(revoked=) and run.py
-         --revoked
-prove    whether the --examples, images or identifiers, are in the export --source, which has commitments alone; the
-         proofs go to --to. --check checks such a file against the export, without the store
 
 Each command prints its plan on stderr first; remove --dry_run stops there. --json prints JSON instead of a table. The
 last line of stdout is always the result as one JSON object.
@@ -37,20 +30,19 @@ from pathlib import Path
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, command, releases
+from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.adding import add, component_file
 from tangent_jax.commands.shared.flags import F, define, path_of
-from tangent_jax.commands.shared.removing import check_known, describe, planned, searched_cache
+from tangent_jax.commands.shared.removing import describe, planned
 from tangent_jax.commands.shared.setup import left, settings_of
-from tangent_jax.commands.shared.stores import check_store, stores_in
+from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.store.revocation import sign_receipt
 
-define("cache_dir", "store", "trust", "source", "name", "examples", "owner", "owners", "retrain", "exact", "merge")
-define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json", "check")
+define("cache_dir", "store", "source", "name", "examples", "owner", "retrain", "exact", "merge")
+define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
 define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
 
 
@@ -60,25 +52,14 @@ def main(command: str) -> None:
             readers = ", ".join(other for other in READ if name in READ[other])
             raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
     path = path_of("store")
-    folders = [path] if tj.store.is_store(path) else stores_in(path)
-    if command == "status" and not folders:
-        raise InputError(
-            f"--store must be a store, or a folder of stores; {path} is none. A farm makes its stores once the "
-            "features are computed"
-        )
-    if not (command in ("add", "merge", "status") or F.check):
+    if command not in ("add", "merge"):
         check_store(path, "Pass --store=DIR, or add a component first")
     if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
         raise InputError(f"--source must be a store; got {F.source or 'none'}")
     if command == "add":
         with component_file():  # before a store is made
             pass
-    if command == "status":
-        result = status([tj.Store(folder) for folder in folders])
-    elif F.check:
-        result = releases.check()
-    else:
-        result = COMMANDS[command](tj.Store(path, trust=F.trust))
+    result = COMMANDS[command](tj.Store(path))
     if F.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
@@ -89,18 +70,6 @@ def main(command: str) -> None:
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store lacks."""
     return {"added": store.add_all(tj.Store(path_of("source"))), "components": len(store)}
-
-
-def status(stores: list[tj.Store]) -> dict[str, Any]:
-    """The state of each shard of some stores, and the number in each state."""
-    tables = {store.root.name: tj.store.Claims(store).states() for store in stores}
-    rows = [
-        {"store": root, "shard": name, **dict.fromkeys(("state", "process", "since")), **state}
-        for root, states in tables.items()
-        for name, state in states.items()
-    ]
-    tabulate(rows)
-    return {"shards": tables} | {state: sum(row["state"] == state for row in rows) for state in tj.store.Claims.STATES}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:
@@ -156,27 +125,23 @@ def compose(store: tj.Store) -> dict[str, Any]:
     if cost is not None:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
-        if store.has_released_under_keys:
-            why = "their images or owners are hidden by different keys, and cannot be compared"
-            print(f"in sequence: removed components of stores that were merged, as {why}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
     result = {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
     return result | ({"accuracy": measured(*composed(store))} if F.dataset else {})
 
 
 def remove(store: tj.Store) -> dict[str, Any]:
-    plan = planned(store)
-    how = "exact" if F.exact else "retrain" if F.retrain else "drop"
-    described = describe(store, plan, how)
     if not F.dry_run:
         store.settle()  # left by a killed removal
-    cache = searched_cache()
-    traces = tj.store.preview_removal(store, plan, cache)
-    check_known(store, plan, traces.deleted)
+    plan = planned(store)
+    how = "exact" if F.exact else "retrain" if F.retrain else "drop"
+    cache = tj.Cache(F.cache_dir)
+    result = {"plan": describe(plan, how), "removed_before": plan.removed, "unseen": len(plan.unseen)}
     if F.dry_run or not (plan.components or plan.unseen):
-        traces = traces if F.dry_run else tj.store.erase_traces(store, plan, cache)
+        act = tj.store.preview_removal if F.dry_run else tj.store.erase_cached
+        traces = act(store, plan, cache)
         tell("would delete" if F.dry_run else "deleted", *traces)
-        return {"plan": described, "unknown": plan.unknown, "removed": [], "anchors": plan.anchors, **traces._asdict()}
+        return result | {"removed": [], "anchors": plan.anchors, **traces._asdict()}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
     for name, optimum in receipt.optima.items():
@@ -184,8 +149,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
             reached = f"certificate {optimum.certificate:.3g} after {optimum.passes} passes"
             print(f"NOT converged: {name}, {reached}; drop or retrain it where that is too far", file=sys.stderr)
     print(f"removed; receipt: {receipt.path}", file=sys.stderr)
-    result = {"plan": described, "unknown": plan.unknown, "removed": sorted(receipt.removed)}
-    result |= {"retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
+    result |= {"removed": sorted(receipt.removed), "retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
     result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
     if receipt.optima:
         for field in ("certificate_before", "certificate", "passes"):  # the farthest of several
@@ -203,12 +167,8 @@ def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
 
 def verify(store: tj.Store) -> dict[str, Any]:
     wrong = store.verify()
-    if F.to and not F.receipt:
-        raise InputError("--to of verify is the file of a signed receipt, and needs --receipt; got none")
     if F.receipt:
         wrong += store.verify_receipt(path_of("receipt"))
-    if F.to and not wrong:
-        sign_receipt(store, path_of("receipt"), path_of("to"))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
@@ -280,7 +240,7 @@ def composed(store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree
     return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
 
 
-REQUEST = {"name", "examples", "owner", "owners"}
+REQUEST = {"name", "examples", "owner"}
 """The flags that say what is removed."""
 MERGED = {"merge", "merge_penalty", "dataset", "settings", "cache_dir", "weights"}
 """The flags of a composed model."""
@@ -288,26 +248,20 @@ READ = {
     "add": {"source", "name"},
     "merge": {"source"},
     "list": set(),
-    "status": set(),
     "compose": MERGED,
-    "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights", "trust"},
-    "verify": {"receipt", "to"},
-    "revoked": {"to"},
-    "prove": {"examples", "source", "to", "check"},
-    "export": MERGED | {"head", "same_classes", "to", "format", "opset", "trust"},
+    "remove": REQUEST | {"retrain", "exact", "dry_run", "cache_dir", "weights"},
+    "verify": {"receipt"},
+    "export": MERGED | {"head", "same_classes", "to", "format", "opset"},
 }
 """The flags of each command besides --store and --json."""
 COMMANDS = {
     "add": add,
     "merge": merge,
     "list": listing,
-    "status": status,
     "compose": compose,
     "remove": remove,
     "verify": verify,
     "export": export_all,
-    "revoked": releases.revoked,
-    "prove": releases.prove,
 }
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import command, plots, setup, titles
+from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, features_of
 from tangent_jax.commands.shared.flags import (
     CACHED,
@@ -245,14 +245,6 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     return ways, chosen
 
 
-def draw(ratios: Mapping[str, list[float]]) -> None:
-    """Draws the share of the single models' accuracy that each way keeps: average over tasks, and spread."""
-    groups = {"": {way: (float(np.mean(ratio)), float(np.std(ratio))) for way, ratio in ratios.items()}}
-    label = "accuracy over the single model's, mean and spread of tasks"
-    level = (1.0, "equal")
-    plots.dots(command.out_folder() / "tasks.png", groups, titles.shared_body(ratios), label, level)
-
-
 def main() -> None:
     listed("merge", tj.store.MERGES)
     if len(listed("dataset")) < 2:
@@ -282,8 +274,6 @@ def main() -> None:
     rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
     text = command.markdown(["task", *table], rows)
     (command.out_folder() / "tasks.md").write_text(text)
-    if groups:
-        draw({way: group.ratios(table[way]) for way, group in groups.items()})
     print(text)
     result: dict[str, Any] = {
         "tasks": {name: {way: table[way][name] for way in table} for name in names},

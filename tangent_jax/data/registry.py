@@ -1,26 +1,24 @@
-"""Data sets by name: `open_dataset(spec)`. To add an archive, add an entry to `archives.ARCHIVES`."""
+"""Data sets by name: `open_dataset(spec)`."""
 
 import dataclasses
 import os
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.archives import ARCHIVES, SPLITS
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
 from tangent_jax.data.hugging_face import hugging_face
 from tangent_jax.data.left_out import opening
-from tangent_jax.data.sources import Dataset, digits, existing_path
+from tangent_jax.data.sources import Dataset, digits
 from tangent_jax.data.tars import tars
 from tangent_jax.data.tfds import tfds
 
-KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME, " + ", ".join(f"{name}:PATH" for name in ARCHIVES)
+KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME"
 
 
 def open_dataset(spec: str) -> Dataset:
     r"""Opens the data set of a specification.
 
-    Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME[@DATA_DIR], ARCHIVE:PATH, or
-            ARCHIVE:PATH@SPLIT for an archive with several official splits.
+    Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, or tfds:NAME[@DATA_DIR].
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
 
     >>> folder = demo.folder()
@@ -52,22 +50,6 @@ def read_dataset(spec: str) -> Dataset:
         reader = "csv" if spec.lower().endswith(".csv") else "folder"
         raise InputError(f"a data set must name its reader; got {spec}. Write {reader}:{spec}, or another of {KNOWN}")
     openers = {"folder": folder, "hf": hugging_face, "wds": tars, "csv": csv_file, "tfds": tfds}
-    if kind not in {*openers, *ARCHIVES} or not where:
+    if kind not in openers or not where:
         raise InputError(f"a data set must be one of {KNOWN}; got {spec}")
-    if kind in openers:
-        return openers[kind](where)
-    chosen: dict[str, int] = {}
-    if kind in SPLITS and "@" in where:
-        where, _, split = where.rpartition("@")
-        if not split.isdigit() or not 1 <= int(split) <= SPLITS[kind]:
-            raise InputError(f"the split of {kind}:PATH@SPLIT must be in 1..{SPLITS[kind]}; got {spec}")
-        chosen["split"] = int(split)
-    path = existing_path(where)
-    try:
-        return ARCHIVES[kind](path, **chosen)
-    except InputError:
-        raise
-    except Exception as error:  # scipy's reader of .mat files raises many kinds of errors
-        raise InputError(
-            f"the lists of {kind} must be whole in {path}; {type(error).__name__}: {error}. Unpack the archive again"
-        ) from error
+    return openers[kind](where)

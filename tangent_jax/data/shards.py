@@ -4,7 +4,7 @@ import csv
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -149,12 +149,11 @@ def file_and_owner(where: str, rows: Sequence[Sequence[str]], chosen: Mapping[st
     return [[row[place] for place in places if place < len(row)] for row in rows[1:]]
 
 
-def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[str] = ()) -> list[Owner | None]:
+def owners_of(names: Sequence[str], owners: Mapping[str, str]) -> list[Owner | None]:
     """The owner of each example, or None.
 
-    A file is named as in the data set, or by its last part if no other file of `names` and `among` has this last part.
-    Composed and decomposed letters (NFC and NFD) are equal, and so are / and the backslashes of Windows.
-    Args:   among: names of other files that `owners` may mean.
+    A file is named as in the data set, or by its last part if no other file of `names` has this last part. Composed and
+    decomposed letters (NFC and NFD) are equal, and so are / and the backslashes of Windows.
     Raises: InputError for an example with two owners.
 
     >>> tj.shards.owners_of(["train/1.png", "train/2.png"], {"1.png": "bob"})
@@ -164,10 +163,7 @@ def owners_of(names: Sequence[str], owners: Mapping[str, str], among: Iterable[s
         return [None] * len(names)
     table = _by_normal_name(owners)
     normal = [normal_name(name) for name in names]
-    files = Counter(normal) + Counter({*map(normal_name, among)} - {*normal})
-    times: Counter[str] = Counter()
-    for file, count in files.items():
-        times[posixpath.basename(file)] += count
+    times = Counter(map(posixpath.basename, normal))
     whose = []
     for name in normal:
         last = posixpath.basename(name)

@@ -5,9 +5,7 @@
                                         head on features, with settings in provenance.json
     stablehlo      model.jax, weights.safetensors, run.py, serving.json: a program without this library (serving.py)
     onnx           model.onnx, run.py, serving.json; provenance.json states the opset, too
-    torch          the files of safetensors and tangent_torch.py, a PyTorch module that reads them (torch_model.py)
-    peft           adapter_model.safetensors, adapter_config.json: LoRA factors for PEFT (peft.py)
-    all formats    provenance.json      a summary of the components of dw (store/summary.py), the names of the outputs,
+    all formats    provenance.json      a summary of the components of dw (summary.py), the names of the outputs,
                                         whether these are the total or the tangent alone, the files' fingerprints
                    README.md            the same in words, a model card (card.py)
 
@@ -29,38 +27,31 @@ import jax.numpy as jnp
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
-from tangent_jax.exports.card import make_card, summary_of
-from tangent_jax.exports.lowering import OPSET, OPSETS
-from tangent_jax.exports.peft import write_peft
-from tangent_jax.exports.serving import write_onnx, write_stablehlo
-from tangent_jax.exports.torch_model import write_torch
+from tangent_jax.exports.card import make_card
+from tangent_jax.exports.serving import OPSET, OPSETS, write_onnx, write_stablehlo
+from tangent_jax.exports.summary import summarize, without_images
 from tangent_jax.io.files import expand_path, file_fingerprint, write_whole, write_whole_folder
 from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import convert, parse_json, plain
-from tangent_jax.io.revoked import check_revoked
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import ComponentPredictor, FeatureMap, FeatureSettings
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.protocol import Model
+from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.files import assemble
 from tangent_jax.pretrained.load import METADATA, encode_model, read
 from tangent_jax.store.lines import EXPORTED, partial_of
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.summary import summarize, without_images
 
 SAID = "provenance.json"
 
 
 class Format(NamedTuple):
-    """The function (folder, predict, dw, classes) that fills a folder, and the packages that it needs, an extra's.
-
-    `of_features`: True if it can export a head on features.
-    """
+    """The function (folder, predict, dw, classes) that fills a folder, and the packages that it needs, an extra's."""
 
     write: Callable[..., None]
     needs: tuple[str, ...] = ()
-    of_features: bool = True
 
 
 def write_safetensors(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str]) -> None:
@@ -76,8 +67,6 @@ FORMATS = {
     "safetensors": Format(write_safetensors),
     "stablehlo": Format(write_stablehlo, ("flatbuffers",)),
     "onnx": Format(write_onnx, ("jax2onnx", "onnxruntime")),
-    "torch": Format(write_torch, of_features=False),
-    "peft": Format(write_peft, of_features=False),
 }
 """The formats that `tj.export` writes."""
 
@@ -107,9 +96,9 @@ def export(
     """Writes an export to a new folder, whole or not at all.
 
     Args:       dw: tangent weights, or a head of a feature map; provenance: any JSON; the model card uses some of its
-                fields (`make_card`). `of` is what `Store.release` gives, or the Provenance of each component by name,
-                of which a summary is written; classes: the names of the outputs, or (); opset: that of ONNX, 17 to 23;
-                None: 17.
+                fields (`make_card`). Of the Provenance of each component by name in `of`, as `Store.release` gives
+                it, a summary is written; classes: the names of the outputs, or (); opset: that of ONNX, 18 to 23;
+                None: 18.
     Guarantees: no file holds a name of an image, an owner or a component of `of`, an identifier, or a hash of one.
     Raises:     InputError if the folder exists, the format's packages are not installed, or the format cannot hold the
                 model.
@@ -122,57 +111,49 @@ def export(
     folder, predict = expand_path(folder), predict.bind(dw)
     check_format(format, opset)
     features, outputs = predict.features, predict.model.classes
-    known = ", ".join(name for name, own in FORMATS.items() if own.of_features)
-    if not (features is None or FORMATS[format].of_features):
-        raise InputError(f"format of a head on features must be one of {known}; got {format}.")
     if folder.exists():
         raise InputError(f"folder must not exist yet; got {folder}.")
     if len(classes) not in (0, outputs):
         raise InputError(f"classes must name all {outputs} outputs, or none; got {len(classes)} names.")
-    provenance = as_json(provenance)
-    predict = without_names(predict, provenance)
+    origins = origins_in(provenance)
+    summary = summarize(origins) if origins else None
+    provenance = {**provenance, "of": plain(summary)} if origins else provenance
+    predict = with_session(predict, without_images(next((o.session for o in (predict, *origins) if o.session), None)))
     filling = partial_of(folder, trees.fingerprint(dw))
     if filling.is_dir() and not filling.is_symlink() and all(path.name in EXPORTED for path in filling.iterdir()):
         shutil.rmtree(filling)  # the partial folder of this export, after a kill
     with write_whole_folder(folder, filling) as partial:
         own = {"opset": int(opset or OPSET)} if format == "onnx" else {}
         FORMATS[format].write(partial, predict, dw, classes, **own)
-        write_whole(partial / "README.md", make_card(predict, {**provenance, **own}, format, classes))
+        write_whole(partial / "README.md", make_card(predict, {**provenance, **own}, summary, format, classes))
         said = {"classes": list(classes) or None, "output": predict.output, **own}
         said |= {} if features is None else {"features": dataclasses.asdict(features)}
         files = {path.name: file_fingerprint(path) for path in sorted(partial.iterdir())}
         write_whole(partial / SAID, json.dumps({**provenance, **said, "files": files}, indent=1) + "\n")
 
 
-def as_json(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The provenance of an export as JSON; of components in `of`, if any, a summary."""
+def origins_in(provenance: Mapping[str, Any]) -> list[Provenance]:
+    """Returns the Provenance of each component in `of`; none if `of` is any other JSON."""
     parts = provenance.get("of")
-    if not isinstance(parts, Mapping) or not all(isinstance(part, Provenance) for part in parts.values()):
-        return provenance
-    return {**provenance, "of": plain(summarize(parts.values()))}
+    origins = [*parts.values()] if isinstance(parts, Mapping) else []
+    return origins if all(isinstance(origin, Provenance) for origin in origins) else []
 
 
-def without_names(predict: ComponentPredictor, provenance: Mapping[str, Any]) -> ComponentPredictor:
-    """The predictor with a first session that names no image; as the components' summary has it, if there is one."""
-    summary = summary_of(provenance.get("of"))
-    sessions = [part.session for part in summary.components if part.session] if summary else []
-    session = next(iter(sessions), without_images(predict.session))
+def with_session(predict: ComponentPredictor, session: FirstSession | None) -> ComponentPredictor:
+    """Returns the predictor with another first session."""
     if isinstance(predict, FeatureMap):
         return dataclasses.replace(predict, predict=dataclasses.replace(predict.predict, session=session))
     return dataclasses.replace(predict, session=session)
 
 
-def load_export(
-    folder: str | os.PathLike, model: Model | None = None, revoked: str | os.PathLike | None = None
-) -> tuple[Pretrained, Tree]:
+def load_export(folder: str | os.PathLike, model: Model | None = None) -> tuple[Pretrained, Tree]:
     """(the anchor, dw) of an export; for a feature map, which `FeatureSettings.of` restores, the head.
 
-    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not; revoked: a
-                file of `tangent-jax store revoked`, which the export's store must have signed.
+    Args:       model: your own model, which the files cannot describe; None for all others, wrapped or not.
     Guarantees: the model equals the exported one; w, in f32, and dw have the same numbers; if part of a fused qkv was
                 trained, its rest has a dw of zeros.
-    Raises:     InputError if the folder is no export, a file does not match provenance.json, dw does not fit its
-                anchor, or the export is on the list of revoked ones.
+    Raises:     InputError if the folder is no export, a file does not match provenance.json, or dw does not fit its
+                anchor.
 
     >>> folder = demo.folder() / "export"
     >>> tj.export(folder, demo.predict, demo.dw, {})
@@ -182,10 +163,8 @@ def load_export(
     """
     if is_url(folder):
         with passing_copy(folder) as copy:
-            return load_export(copy, model, revoked)
+            return load_export(copy, model)
     folder = expand_path(folder)
-    if revoked is not None:
-        check_revoked(folder, expand_path(revoked))
     paths, said = [folder / f"{name}.safetensors" for name in ("model", "tangent")], folder / SAID
     for path in (*paths, said):
         if not path.exists():

@@ -26,28 +26,19 @@ import numpy as np
 
 serve = runpy.run_path("run.py")["load"](".")
 outputs = serve(np.zeros({shape}, np.{dtype}))""",
-    "torch": """import torch
-from tangent_torch import TangentViT
-
-model = TangentViT(".")
-outputs = model(torch.zeros({turned}))  # normalised as model.preprocessing says""",
-    "peft": """import tangent_jax as tj
-
-pretrained, dw = tj.exports.read_peft(".", tj.load("WEIGHTS"))  # the anchor's file
-predict = tj.nonlinear(pretrained, pretrained.model.blocks, "lora_b")""",
 }
 LOADING |= {"stablehlo": LOADING["program"], "onnx": LOADING["program"]}
 
 
-def loading(predict: ComponentPredictor, format: str) -> list[str]:
-    """The lines of Python that load the export; run them in its folder."""
+def loading(predict: ComponentPredictor, format: str) -> str:
+    """Returns the lines of Python that load the export; run them in its folder."""
     shape = (1, *predict.model.input_shape(0))
     if format == "safetensors" and family_of(predict.model) is None:
-        return ["`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."]
+        return "`tj.exports.load_export(folder, model=...)` with its model, which the files cannot name."
     options = ', output="tangent"' if predict.output == "tangent" else ""
     fields = {"make": "tangent" if predict.method == "taft" else "nonlinear", "options": options, "shape": shape}
-    fields |= {"dtype": input_dtype(predict.model).name, "turned": ", ".join(map(str, (1, 3, *shape[1:3])))}
+    fields |= {"dtype": input_dtype(predict.model).name}
     own = predict.features
     fields["settings"] = ", ".join(f"{name}={value!r}" for name, value in asdict(own).items()) if own else ""
     lines = LOADING["features" if own and format == "safetensors" else format]
-    return [f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"]
+    return f"In this folder:\n\n```python\n{lines.format(**fields)}\n```"

@@ -1,18 +1,16 @@
-"""Reads and writes LoRA in Hugging Face PEFT's format: adapter_config.json and adapter_model.safetensors.
+"""Reads LoRA in Hugging Face PEFT's format: adapter_config.json and adapter_model.safetensors.
 
     ours   W + A B          A "inputs r", B "r outputs"
-    PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; written with s = 1
+    PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r
 
 for the modules of Hugging Face's ViT. PEFT computes the non-linear network f at w + dw, with W + A dB instead of W.
 Tangent LoRA, whose dw holds dB, is its first-order expansion in dB: the two differ by O(|dB|^2).
 """
 
 import dataclasses
-import json
 import math
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,12 @@ import numpy as np
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, instance, whole_number
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import expand_path, write_whole
+from tangent_jax.io.files import expand_path
 from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import parse_json, short
-from tangent_jax.io.tensors import encode, read_tensors
+from tangent_jax.io.tensors import read_tensors
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.parametrize import LoRA
-from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.pretrained.load import title_of
 
@@ -53,44 +50,6 @@ WITHOUT_EFFECT = (
 """Fields that do not affect the computation. Any other must be off: null, false or empty."""
 
 
-def write_peft(folder: Path, predict: Predictor, dw: Tree, classes: Sequence[str] = ()) -> None:
-    """Writes the adapter of w + dw, with the head in `modules_to_save`; class names have no place there.
-
-    Raises: InputError unless the model is a Hugging Face ViT with LoRA, and for a dw of other leaves.
-    """
-    model = check_lora(predict.model)
-    is_total = predict.output == "total"
-    if not is_total:
-        raise InputError("output must be total, f_w + J_w f . dw; no merged network gives the tangent alone.")
-    w, steps = trees.leaves(predict.w), trees.leaves(dw)
-    others = [path for path in steps if "/lora_" not in path and not path.startswith("head/")]
-    if others:
-        raise InputError(
-            f"dw must hold LoRA factors and the head alone; got {', '.join(others[:3])}. Train the subset "
-            "lora or lora_b."
-        )
-
-    def moved(path: str) -> np.ndarray:
-        here, change = np.asarray(w[path], np.float32), np.asarray(steps.get(path, 0), np.float32)
-        return here + change if here.any() or path not in steps else change
-
-    tensors, targets = {}, []
-    for module in model.factor_shapes():
-        a, b = (moved(f"{module}/lora_{name}") for name in "ab")
-        if a.any():  # factors of 0 come from adapters without this module
-            targets.append(hugging_face(module))
-            tensors[f"{PREFIX}{targets[-1]}.lora_A.weight"] = a.reshape(-1, model.rank).T
-            tensors[f"{PREFIX}{targets[-1]}.lora_B.weight"] = b.reshape(model.rank, -1).T
-    if model.classes:
-        tensors[f"{PREFIX}classifier.weight"] = moved("head/kernel").T
-        tensors[f"{PREFIX}classifier.bias"] = moved("head/bias")
-    config = {**NEEDED, "r": model.rank, "lora_alpha": model.rank, "lora_dropout": 0.0, "target_modules": targets}
-    config |= {"modules_to_save": ["classifier"] if model.classes else None, "inference_mode": True}
-    config |= {"base_model_name_or_path": None, "task_type": None, "fan_in_fan_out": False}
-    write_whole(folder / TENSORS, encode(tensors, {"format": "pt"}))
-    write_whole(folder / CONFIG, json.dumps(config, indent=1) + "\n")
-
-
 def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretrained, Tree]:
     """(the model with LoRA, dw) of a PEFT adapter and its pre-trained model.
 
@@ -98,13 +57,17 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
                 `make_subset(..., "lora_b", ...)`. So `tangent` of it is the adapter's first-order expansion,
                 `nonlinear` the adapter itself, and `trees.add(w, dw)` an anchor at the adapter. The anchor takes the
                 adapter's head, if there is one.
-    Guarantees: an adapter of `write_peft` is restored with the bits of A and dB, for B = 0 at the anchor.
     Raises:     InputError naming a part that is no plain LoRA, or a module that the model lacks.
 
+    >>> from safetensors.numpy import save_file
+    >>> folder, width = demo.folder(), demo.vit_config.width
+    >>> name = "base_model.model.vit.layers.0.attention.q_proj.lora_{}.weight"
+    >>> factors = {name.format("A"): np.ones((2, width), "f"), name.format("B"): np.ones((width, 2), "f")}
+    >>> save_file(factors, folder / "adapter_model.safetensors")
+    >>> config = '{"peft_type": "LORA", "bias": "none", "r": 2, "lora_alpha": 4}'
+    >>> _ = (folder / "adapter_config.json").write_text(config)
     >>> model = tj.models.VisionTransformer(demo.vit_config)
     >>> vit = tj.Pretrained(model, tj.models.initial_weights(model, jax.random.key(0)), "example")
-    >>> predict, folder = tj.tangent(vit.with_lora(2, 1, jax.random.key(1)), kind="lora_b"), demo.folder() / "adapter"
-    >>> tj.export(folder, predict, predict.zeros(), {}, format="peft")
     >>> adapted, dw = tj.exports.read_peft(folder, vit)
     >>> adapted.model.rank
     2
@@ -207,12 +170,6 @@ def check_lora(model: Any) -> LoRA:
             f"model must be a Vision Transformer as Hugging Face has it; got {title_of(model)} with {others[0]}."
         )
     return model
-
-
-def hugging_face(module: str) -> str:
-    """The name of our module in transformers 5."""
-    block, _, name = module.partition("/")
-    return f"vit.layers.{block.removeprefix('block_')}.{MODULES[name][0]}"
 
 
 def ours(name: str, where: Path) -> list[str]:

@@ -3,9 +3,9 @@
     program(inputs "b ...") -> outputs "b c",    any b;  images are uint8, normalised inside
 
     stablehlo    model.jax, a program of `jax.export` for CPU, CUDA and TPU in one; weights.safetensors, its arguments
-    onnx         model.onnx, by jax2onnx (and lowering.py), in f32, with its weights; run once before it is written
-    both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: runs the program;
-                 images.py: reads images for it, as training did; revoked.py: reads lists of revoked exports
+    onnx         model.onnx, by jax2onnx, in f32, with its weights; run once before it is written
+    both         serving.json: the settings of run.py, with the fingerprints of the files; run.py: reads images and runs
+                 the program
 
 The program takes images and uses the same closed forms: blocks below the first trained one run at the cost of the plain
 network. Weights are arguments of the StableHLO, not constants. So it is small, compiles faster, fits any model size,
@@ -33,8 +33,6 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
-from tangent_jax.exports.images import make_images_module, make_revoked_module
-from tangent_jax.exports.lowering import OPSET, in_opset, rewrite
 from tangent_jax.io.files import file_fingerprint, write_whole
 from tangent_jax.io.tensors import encode
 from tangent_jax.models.ntk import ComponentPredictor
@@ -42,6 +40,8 @@ from tangent_jax.models.protocol import Model, input_dtype
 from tangent_jax.models.trunk import run_trunk
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+OPSETS = range(18, 24)
+OPSET = 18  # no later opset changes an output, and older runtimes read it
 ALIKE = 1e-4  # relative L2: rounding in f32 gives 1e-6, a wrongly converted node 1
 
 
@@ -65,10 +65,9 @@ def write_onnx(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Seq
         from jax2onnx import to_onnx  # pyright: ignore
 
         # traced here: jax2onnx replaces functions of jax.numpy, which a model may use on shapes
-        program = jax.make_jaxpr(rewrite(jax.make_jaxpr(weights_in)(x)))(x)
-        converted = jaxpr_as_fun(program)
-        graph = to_onnx(converted, [x], input_names=["inputs"], output_names=["outputs"], opset=opset)
-        content = in_opset(graph, opset).SerializeToString()
+        program = jaxpr_as_fun(jax.make_jaxpr(weights_in)(x))
+        graph = to_onnx(program, [x], input_names=["inputs"], output_names=["outputs"], opset=opset)
+        content = graph.SerializeToString()
         check_alike(content, weights_in, x)
     write_whole(folder / "model.onnx", content)
     write_script(folder, "onnx", predict.model, classes, opset=opset)
@@ -131,10 +130,7 @@ def write_script(folder: Path, format: str, model: Model, classes: Sequence[str]
         "files": {path.name: file_fingerprint(path) for path in sorted(folder.iterdir())},
     }
     write_whole(folder / "serving.json", json.dumps(serving, indent=1) + "\n")
-    write_whole(folder / "revoked.py", make_revoked_module())
     write_whole(folder / "run.py", files("tangent_jax").joinpath("assets/run.py").read_bytes())
-    if isinstance(own, Preprocessing):
-        write_whole(folder / "images.py", make_images_module())
 
 
 @contextmanager

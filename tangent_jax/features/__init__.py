@@ -1,6 +1,5 @@
 """Features on disk, computed once for each image: the inputs of the first trained stage, and rows of feature maps."""
 
-from tangent_jax.features.mapped import keep_rows
-from tangent_jax.features.row_store import RowStore, erase
+from tangent_jax._lazy import public
 
-__all__ = ["RowStore", "erase", "keep_rows"]
+__getattr__, __dir__, __all__ = public(__name__, __file__)

@@ -4,15 +4,12 @@
         store.write(rows, trunk(examples.read(rows)))
 
     CACHE/TRUNK-IMAGES/    the rows (row_store.py)
-    CACHE/key              32 random bytes, of mode 0600
 
 TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. IMAGES hashes the content of all
-images under the key. Rows that are kept for another set of images are copied; rows of a lower stage are continued from
-there.
+images. Rows that are kept for another set of images are copied; rows of a lower stage are continued from there.
 """
 
 import dataclasses
-import hmac
 import os
 import random
 from collections import deque
@@ -36,7 +33,7 @@ from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
 from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of, state_of
-from tangent_jax.io import hosts, machine, progress
+from tangent_jax.io import hosts, progress
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.models.protocol import is_floating
 from tangent_jax.models.trunk import Trunk, run_trunk
@@ -56,7 +53,7 @@ class Cache:
 
     `dtype`: of the features, such as "float16" (None: the compute dtype); `skip_unreadable`: skip unreadable images
     instead of raising; `processes`: the number that decode (0: threads); `most_pixels`: an image of more pixels is
-    unreadable, as a small file may hold very many; `also`: folders of other caches, in which a removal searches, too.
+    unreadable, as a small file may hold very many.
 
     >>> cache = tj.Cache(demo.folder(), dtype="float16")
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), cache).inputs.dtype
@@ -68,7 +65,6 @@ class Cache:
     skip_unreadable: bool = False
     processes: int = 0
     most_pixels: int = MOST_PIXELS
-    also: tuple[str | os.PathLike, ...] = ()
 
     def __post_init__(self) -> None:
         whole_number("most_pixels", self.most_pixels, 1)
@@ -126,17 +122,8 @@ def open_store(trunk: Trunk, identifiers: Sequence[str], cache: Cache, folder: P
 
 
 def folder_of(cache: Cache, key: str, identifiers: Sequence[str]) -> Path:
-    """The folder of rows of these images, CACHE/KEY-IMAGES.
-
-    IMAGES is hashed under the cache's own key (CACHE/key), as receipts show paths: of a folder of one photograph a
-    plain hash would confirm it. Plain are the names of folders of earlier versions, and where no key can be kept.
-    """
-    images = "".join(identifiers).encode()
-    plain = cache.path / f"{key}-{fingerprint(images)[:24]}"
-    secret = None if plain.exists() else machine.read_key(cache.path / "key")
-    if secret is None:
-        return plain
-    return cache.path / f"{key}-{hmac.digest(secret, images, 'sha256').hex()[:24]}"
+    """The folder of rows of these images, CACHE/KEY-IMAGES."""
+    return cache.path / f"{key}-{fingerprint(''.join(identifiers).encode())[:24]}"
 
 
 # Where rows come from

@@ -9,7 +9,6 @@ An altered or incomplete save is refused before any training. Only process 0 rea
 other processes, which need no common disk.
 """
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -31,7 +30,6 @@ from tangent_jax.io.files import (
     expand_path,
     file_fingerprint,
     folder_fingerprint,
-    inside,
     write_whole,
     write_whole_folder,
 )
@@ -214,14 +212,6 @@ def checkpointer() -> Any:
     only = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="writer")
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=only)
     return ocp.Checkpointer(handler, multiprocessing_options=only)
-
-
-def saved_run(folder: Path) -> str | None:
-    """The identity of the run whose checkpoints are in a folder; None for an empty folder or an edited file."""
-    path = inside(folder, "checkpoint.json")
-    with contextlib.suppress(InputError):
-        return read_sealed(Checkpoint, path, "").run if path.is_file() else None
-    return None
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

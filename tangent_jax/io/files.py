@@ -39,7 +39,7 @@ def expand_path(path: str | os.PathLike) -> Path:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
             raise InputError(
                 f"a path must be one of this machine; got {text}. Locks and renames need a file system: take a local "
-                "folder, and copy it, as by aws s3 sync"
+                "folder, and copy it to the URL afterwards, as by aws s3 sync"
             )
         if not is_short:
             raise InputError(f"a path must have names of at most 255 bytes; got {text[:60]}...")
@@ -288,20 +288,6 @@ def take_lock(file: IO, path: Path, shared: bool, wait: bool, quiet: bool) -> No
             f"{path.parent} must be on a file system with locks (flock); got {error}. Mount it with locks, or keep "
             "this folder on a local disk"
         ) from error
-
-
-def holder_of(path: Path) -> tuple[bool, str]:
-    """(True if a process holds the lock file, the process that the file names: its holder, or a killed one)."""
-    try:
-        file = open_plain(path, "r")
-    except FileNotFoundError:
-        return False, ""
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True, read_holder(file)
-        return False, read_holder(file)
 
 
 def read_holder(file: IO) -> str:

@@ -225,7 +225,7 @@ class FeatureMap(ByAutodiff):
             psi = sum((part for stage, part in by_stage.items() if stage >= last - depth), start=zero)
             parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: unused parts are dropped
             every.append(self.whitened(jnp.concatenate([at_length_1(parts[part]) for part in self.parts], 1)))
-        return jnp.stack(every)
+        return jnp.concatenate([z[None] for z in every])  # jax2onnx has no stack
 
     def whitened(self, z: Float[Array, "b k"]) -> Float[Array, "b r"]:
         """(z - center) root at length 1, if these are given; else z."""
@@ -268,7 +268,8 @@ class FeatureMap(ByAutodiff):
     def sketch_vector(self, x: Float[Array, "b n"], name: str) -> Float[Array, "b m"]:
         """Sums of every m-th number with random signs."""
         signed = x * jnp.asarray(self.random(name).choice((-1.0, 1.0), x.shape[1]), x.dtype)
-        padded = jnp.pad(signed, ((0, 0), (0, -x.shape[1] % self.width)))
+        zeros = jnp.zeros((x.shape[0], -x.shape[1] % self.width), x.dtype)
+        padded = jnp.concatenate([signed, zeros], 1)  # jax2onnx pads no batch of any size
         return padded.reshape(x.shape[0], -1, self.width).sum(1)
 
     def grouped(self, x: Float[Array, "b t h n"], m: int, name: str) -> Float[Array, "b t h {m}"]:

@@ -45,8 +45,7 @@ class FirstSession:
     `source`: the fingerprint of the pre-trained weights without their head; `dataset`, `classes`: of its images;
     `images`: (content identifier, name) of each; `command`, `settings`: the command that made it, and its flags as
     texts, so that it can be made again; `paid`: the privacy budget that it spent, None without privacy. An export names
-    no image: `count` is then their number, and `commitment` the root of a tree over their hidden identifiers, ""
-    without a key (store/commitment.py).
+    no image: `count` is then their number.
 
     >>> session = tj.models.FirstSession("0" * 64, "signs", ("stop", "yield"), (("1" * 64, "a.png"),))
     >>> str(session)
@@ -61,7 +60,6 @@ class FirstSession:
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
     paid: Paid | None = None
     count: int = 0
-    commitment: str = ""
 
     def __post_init__(self) -> None:
         """Makes texts visible.

@@ -1,5 +1,5 @@
 """Pre-trained weights: files, folders, hubs and their configurations, read into models."""
 
-from tangent_jax.pretrained.frozen_head import read_frozen_head
+from tangent_jax._lazy import public
 
-__all__ = ["read_frozen_head"]
+__getattr__, __dir__, __all__ = public(__name__, __file__)

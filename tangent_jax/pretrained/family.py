@@ -51,7 +51,6 @@ class Family:
     embedded        weights in the package: the file in assets, by name
     small           a configuration of two blocks, with which the tests go through all families
     fields          of config.json that are read, at any depth
-    is_in_torch     True if assets/tangent_torch.py computes it, for exports to PyTorch
     """
 
     name: str
@@ -64,4 +63,3 @@ class Family:
     embedded: Mapping[str, str]
     small: Any
     fields: tuple[str, ...] = ()
-    is_in_torch: bool = False

@@ -1,38 +1,5 @@
 """DP-SGD of tangent weights: mechanism, clipped sums, noise, accounting, and a trainer with a ledger."""
 
-from tangent_jax.privacy.accounting import epsilon_of
-from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
-from tangent_jax.privacy.fit_many import fit_private_many
-from tangent_jax.privacy.mechanism import NEIGHBOURING, Mechanism, PrivacyCost, Spent, spent_together
-from tangent_jax.privacy.noise import noisy_mean, secret_key
-from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form
-from tangent_jax.privacy.public import check_public, unwhiten, whiten
-from tangent_jax.privacy.statistics import Contribution, contributions, denoise, on_sphere, release_statistics
-from tangent_jax.privacy.transformation import privatizer
-from tangent_jax.train.optimizers import momentum
+from tangent_jax._lazy import public
 
-__all__ = [
-    "NEIGHBOURING",
-    "ClippedSum",
-    "Contribution",
-    "Mechanism",
-    "PrivacyCost",
-    "Spent",
-    "check_public",
-    "clipped_gradients",
-    "clipped_sum",
-    "clipped_sum_closed_form",
-    "contributions",
-    "denoise",
-    "epsilon_of",
-    "fit_private_many",
-    "momentum",
-    "noisy_mean",
-    "on_sphere",
-    "privatizer",
-    "release_statistics",
-    "secret_key",
-    "spent_together",
-    "unwhiten",
-    "whiten",
-]
+__getattr__, __dir__, __all__ = public(__name__, __file__)

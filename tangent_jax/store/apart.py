@@ -1,10 +1,10 @@
-"""Components trained apart on shards of one data set, and how several processes fill one store with them."""
+"""Components trained apart on shards of one data set; a store is filled with them by one process, or in parts."""
 
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.mapped import MappedOnce, rows_of
 from tangent_jax.solver.optimum import certificate_of
-from tangent_jax.store.claims import Claims, Run, first_difference
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import AnyRecipe, Recipe, StatisticsRecipe
 from tangent_jax.store.store import Store
@@ -135,21 +134,19 @@ def fill(
     factors: bool = False,
     owners: Mapping[str, str] | None = None,
     only: Container[int] | None = None,
-    until: ExitStack | None = None,
+    parts: Iterable[str | os.PathLike] = (),
 ) -> None:
     """Trains one component for each shard into a store, and removes all other components from it.
 
-    Other processes may fill the same store with the same components: each group is trained by the process that claims
-    it, and the others wait. A component that `fill` made with other settings, data or weights is discarded and trained
-    again, but not by a worker (`only`). Examples that were removed from the store are left out of their shards, with a
-    message.
+    A component that `fill` made with other settings, data or weights is discarded and trained again. Examples that were
+    removed from the store are left out of their shards, with a message.
 
     Args:   factors: keep the Kronecker factors of each component too, which merges by curvature need; owners: image
             name -> owner (`shards.read_owners`), kept with each component, so that a removal finds all images of an
-            owner; only: the numbers of the groups (`Shards.groups`) that this process trains, None for all; until:
-            other runs are kept out of the store until it is closed, None: until `fill` returns.
-    Raises: InputError if the store holds a component that `fill` did not make, or another run, of other settings or
-            data, is filling it; for a worker, if a component has other settings or data.
+            owner; only: the numbers of the groups (`Shards.groups`) to train, None for all; parts: the folders of
+            stores that `fill` filled with groups of the same shards (`only`), whose components are taken over.
+    Raises: InputError if the store holds a component that `fill` did not make; if a part holds one of other settings or
+            data.
 
     >>> store, recipe = tj.Store(demo.folder() / "store"), tj.Recipe(trainer=tj.store.Adam(epochs=5))
     >>> tj.store.fill(store, tj.store.Shards(demo.predict, demo.train, recipe, demo.halves))
@@ -159,12 +156,8 @@ def fill(
     if shards.recipe.needs_names and not shards.classes:
         raise InputError("classes must be names for a head that is named or in a file, and for statistics; got none")
     check_own(store)
-    groups = shards.groups()
     left = dataclasses.replace(shards, rows=hosts.from_writer(lambda: shards.rows_left(store)))
-    filling = Filling(store, Claims(store), left, shards.provenance(owners or {}), factors)
-    with ExitStack() as own:
-        hosts.in_writer(partial((until or own).enter_context, filling.claims.one_run(filling.run())))
-        filling.fill(groups, only)
+    Filling(store, left, shards.provenance(owners or {}), factors).fill(shards.groups(), only, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,34 +169,18 @@ class Filling:
     """
 
     store: Store
-    claims: Claims
     shards: Shards
     shared: Provenance
     factors: bool
     folders: list[str] = dataclasses.field(default_factory=list)
 
-    def run(self) -> Run:
-        """What this run fills the store with: its processes, and no others, may do so together."""
-        features = self.shards.features
-        images = {
-            name: [*zip(features.take(rows).examples, features.targets[rows].tolist(), strict=True)]
-            for name, rows in self.shards.rows.items()
-        }
-        hide = self.store.ring.own.hide
-        settings = {
-            **self.shards.recipe.settings,
-            "anchor": self.shared.anchor,
-            "head": self.shared.head,
-            "at_once": self.shards.at_once,  # decides the groups
-            "factors": self.factors,
-            "owners": hide(json.dumps(self.shared.owners, sort_keys=True)),  # so that the file names none
-        }
-        return Run(settings, hide(json.dumps(images)))
-
-    def fill(self, groups: Sequence[Sequence[str]], only: Container[int] | None) -> None:
-        """Trains the missing components of these groups, or of some of them, and discards stale ones."""
+    def fill(
+        self, groups: Sequence[Sequence[str]], only: Container[int] | None, parts: Iterable[str | os.PathLike]
+    ) -> None:
+        """Takes over the components of parts, trains the missing ones of these groups, and discards stale ones."""
         hosts.in_writer(self.store.reload)
-        hosts.in_writer(self.discard_stale if only is None else self.check_current)
+        hosts.in_writer(self.discard_stale)
+        hosts.in_writer(partial(self.take_over, parts))
         numbers = [number for number in range(len(groups)) if only is None or number in only]
         numbers = [number for number in numbers if self.missing(groups[number])]
         self.compute_rows([name for number in numbers for name in self.missing(groups[number])])
@@ -213,35 +190,44 @@ class Filling:
             progress_bar(len(numbers), "component") as bar,
         ):
             for number in numbers:
-                if self.missing(groups[number]):  # not if another process added them meanwhile
-                    with self.hold(groups, number):
-                        self.train(groups[number])
+                with show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
+                    self.train(groups[number])
                 bar.update()
         self.mirror()
 
-    def check_current(self) -> None:
-        """Raises InputError if a component is stale: a worker with a wrong flag discards nothing of the others."""
-        old = self.stale()
-        if old:
-            recipe = self.store.provenance(old[0]).recipe
-            theirs = {} if recipe is None else recipe.settings
-            differs = first_difference(theirs, self.shards.recipe.for_shard(old[0]).settings)
-            raise InputError(
-                f"{self.store.root} must hold components of this run alone for a worker; {old[0]} has {differs}. Give "
-                "all workers the same flags, or choose another folder for the stores"
-            )
+    def take_over(self, parts: Iterable[str | os.PathLike]) -> None:
+        """Adds the components of other stores, each of which must be of this run."""
+        for folder in parts:
+            part = Store(folder)
+            stale = [name for name in part if not self.is_current(part, name)]
+            if stale:
+                has = f"{stale[0]} has {self.difference(part, stale[0])}"
+                raise InputError(
+                    f"{part.root} must be a part of this run; {has}. Give all parts the same flags, or delete this one"
+                )
+            self.store.add_all(part)
+
+    def difference(self, part: Store, name: str) -> str:
+        """The first setting in which a component of a part differs from what training now would give."""
+        if name not in self.shards.rows:
+            return "other images or shards"
+        theirs, ours = part.provenance(name), self.origin(name)
+        of_theirs, of_ours = (
+            {**(origin.recipe.settings if origin.recipe else {}), "anchor": origin.anchor, "head": origin.head}
+            for origin in (theirs, ours)
+        )
+        has_factors = self.factors and part.has_factors(name)
+        return first_difference({**of_theirs, "factors": has_factors}, {**of_ours, "factors": self.factors})
 
     def discard_stale(self) -> None:
-        """Discards stale components, under a claim: so a component that another process just added stays."""
-        if self.stale():
-            with self.claims.hold("stale"):
-                old = self.stale()
-                if old:
-                    of = f"of other shards or settings ({first_names(old)})"
-                    print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
-                    for origin in map(self.store.provenance, old):
-                        self.folders.extend(origin.folders if origin.is_own else ())
-                    self.store.discard(old)
+        """Discards the components of other settings, data or weights, or without the factors that are asked for."""
+        old = [name for name in self.store if not self.is_current(self.store, name)]
+        if old:
+            of = f"of other shards or settings ({first_names(old)})"
+            print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
+            for origin in map(self.store.provenance, old):
+                self.folders.extend(origin.folders)
+            self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:
         """The shards of a group that have no component in the store of process 0."""
@@ -257,27 +243,12 @@ class Filling:
         with show_progress(f"{self.store.root.name}: features"):
             rows_of(map_, features.take(rows), progress=shown)
 
-    @contextmanager
-    def hold(self, groups: Sequence[Sequence[str]], number: int) -> Iterator[None]:
-        """Holds a group's claim, once it is free, and reads the store's state again."""
-
-        def claim() -> None:
-            self.store.reload()
-            present = left_of(self.store, self.shards)  # a removal may have come meanwhile
-            self.claims.write_groups([[name for name in group if name in present] for group in groups])
-            held.enter_context(self.claims.hold(number))
-
-        with ExitStack() as held, show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
-            hosts.in_writer(claim)
-            yield
-
     def train(self, group: Sequence[str]) -> None:
         """Trains a whole group, so that bits agree, and adds the components that are missing."""
-        missing = self.missing(group)  # another process may have added some before the claim
-        if missing:
-            fits = self.shards.fit([name for name in group if name in self.shards.rows])
-            for name in missing:
-                self.add(name, fits[name])
+        missing = self.missing(group)
+        fits = self.shards.fit([name for name in group if name in self.shards.rows])
+        for name in missing:
+            self.add(name, fits[name])
 
     def mirror(self) -> None:
         """Copies process 0's components to the stores of a job's other processes; only process 0's store is kept."""
@@ -288,15 +259,11 @@ class Filling:
             if name not in self.store:
                 self.store.put(name, *held)
 
-    def stale(self) -> list[str]:
-        """The components of other settings, data or weights, or without the factors that are asked for."""
-        return [name for name in self.store if not self.is_current(name)]
-
-    def is_current(self, name: str) -> bool:
-        """True if training now would give this component."""
-        if name not in self.shards.rows or (self.factors and not self.store.has_factors(name)):
+    def is_current(self, store: Store, name: str) -> bool:
+        """True if training now would give this component of a store."""
+        if name not in self.shards.rows or (self.factors and not store.has_factors(name)):
             return False
-        return self.store.provenance(name).same_training(self.origin(name))
+        return store.provenance(name).same_training(self.origin(name))
 
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""
@@ -317,6 +284,15 @@ class Filling:
         """A component with its provenance and factors."""
         factors = self.store.factors(name) if self.factors else None
         return jax.tree.map(np.asarray, self.store.read_tree(name)), self.store.provenance(name), factors
+
+
+def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """The first setting in which another run differs, as JSON has both; "other images or shards" if none does."""
+    for name in dict.fromkeys([*ours, *theirs]):
+        other, own = (json.dumps(settings.get(name)) for settings in (theirs, ours))
+        if other != own:
+            return f"{name} {other}, here {own}"
+    return "other images or shards"
 
 
 def check_own(store: Store) -> None:

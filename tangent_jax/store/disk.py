@@ -2,14 +2,12 @@
 
     store.json                  the marker: the store's identity, the version of the format, the id of its key
     keys.json                   the key that hides identifiers in the journal and in receipts (keys.py); mode 0600
-    signing.key                 the private key that signs lists of revoked exports (revocation.py); mode 0600
     journal.jsonl               one line per add, compose, remove, discard, export, and HEAD, its count
     components/ID.safetensors   dw, its provenance in the metadata (files.py)
     composed/ID.safetensors     a sum of components
     factors/ID.safetensors      the Kronecker factors of a component, where they are kept (factors.py)
     receipts/ID.json            what a removal did
     lock                        locked while the store is used; names the process that changes it
-    claims/                     the shards that processes are training (claims.py); not part of the store's content
 
 The journal defines the content. An operation writes its new files, then its line (the commit), then deletes the files
 that the line removed. The next change deletes every file of the store that the journal does not name. So a store that
@@ -21,7 +19,6 @@ The store may come from another party: opening and reading it writes nothing and
 import dataclasses
 import os
 import re
-import sys
 import time
 import uuid
 import zlib
@@ -42,40 +39,32 @@ from tangent_jax.io.records import parse_json, read_sealed, seal_fields
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.factors import as_tree, check_factors, from_tree
 from tangent_jax.store.files import encode_component, read_component, read_metadata
-from tangent_jax.store.keys import KeyRing, read_keys, write_keys
+from tangent_jax.store.keys import Key, make_key, read_key, write_key
 from tangent_jax.store.lines import Entry, Line, spell
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay
 
-FORMAT = 3
-WITHOUT_KEY = 2  # the format of version 0.4: read, and given a key at the first change
+FORMAT = 4
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
 KEYS = "keys.json"
-SIGNING = "signing.key"
-PRIVATE = (KEYS, SIGNING)  # for their user alone
-MARKS = ("store.json", *PRIVATE, "journal.jsonl", "HEAD")
-CLAIMS = "claims"
+MARKS = ("store.json", KEYS, "journal.jsonl", "HEAD")
 
 
 @dataclasses.dataclass(frozen=True)
 class Marker:
-    """The fields of store.json; key: the id of the store's key, "" in a store of version 0.4."""
+    """The fields of store.json; key: the id of the store's key."""
 
     format: int
     store: str
-    key: str = ""
+    key: str
 
 
 class Disk:
-    """A folder with a journal.
+    """A folder with a journal."""
 
-    `trust`: follow the folders, weights and data sets that provenance from other machines names.
-    """
-
-    def __init__(self, root: str | os.PathLike, trust: bool = False) -> None:
+    def __init__(self, root: str | os.PathLike) -> None:
         self.root = expand_path(root).absolute()
-        self.trust = trust
         nearest = next(place for place in (self.root, *self.root.parents) if place.exists())
         if not nearest.is_dir():
             raise InputError(f"{self.root} must be a folder; {nearest} is a file. Choose another folder")
@@ -83,8 +72,8 @@ class Disk:
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
         self.state, self._lock = State(), None
         self.identity = ""
-        self.key = ""  # the id of its key
-        self._ring: KeyRing | None = None
+        self.key_id = ""
+        self._key: Key | None = None
         if not is_store(self.root):
             self.create()
         self.reload()
@@ -104,30 +93,25 @@ class Disk:
                 self.mark()
 
     def mark(self) -> None:
-        """Writes keys.json with a new key, unless a killed call did, then store.json, which keeps its identity."""
+        """Writes keys.json with a new key, unless a killed call did, then store.json."""
         path = self.root / KEYS
-        if self.identity and self.state.removals:
-            old = "lists of removed images, and receipts, that version 0.4 wrote stay as they are, without a key"
-            print(f"{self.root}: {old}; what is written from now on is hidden by {KEYS}", file=sys.stderr)
         if not path.exists():
-            if self.journal.entries and not self.identity:
+            if self.journal.entries:
                 raise InputError(f"{self.root} must have store.json and {KEYS}; both are missing. Restore them")
-            write_keys(path, KeyRing.make())
-        fields = {"format": FORMAT, "store": self.identity or uuid.uuid4().hex, "key": read_keys(path).own.id}
+            write_key(path, make_key())
+        fields = {"format": FORMAT, "store": uuid.uuid4().hex, "key": read_key(path).id}
         write_whole(self.marker, seal_fields(fields))
 
-    # Its keys
-
     @property
-    def ring(self) -> KeyRing:
-        """The keys that hide identifiers; a store of version 0.4 has none until its first change."""
-        if self._ring is None:
-            self._ring = read_keys(self.root / KEYS, self.key) if self.key else KeyRing(())
-        return self._ring
+    def key(self) -> Key:
+        """The key that hides identifiers."""
+        if self._key is None:
+            self._key = read_key(self.root / KEYS, self.key_id)
+        return self._key
 
     def has_forgotten(self, identifier: str) -> bool:
         """True if an example of this content identifier was removed from the store."""
-        return bool(self.state.forgotten) and not self.state.forgotten.isdisjoint(self.ring.forms(identifier))
+        return bool(self.state.forgotten) and self.key.hide(identifier) in self.state.forgotten
 
     # Its files
 
@@ -155,7 +139,7 @@ class Disk:
         """Writes a file that no journal line names yet; returns its journal entry."""
         dw = jax.tree.map(np.asarray, dw)
         tree_fingerprint = trees.fingerprint(dw)
-        texts = {} if provenance is None else provenance.metadata(tree_fingerprint)
+        texts = {} if provenance is None else {"provenance": provenance.to_json()}
         content = encode_component(dw, tree_fingerprint, {**texts, **(metadata or {})})
         identity = fingerprint(f"{tree_fingerprint}{time.time_ns()}{os.getpid()}".encode())[:16]
         entry = Entry(
@@ -208,13 +192,13 @@ class Disk:
             marks = {self.root / name for name in (*MARKS, "lock")}
             odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
             wrong += [f"{path}: a link, device or pipe" for path in odd]
-            extra = {path for path in plain if path.parent != self.root / CLAIMS} - {*expected} - marks
+            extra = plain - {*expected} - marks
             left = "not the store's (a killed writer's leftover goes with the next change)"
             wrong += [f"{path}: {left}" for path in extra]
             torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
             wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
             try:
-                _ = self.ring
+                _ = self.key
             except InputError as error:
                 wrong.append(str(error))
         return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
@@ -227,13 +211,6 @@ class Disk:
         self.journal.append(spell(line))
         self.state = replay(self.journal.entries)
         self.sweep()
-
-    def note(self, line: Line) -> None:
-        """Appends a line that commits no files: those that were written for a later line stay."""
-        assert self._lock is not None
-        self._lock.check()
-        self.journal.append(spell(line))
-        self.state.apply(line)
 
     def leftovers(self) -> list[Path]:
         """The store's files that no line names: removed weights, and files of a writer that was killed."""
@@ -256,17 +233,17 @@ class Disk:
     @contextmanager
     def using(self, change: bool = False) -> Iterator[None]:
         """Holds the lock, shared for reading or exclusive for a change, with the journal's present state."""
-        for name in (*KINDS, *MARKS, CLAIMS, "lock"):
+        for name in (*KINDS, *MARKS, "lock"):
             inside(self.root, name)
         with hold_lock(self.root / "lock", shared=not change) as lock:
             self.load()
             if change:
                 self._lock: Lock | None = lock
                 self.journal.settle()
-                if not self.key:
+                if not self.key_id:
                     self.mark()
                     self.load()
-                _ = self.ring  # without them a removed image could come back
+                _ = self.key  # without it a removed image could come back
                 self.sweep()
             yield
 
@@ -279,13 +256,13 @@ class Disk:
         """Reads marker and journal; InputError if one is missing, altered or of another version."""
         if self.marker.exists():
             marker = parse_json(self.marker.read_bytes(), self.marker)
-            if marker.get("format") not in (FORMAT, WITHOUT_KEY):
+            if marker.get("format") != FORMAT:
                 raise InputError(
                     f"{self.root} must be a store of format {FORMAT}; got {marker.get('format')}. "
-                    "Update tangent_jax; nothing was changed"
+                    "Use the version of tangent_jax that wrote it; nothing was changed"
                 )
             fields = read_sealed(Marker, self.marker, "Restore it from a backup")
-            self.identity, self.key, self._ring = fields.store, fields.key, None
+            self.identity, self.key_id, self._key = fields.store, fields.key, None
         self.journal.load()
         self.state = replay(self.journal.entries)
 

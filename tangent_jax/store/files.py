@@ -1,6 +1,6 @@
 """The file format of tangent weights: safetensors, with metadata that are bound to the numbers.
 
-    metadata   "provenance", its "seal" and others, and "binding": the SHA-256 over the fingerprint of dw and all others
+    metadata   "provenance" and others, and "binding": the SHA-256 over the fingerprint of dw and all others
 
 A change of the numbers alone, or of the metadata alone, is detected.
 """

@@ -4,10 +4,8 @@
 """
 
 import dataclasses
-import json
 import re
 import time
-from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +15,7 @@ from tangent_jax.privacy.mechanism import Spent
 from tangent_jax.store.receipts import is_name
 
 FILES = ("model.safetensors", "tangent.safetensors", "weights.safetensors", "model.jax", "model.onnx", "run.py",
-         "images.py", "revoked.py", "serving.json", "tangent_torch.py", "adapter_model.safetensors",
-         "adapter_config.json", "provenance.json", "README.md")  # fmt: skip
+         "serving.json", "provenance.json", "README.md")  # fmt: skip
 EXPORTED = {*FILES, *(f"{name}.partial" for name in FILES)}
 """The names of all files of an export, unfinished ones too."""
 
@@ -84,53 +81,23 @@ class Entry(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exported(Checked):
-    """An export: its components, its folder, the fingerprint of the exported sum, and its exporter's seal.
-
-    identity: 32 hex digits, which its provenance.json holds, too; key: the id of the key that signs its revocation, ""
-    without the package cryptography; version 0.4 wrote neither.
-    """
+    """An export: its components, its folder, and the fingerprint of the exported sum."""
 
     names: tuple[str, ...]
     path: str
     result: str
-    identity: str = ""
-    key: str = ""
-    seal: str = ""
-
-    def text(self, store: str) -> str:
-        """The sealed text; `store`: the identity of the exporting store."""
-        identity = [self.identity, self.key] if self.identity else []
-        return json.dumps(["export", store, self.names, self.path, self.result, *identity])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Held(Checked):
-    """What an export holds.
-
-    weights: the fingerprints of its components' numbers; names: of components whose numbers are not known, as older
-    merges journaled names alone; replaced: the hidden identifiers (keys.py) of images of components that were replaced
-    since, under the key of the store that replaced them.
-    """
-
-    weights: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released(Checked):
     """The account of a component that was composed or exported and then removed: its cost still counts.
 
-    privacy: None without an account; examples, public: hidden units and public images; key: the id of the key that
-    hides them, "" as version 0.4 wrote them; of: a number, and the files of the components that were removed with it,
-    so that an account that a store shares with its copy counts once.
+    privacy: None without an account; examples, public: hidden units and public images (keys.py).
     """
 
     privacy: Spent | None = None
     examples: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
-    key: str = ""
-    of: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,52 +130,18 @@ class Export(Line, Exported):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Intend(Line):
-    """A removal is about to erase traces outside the store.
-
-    forgotten: the hidden identifiers (keys.py) of its images.
-    """
-
-    removed: tuple[str, ...]
-    erases: tuple[str, ...]
-    forgotten: tuple[str, ...] = ()
-
-    def is_part_of(self, removed: Collection[str], forgotten: Collection[str]) -> bool:
-        """True if a removal of these components and images does all that this one was to do."""
-        return {*self.removed} <= {*removed} and {*self.forgotten} <= {*forgotten}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Erase(Intend):
-    """Traces of earlier removals are about to be erased again; the content stays."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Erased(Line):
-    """A trace that an intent names was erased."""
-
-    trace: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Discard(Line):
-    """Components were taken out, to be replaced; their examples may return.
-
-    seen: for each that an export holds, the hidden identifiers (keys.py) of its images.
-    """
+    """Components were taken out, to be replaced; their examples may return."""
 
     removed: tuple[str, ...]
     released: tuple[Released, ...] = ()
-    seen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remove(Discard):
     """Components were removed, and others trained again; names: the survivors, which `composed` is the sum of.
 
-    forgotten: the hidden identifiers (keys.py) of images that must not return; replaced: those, under keys of stores
-    that were merged into this one, that its exports hold; sealed: those of `forgotten` that components of this machine
-    named, None for all; seal: this machine's, of `sealed`.
+    forgotten: the hidden identifiers (keys.py) of images that must not return.
     """
 
     added: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -217,14 +150,6 @@ class Remove(Discard):
     receipt: str
     receipt_hash: str
     forgotten: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-    sealed: tuple[str, ...] | None = None
-    seal: str = ""
-
-    @property
-    def erased(self) -> tuple[str, ...]:
-        """The hidden identifiers that the seal is of: a repeated removal erases rows of these again."""
-        return self.forgotten if self.sealed is None else self.sealed
 
     @property
     def adds(self) -> list[str]:
@@ -234,25 +159,15 @@ class Remove(Discard):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge(Line):
-    """Components of another store came in; released, exports, showed: what that store had done with them.
-
-    held: what each of its exports holds; older merges journaled nothing of it.
-    """
+    """Components of another store came in; released, exports, showed: what that store had done with them."""
 
     of: str
     released: tuple[Released, ...]
     exports: tuple[Exported, ...]
     showed: tuple[str, ...]
-    held: tuple[Held, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raises InputError, too, unless `held` is empty or as long as `exports`."""
-        super().__post_init__()
-        if self.held and len(self.held) != len(self.exports):
-            raise InputError(f"held must be one for each export; got {len(self.held)} for {len(self.exports)}")
 
 
-KINDS = (Add, Compose, Export, Intend, Erase, Erased, Discard, Remove, Merge)
+KINDS = (Add, Compose, Export, Discard, Remove, Merge)
 OPERATIONS = {kind.__name__.lower(): kind for kind in KINDS}
 
 T = TypeVar("T")
@@ -280,8 +195,3 @@ def part(kind: type[T], line: Line) -> T:
 def partial_of(folder: Path, fingerprint: str) -> Path:
     """The folder in which an export of this fingerprint is written, before it becomes `folder`; a kill leaves it."""
     return folder.parent / f"{folder.name}.{fingerprint[:8]}.partial"
-
-
-def removal_text(store: str, forgotten: Iterable[str]) -> str:
-    """The sealed text of a removal: the hidden identifiers that it erased; `store`: the identity of the store."""
-    return json.dumps(["remove", store, [*forgotten]])

@@ -2,7 +2,7 @@
 
 dw/PATH          the leaves of dw
 factors/PATH     those of its Kronecker factors, if it has some
-texts            "provenance" and its "seal", if it has one; "factors": the settings of the factors
+texts            "provenance", if it has one; "factors": the settings of the factors
 """
 
 import json
@@ -26,11 +26,11 @@ def pack(component: Component) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
     >>> arrays, texts = tj.store.pack(tj.Component(demo.fitted.dw, demo.origin))
     >>> sorted(arrays), sorted(texts)
-    (['dw/head/bias', 'dw/head/kernel', 'dw/second/bias', 'dw/second/kernel'], ['provenance', 'seal'])
+    (['dw/head/bias', 'dw/head/kernel', 'dw/second/bias', 'dw/second/kernel'], ['provenance'])
     """
     arrays = {f"dw/{path}": np.asarray(leaf) for path, leaf in trees.leaves(component.dw).items()}
     origin = component.provenance
-    texts = origin.metadata(trees.fingerprint(component.dw)) if isinstance(origin, Provenance) else {}
+    texts = {"provenance": origin.to_json()} if isinstance(origin, Provenance) else {}
     if component.factors is not None:
         tree, settings = as_tree(component.factors)
         arrays |= {f"factors/{path}": np.asarray(leaf) for path, leaf in trees.leaves(tree).items()}
@@ -41,14 +41,13 @@ def pack(component: Component) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: str = "a component") -> Component:
     """The component of `pack`; `where`: the file that messages name.
 
-    Edge cases: without the seal, or with another dw, `provenance.is_own` is False: another machine's.
-    Raises:     InputError for what `Store.add` refuses by itself: a leaf that the provenance names and that is missing,
-                numbers that are not finite, statistics that no images give, factors of another anchor; and for arrays
-                that are no component's or no floats, and invalid provenance.
+    Raises: InputError for what `Store.add` refuses by itself: a leaf that the provenance names and that is missing,
+            numbers that are not finite, statistics that no images give, factors of another anchor; and for arrays that
+            are no component's or no floats, and invalid provenance.
 
     >>> component = tj.store.unpack(*tj.store.pack(tj.Component(demo.fitted.dw, demo.origin, demo.curvature)))
-    >>> component.provenance == demo.origin, component.provenance.is_own, float(component.factors.count)
-    (True, True, 24.0)
+    >>> component.provenance == demo.origin, float(component.factors.count)
+    (True, 24.0)
     """
 
     def below(part: str) -> dict[str, np.ndarray]:
@@ -58,7 +57,7 @@ def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: st
     if not leaves:
         raise InputError(f"{where} must hold arrays named dw/PATH, as tj.store.pack gives them; got {[*arrays][:3]}")
     dw = trees.nest(leaves)
-    origin = Provenance.from_metadata(texts, where, trees.fingerprint(dw)) if "provenance" in texts else None
+    origin = Provenance.from_json(texts["provenance"], where) if "provenance" in texts else None
     factors = None
     if "factors" in texts:
         factors = from_tree(trees.nest(below("factors/")), parse_json(texts["factors"], where), where)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,10 @@ import numpy as np
 
 from tangent_jax._version import __version__
 from tangent_jax.composition.origin import OPTIONAL
-from tangent_jax.core.checks import InputError, about, visible
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import composed_name, normal_name
 from tangent_jax.core.owners import Owner
 from tangent_jax.data import Preprocessing
-from tangent_jax.io import machine
 from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import convert, parse_json, plain
@@ -25,9 +24,9 @@ from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.ntk import ComponentPredictor, FeatureSettings
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
-from tangent_jax.pretrained.load import is_made, load
+from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Spent
-from tangent_jax.store.recipe import AnyRecipe, nested
+from tangent_jax.store.recipe import AnyRecipe
 from tangent_jax.train.features import Features
 
 IDENTIFIER = re.compile("[0-9a-f]{64}")
@@ -50,8 +49,7 @@ class Provenance:
     targets; `public`: (content identifier, name) of each public image that whitened its training; `whitening`: what
     whitened it, "images", "norm" (the layer norms' gains and biases) or None; `session`: the first session of its
     anchor, None for pre-trained weights; `features`: the settings of the features that a component of statistics sums,
-    None for tangent weights (kinds.py); `is_own`: False if another machine or user wrote it: then no folder, weights or
-    data that it names are opened (`check_own`).
+    None for tangent weights (kinds.py).
 
     Guarantees: owners have one spelling, classes one Unicode form (NFC); names hold printable characters only.
 
@@ -87,7 +85,6 @@ class Provenance:
     whitening: str | None = None
     features: FeatureSettings | None = None
     session: FirstSession | None = None
-    is_own: bool = dataclasses.field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         """Normalises owners and names.
@@ -113,21 +110,6 @@ class Provenance:
             value = getattr(self, field)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{field} must be finite and >= 0; got {value}")
-
-    def check_own(self, what: str, do: str) -> None:
-        """Raises InputError if another machine or user wrote this provenance: its paths are then not opened."""
-        if not self.is_own:
-            raise InputError(
-                f"{what} must be named by this machine's user; it is named by a file that was not written on this "
-                f"machine. {do}, or open the store with trust if you know who made it"
-            )
-
-    def dataset(self) -> str:
-        """The data set of its recipe; InputError unless this user wrote it or the data set is embedded."""
-        assert self.recipe is not None
-        if self.recipe.dataset != "digits":
-            self.check_own(self.recipe.dataset, "Drop the component")
-        return self.recipe.dataset
 
     def trained_on(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
@@ -184,47 +166,16 @@ class Provenance:
     @property
     def fields(self) -> dict[str, Any]:
         """All fields of its file, as JSON has them."""
-        return {name: value for name, value in plain(self).items() if name != "is_own"}
+        return plain(self)
 
     def to_json(self) -> str:
         """The JSON text that `from_json` reads."""
         return json.dumps(self.fields)
 
-    def metadata(self, weights: str) -> dict[str, str]:
-        """The metadata of a component's file: the text as "provenance", and the "seal" of this machine's user.
-
-        Without a seal if another machine or user wrote it.
-        Args:   weights: the fingerprint of the component's dw (`trees.fingerprint`); the seal is valid with this dw
-                alone.
-        """
-        text = self.to_json()
-        seal = machine.seal(sealed_text(text, weights)) if self.is_own else ""
-        return {"provenance": text, "seal": seal} if seal else {"provenance": text}
-
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
-        """Reads the text of `to_json`, without a seal; InputError names a field that is missing or wrong."""
-        return cls.from_metadata({"provenance": text}, where)
-
-    @classmethod
-    def from_metadata(cls, metadata: Mapping[str, str], where: object, weights: str = "") -> "Provenance":
-        """Reads the metadata of a component's file, as `from_json`.
-
-        Args:   weights: the fingerprint of the dw in the file; if it is not the sealed one, `is_own` is False.
-        """
-        text = metadata.get("provenance", "")
-        is_own = machine.is_own(sealed_text(text, weights), metadata.get("seal"))
-        fields = {**parse_json(text, where), "is_own": is_own}  # the seal decides, never the text
-        recipe = fields.get("recipe")
-        if isinstance(recipe, dict) and "type" not in recipe:  # version 0.4 wrote flat recipes
-            with about(f"recipe of {where}"):
-                fields["recipe"] = nested(recipe)
-        return convert(cls, fields, where)
-
-
-def sealed_text(text: str, weights: str) -> str:
-    """The text that a seal covers: the text of a provenance, as it is kept, and the fingerprint of its dw."""
-    return f"[{text}, {json.dumps(weights)}]"
+        """Reads the text of `to_json`; InputError names a field that is missing or wrong."""
+        return convert(cls, parse_json(text, where), where)
 
 
 def make_provenance(
@@ -263,15 +214,8 @@ def settings_of(inputs: Preprocessing | Arrays) -> dict[str, Any]:
 
 
 def anchor_of(origin: Provenance, weights: str | None) -> Pretrained:
-    """The pre-trained model of a component: from the file `weights`, or from its recipe if it was made here.
-
-    Raises: InputError if another machine's component names a file or a hub.
-    """
+    """The pre-trained model of a component: from the file `weights`, or from its recipe."""
     recipe = origin.recipe
     assert recipe is not None
-    if recipe.head_file is not None:
-        origin.check_own(f"the head {recipe.head_file}", "Train it again")
     anchor = recipe.anchor
-    if weights is None and not is_made(anchor.weights):
-        origin.check_own(anchor.weights, "Pass weights=")
     return load(weights or anchor.weights, anchor.architecture, anchor.ignore_config)

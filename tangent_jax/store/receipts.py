@@ -20,9 +20,9 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
-from tangent_jax.io.signing import STATEMENT, make_statement
 from tangent_jax.store.keys import Key
 
+STATEMENT = "https://in-toto.io/Statement/v1"
 RECEIPT = "urn:tangent-jax:removal-receipt:v1"
 """The type of a receipt's predicate."""
 DELETED = (
@@ -39,9 +39,9 @@ MOVED = (
 )
 COUNTED = "The penalty Lambda of a component under optima still counts the removed images."
 LIMITS = (
-    "Deleted files of the store are listed under deleted, and so is data of the removed images that this library wrote "
-    "outside it, where the components' provenance names it. Known copies that were left alone, exports too, are under "
-    "not_reached. Not covered: the pre-trained anchor, and one that was fine-tuned on removed images (under anchors); "
+    "Deleted files of the store, and cached rows of the removed images that were overwritten, are listed under "
+    "deleted. Other caches, results of runs, exports and copies that are known are listed under not_reached, and were "
+    "left alone. Not covered: the pre-trained anchor, and one that was fine-tuned on removed images (under anchors); "
     "settings chosen with the removed data; models in other folders that saw the same images; copies and backups of "
     "other programs."
 )
@@ -57,7 +57,7 @@ NAME = re.compile(r"[\w.@+\-]+( [\w.@+\-]+)*")
 
 
 class Traces(NamedTuple):
-    """The effect of a removal outside its store: a line for each deletion, and for each copy out of reach."""
+    """The effect of a removal: a line for each deletion, and for each known copy that it does not reach."""
 
     deleted: list[str]
     not_reached: list[str]
@@ -88,9 +88,9 @@ class Receipt:
     images again must not find it here.
     `how`: the way, of WAYS; `asked`: the words of the request; `owner`: the owner, if all images of one were requested;
     `unseen`: identifiers of requested images that no component saw; these three in hidden form (keys.py), so that only
-    who has the store's key can tell whether a photograph or a person is meant; `deleted`: deletions, in the store and
-    outside it; `not_reached`: known copies of the images, or of weights trained on them, that it could not or must not
-    delete, exports too; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of retrained
+    who has the store's key can tell whether a photograph or a person is meant; `deleted`: files of the store, and rows
+    in the cache; `not_reached`: known places of the images, or of weights trained on them, that were left alone, with
+    exports; `anchors`: a line for each anchor that was fine-tuned on removed images; `optima`: of retrained
     components that are optima; `time`: UTC; `path`: the receipt's file, which is not part of its text.
 
     >>> store = demo.store()
@@ -132,7 +132,8 @@ def as_statement(receipt: Receipt) -> dict[str, Any]:
     subject = {"journal": receipt.journal}
     if receipt.composed_after is not None:
         subject["composition"] = receipt.composed_after
-    return make_statement(subject, RECEIPT, fields)
+    artefacts = [{"name": name, "digest": {"sha256": digest}} for name, digest in subject.items()]
+    return {"_type": STATEMENT, "subject": artefacts, "predicateType": RECEIPT, "predicate": fields}
 
 
 def receipt_text(receipt: Receipt) -> str:
@@ -141,7 +142,7 @@ def receipt_text(receipt: Receipt) -> str:
 
 
 def read_receipt(path: Path) -> tuple[Receipt, str]:
-    """(the receipt in a file, the hash of its text); version 0.4 wrote the predicate alone.
+    """(the receipt in a file, the hash of its text).
 
     >>> store = demo.store()
     >>> path = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"])).path
@@ -152,12 +153,10 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
         with open_plain(path, "rb") as file:
             content = file.read()
         fields = parse_json(content, path)
-        if "_type" in fields:
-            kind = (fields["_type"], fields.get("predicateType"))
-            if kind != (STATEMENT, RECEIPT):
-                raise InputError(f"its type must be {STATEMENT} with {RECEIPT}; got {kind[0]} with {kind[1]}")
-            fields = fields.get("predicate")
-        receipt = convert(Receipt, fields, path)
+        kind = (fields.get("_type"), fields.get("predicateType"))
+        if kind != (STATEMENT, RECEIPT):
+            raise InputError(f"its type must be {STATEMENT} with {RECEIPT}; got {kind[0]} with {kind[1]}")
+        receipt = convert(Receipt, fields.get("predicate"), path)
         return dataclasses.replace(receipt, path=path), fingerprint(content)
     except InputError as error:
         raise InputError(f"{path} must be a receipt of a removal ({error})") from error

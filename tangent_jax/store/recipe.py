@@ -267,7 +267,7 @@ def flatten(fields: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-# Flat settings: those that flags have, and that version 0.4 wrote to stores
+# Flat settings: those that flags have
 
 METHODS = {"taft": Tangent, "nlft": Network, "fc": Tangent}
 FIXED = {"fc": {"kind": "head", "reset": False, "new_class_token": False}}
@@ -283,7 +283,6 @@ FLAT: dict[str, Any] = {
     if field.name not in ("anchor", "trained", "leaves", "head", "objective", "trainer")
 }
 FLAT |= {"method": "taft", "solver": "adam", "loss": "rsl", "penalty": 1e-5, "head": "drawn", "head_scale": 1.0}
-FLAT["features"] = None
 """The names and the defaults of flat settings."""
 TAKEN_BY = {"radius": "solver", "reset": "kind", "new_class_token": "kind"}
 """Settings that only some trainers or leaves take."""
@@ -313,9 +312,6 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {**tag_of(of), **{name: flat[name] for name in names}, **parts}
 
     anchor = part(Anchor)
-    if flat["features"] is not None:
-        features = convert(FeatureSettings, flat["features"], "features")
-        return part(StatisticsRecipe, anchor=anchor, features=plain(features) | {"dtype": flat["dtype"]})
     leaves = part(LEAVES.get(kind, OwnLeaves))
     trainer = part(SOLVERS[solver])
     for name, taker in TAKEN_BY.items():

@@ -81,7 +81,7 @@ def retrain(
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
     remaining = [pair for pair in origin.examples if pair[0] not in gone]
-    dataset = data(origin.dataset())
+    dataset = data(recipe.dataset)
     removed = {*filter(store.has_forgotten, dataset.train.identifiers())}
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
     start = jax.tree.map(np.array, store.read_tree(name)) if warm else None

@@ -1,24 +1,18 @@
 """The state of a store: the journal's lines, folded in their order."""
 
 import dataclasses
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.files import fingerprint
 from tangent_jax.store.keys import Key
 from tangent_jax.store.lines import (
     Add,
     Compose,
     Discard,
     Entry,
-    Erase,
-    Erased,
     Export,
     Exported,
-    Held,
-    Intend,
     Line,
     Merge,
     Released,
@@ -38,51 +32,12 @@ class Composed(NamedTuple):
 
 
 @dataclasses.dataclass
-class Holding:
-    """An export, and what it holds: the fields of `lines.Held`."""
-
-    export: Exported
-    weights: set[str]
-    names: set[str]
-    replaced: set[str]
-
-    @classmethod
-    def of(cls, export: Exported, held: Held) -> "Holding":
-        """An export that holds this."""
-        return cls(export, {*held.weights}, {*held.names}, {*held.replaced})
-
-    @property
-    def held(self) -> Held:
-        """What it holds, as a line of the journal says it."""
-        return Held(
-            weights=tuple(sorted(self.weights)), names=tuple(sorted(self.names)), replaced=tuple(sorted(self.replaced))
-        )
-
-    def holds(self, name: str, weights: str | None) -> bool:
-        """True if it holds a component of this name and these numbers, None if they are not known."""
-        return weights in self.weights or name in self.names
-
-    def covers(self, other: "Holding") -> bool:
-        """True if it is the same export, and what the other one says of it is known."""
-        is_known = self.weights >= other.weights and self.names <= other.names and self.replaced >= other.replaced
-        return self.export == other.export and is_known
-
-    def take_in(self, other: "Holding") -> None:
-        """Adds what another store says of the same export; names of components whose numbers that one knows go."""
-        self.weights |= other.weights
-        self.names &= other.names
-        self.replaced |= other.replaced
-
-
-@dataclasses.dataclass
 class State:
     """A store's content: components and compositions by their files' entries, receipts by the hash of their text.
 
     `forgotten`: hidden identifiers (keys.py) of removed examples; `released`: for components that were composed or
     exported and then removed, their privacy cost (None: no account) and the hidden units they saw; `public`: hidden
-    identifiers of their public images; `accounts`: both as journaled, by the hash of their text and of the files of the
-    removed components. So an account that a store shares with its copy counts once, and an account of either alone
-    counts too.
+    identifiers of their public images.
     """
 
     components: dict[str, Entry] = dataclasses.field(default_factory=dict)
@@ -91,17 +46,9 @@ class State:
     forgotten: set[str] = dataclasses.field(default_factory=set)
     released: list[Released] = dataclasses.field(default_factory=list)
     public: set[str] = dataclasses.field(default_factory=set)
-    holdings: list[Holding] = dataclasses.field(default_factory=list)  # of all exports
-    accounts: dict[str, Released] = dataclasses.field(default_factory=dict)
+    exports: list[Exported] = dataclasses.field(default_factory=list)  # those of merged stores, too
     shown: set[str] = dataclasses.field(default_factory=set)  # ids of components composed or exported
-    intended: list[Intend] = dataclasses.field(default_factory=list)  # of removals that have no receipt yet
-    erased: set[str] = dataclasses.field(default_factory=set)  # those of their traces that are erased
     lines: list[Line] = dataclasses.field(default_factory=list)  # all, in their order
-
-    @property
-    def exports(self) -> list[Exported]:
-        """All exports."""
-        return [holding.export for holding in self.holdings]
 
     @property
     def removals(self) -> list[Remove]:
@@ -119,78 +66,32 @@ class State:
                 is_plain = line.weighted is None and line.merge == "mean"
                 self.compose(Composed(part(Entry, line), line.names, is_plain))
             case Export():
-                weights = tuple(self.weights_of(line.names).values())
-                names = tuple(name for name in line.names if name not in self.components)
-                self.hold(Holding.of(part(Exported, line), Held(weights=weights, names=names)))
+                self.exports.append(part(Exported, line))
                 self.show(line.names)
-            case Erase():
-                pass  # the content is as before
-            case Erased():
-                self.erased.add(line.trace)
-            case Intend():
-                self.intended.append(line)
             case Remove():
-                self.follow(line)
                 self.take_out(line, line.added)
                 if line.composed is not None:
                     self.compose(Composed(line.composed, line.names))
                 self.receipts[line.receipt] = line.receipt_hash
                 self.forgotten |= {*line.forgotten}
-                self.intended = [x for x in self.intended if not x.is_part_of(line.removed, line.forgotten)]
-                self.erased.intersection_update(trace for x in self.intended for trace in x.erases)
             case Discard():
-                for name, holding in self.holders(line.seen):
-                    holding.names.discard(name)
-                    holding.replaced.update(line.seen[name])
                 self.take_out(line, {})
             case Merge():
                 self.release(line.released)
-                held = line.held or [Held(names=export.names) for export in line.exports]
-                for export, holds in zip(line.exports, held, strict=True):
-                    self.hold(Holding.of(export, holds))
+                self.exports += line.exports
                 self.show(line.showed)
         self.lines.append(line)
 
-    def weights_of(self, names: Iterable[str]) -> dict[str, str]:
-        """The fingerprints of the numbers of those of these components that are in the store."""
-        return {name: self.components[name].weights for name in names if name in self.components}
-
-    def holders(self, names: Collection[str]) -> list[tuple[str, Holding]]:
-        """(name, export) for each of these components, and each export that holds it."""
-        weights = self.weights_of(names)
-        return [(name, own) for name in names for own in self.holdings if own.holds(name, weights.get(name))]
-
-    def exports_of(self, names: Collection[str], images: Collection[str]) -> list[Exported]:
-        """The exports that hold one of these components, or that saw one of these images, in hidden forms."""
-        held = {own.export for _, own in self.holders(names)}
-        return [own.export for own in self.holdings if own.export in held or not own.replaced.isdisjoint(images)]
-
-    @property
-    def replaced(self) -> set[str]:
-        """The hidden identifiers of images of replaced components that an export holds."""
-        return set[str]().union(*(own.replaced for own in self.holdings))
-
-    def hold(self, holding: Holding) -> None:
-        """Adds an export, or what a merge says of one that is known."""
-        known = [own for own in self.holdings if own.export == holding.export]
-        for own in known:
-            own.take_in(holding)
-        if not known:
-            self.holdings.append(holding)
-
-    def follow(self, line: Remove) -> None:
-        """Notes the component that a removal trained again, for exports of the old one: they saw all its images."""
-        for name, holding in self.holders(line.removed):
-            if name in line.added:
-                holding.weights.add(line.added[name].weights)
+    def exports_of(self, names: Collection[str]) -> list[Exported]:
+        """The exports that were made of one of these components, by name."""
+        return [export for export in self.exports if not {*names}.isdisjoint(export.names)]
 
     def take_out(self, line: Discard, added: Mapping[str, Entry]) -> None:
         """Takes components out with their compositions, puts others in, and keeps the accounts of those shown."""
         gone = {*line.removed}
-        files = sorted(entry.id for name, entry in self.components.items() if name in gone)
         self.components = {name: entry for name, entry in self.components.items() if name not in gone} | {**added}
         self.composed = {i: composed for i, composed in self.composed.items() if gone.isdisjoint(composed.names)}
-        self.release(line.released, files)
+        self.release(line.released)
 
     def compose(self, composed: Composed) -> None:
         """Adds a composition of components that are in the store."""
@@ -204,12 +105,9 @@ class State:
         """Notes that those of these components that are in the store were composed or exported."""
         self.shown |= {self.components[name].id for name in names if name in self.components}
 
-    def release(self, accounts: Iterable[Released], files: Iterable[str] = ()) -> None:
-        """Adds the accounts of components, of these files, that were composed or exported and then removed."""
-        for number, account in enumerate(accounts):
-            account = account if account.of else dataclasses.replace(account, of=(number, *files))
-            text = json.dumps(dataclasses.asdict(account), sort_keys=True)
-            self.accounts[fingerprint(text.encode())] = account
+    def release(self, accounts: Iterable[Released]) -> None:
+        """Adds the accounts of components that were composed or exported and then removed."""
+        for account in accounts:
             self.released.append(account)
             self.public |= {*account.public}
 
@@ -224,7 +122,7 @@ class State:
             if origin.privacy is not None:
                 examples = key.hide_all(origin.protected_units())
                 public = key.hide_all(identifier for identifier, _ in origin.public)
-                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public, key=key.id))
+                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public))
         if len(accounts) < len(shown):
             accounts.append(Released())  # some have no account
         return tuple(accounts)

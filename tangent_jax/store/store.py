@@ -8,7 +8,6 @@ checks the file's hash.
 
 import dataclasses
 import os
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,21 +21,16 @@ from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
-from tangent_jax.io import machine
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.io.records import plain
-from tangent_jax.io.signing import can_sign, join_keys, key_id, make_key, public_half
 from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
-from tangent_jax.store.disk import KEYS, SIGNING, Disk
+from tangent_jax.store.disk import Disk
 from tangent_jax.store.files import read_component, read_metadata
-from tangent_jax.store.keys import write_keys
-from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported, Merge
+from tangent_jax.store.lines import Add, Compose, Discard, Export, Merge
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import check_spelling, read_receipt, survivors_of
-from tangent_jax.store.summary import summarize
 from tangent_jax.store.trained import check_printable
 
 ACCOUNTED = ("privacy", "examples", "owners", "public")
@@ -86,8 +80,7 @@ class Store(Disk, Components):
         metadata = read_metadata(path)
         if fingerprint(metadata.get("provenance", "").encode()) != entry.origin:
             raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
-        origin = Provenance.from_metadata(metadata, f"the provenance of {name}", entry.weights)
-        return dataclasses.replace(origin, is_own=True) if self.trust and not origin.is_own else origin
+        return Provenance.from_json(metadata.get("provenance", ""), f"the provenance of {name}")
 
     def path(self, name: str) -> Path:
         """The file of a component."""
@@ -99,27 +92,17 @@ class Store(Disk, Components):
         """The privacy cost of components together (`spent_together`), or None if one has no account.
 
         Components that were composed or exported here and then removed still count: their release cannot be undone.
-        Their units stand in hidden forms. Under different keys (of merged stores) equal units look different, so all of
-        them count as having one unit in common: their costs add up, and the cost together is never understated.
+        Their units stand in hidden forms.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(origin.protected_units())) for origin in origins]
-        unit_of = {form: unit for _, units in parts for unit in units for form in self.ring.forms(unit)}
-        common = {""} if self.has_released_under_keys else set[str]()
-        for account in self.state.released:
-            units = {unit_of.get(form, form) for form in account.examples}
-            parts.append((account.privacy, frozenset(units | common)))
+        parts = [(origin.privacy, frozenset(self.forms(origin.protected_units()))) for origin in origins]
+        parts += [(account.privacy, frozenset(account.examples)) for account in self.state.released]
         accounts = [(spent, units) for spent, units in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
 
-    @property
-    def has_released_under_keys(self) -> bool:
-        """True if units of components that were released and then removed are hidden by different keys."""
-        return len({account.key for account in self.state.released}) > 1
-
     def forms(self, texts: Iterable[str]) -> set[str]:
-        """Every form that these identifiers, or owners, may have in the store's lists (keys.py)."""
-        return {form for text in texts for form in self.ring.forms(text)}
+        """The forms that these identifiers, or owners, have in the store's lists (keys.py)."""
+        return {*map(self.key.hide, texts)}
 
     # Changing
 
@@ -187,11 +170,11 @@ class Store(Disk, Components):
         """Adds the components of another store that are missing here, one at a time; returns their names.
 
         Guarantees: numbers, provenance and factors keep their bits; a killed call resumes. The other store's privacy
-                    cost counts here too: its released components count as released, and so do its exports and removed
-                    accounts.
+                    cost counts here too: its released components count as released, and so do its exports.
         Raises:     InputError, before any is added, if a name has other numbers here, or equal numbers with another
                     account or other examples; if the other store has removed something, which this store would not
-                    know, or a removal from it was stopped; and as `add`.
+                    know, or replaced a private component that was composed or exported, whose images this store could
+                    not compare with its own; and as `add`.
         """
         self.reload()
         other.reload()
@@ -201,9 +184,10 @@ class Store(Disk, Components):
                 f"{other.root} has removed something, which this store would not know. "
                 "Keep that one apart, or train its components here"
             )
-        if other.state.intended:
+        if any(account.privacy is not None for account in other.state.released):
             raise InputError(
-                f"{other.root} must have no removal that was stopped; one has no receipt. Repeat that removal"
+                f"{other.root} has replaced a private component that was composed or exported, and its key hides the "
+                "images of that one: costs cannot be compared here. Keep that store apart"
             )
         here = self.state.components
         clash = [name for name in other if name in here and here[name].weights != theirs[name].weights]
@@ -228,24 +212,17 @@ class Store(Disk, Components):
         """Journals the other store's releases and exports, except those journaled before."""
         state = other.state
         shown = sorted(name for name, entry in state.components.items() if entry.id in state.shown)
-        accounts = [part for key, part in state.accounts.items() if key not in self.state.accounts]
-        exports = [own for own in state.holdings if not any(here.covers(own) for here in self.state.holdings)]
+        lacks = [account for account in state.released[:1] if account not in self.state.released]  # without an account
+        exports = [own for own in state.exports if own not in self.state.exports]
         hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
-        if accounts or exports or hidden_here:
+        if lacks or exports or hidden_here:
             with self.using(change=True):
-                ring = self.ring.joined(other.ring)
-                if ring != self.ring:  # before the line: what its lists say can be compared from then on
-                    write_keys(self.root / KEYS, ring)
-                    self._ring = ring
-                if exports and (other.root / SIGNING).exists():
-                    join_keys(self.root / SIGNING, other.root / SIGNING)
                 self.commit(
                     Merge(
                         of=other.identity,
-                        released=tuple(accounts),
-                        exports=tuple(own.export for own in exports),
+                        released=tuple(lacks),
+                        exports=tuple(exports),
                         showed=tuple(shown),
-                        held=tuple(own.held for own in exports),
                     )
                 )
 
@@ -362,48 +339,22 @@ class Store(Disk, Components):
         """Journals an export of tangent weights of all components to `path`, before the export is made.
 
         So neither a kill nor a removal in between can hide an export from a later receipt.
-        Returns: what the export's provenance must say, for `tj.export`: `of`, the summary of the components; `export`,
-                 its identity; `revocation_key`, the public half of the key that signs lists of revoked exports, None
-                 if the package cryptography is not installed, of which a line on stderr tells.
+        Returns: for the provenance of `tj.export`: `of`, that of each component; `journal`, the number of the journal's
+                 lines, by which the holder of the store can tell which state was exported.
         """
         with self.using(change=True):
             place = str(expand_path(path).absolute())
-            check_printable("the path of an export", place)  # a removal looks there for what a kill left
-            public = self.revocation_key()
-            exported = Exported(
-                names=tuple(self),
-                path=place,
-                result=trees.fingerprint(dw),
-                identity=secrets.token_hex(16),
-                key=key_id(public) if public else "",
-            )
-            seal = machine.seal(exported.text(self.identity))
-            summary = summarize(self.origins.values(), self.ring.own)
-            self.commit(Export(**{**vars(exported), "seal": seal}))
-        return {"export": exported.identity, "revocation_key": public, "of": plain(summary)}
-
-    def revocation_key(self) -> str | None:
-        """The public half (PEM) of the key that signs lists of revoked exports, made at the first export.
-
-        None, and a line on stderr, if the package cryptography is not installed.
-        """
-        if not can_sign():
-            lost = "this export cannot be revoked by a signed list, as the package cryptography is not installed"
-            print(f"{lost}; run pip install 'tangent-jax[sign]', and export again", file=sys.stderr)
-            return None
-        if not (self.root / SIGNING).exists():
-            make_key(self.root / SIGNING)
-        return public_half(self.root / SIGNING)
+            check_printable("the path of an export", place)
+            origins = dict(self.origins)
+            self.commit(Export(names=tuple(self), path=place, result=trees.fingerprint(dw)))
+            return {"of": origins, "journal": len(self.state.lines)}
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            released = self.state.accounts_shown(removed, self.ring.own)
-            exported = {name for name, _ in self.state.holders(removed)}
-            images = {name: [identifier for identifier, _ in removed[name].images_seen] for name in exported}
-            seen = {name: self.ring.own.hide_all(identifiers) for name, identifiers in sorted(images.items())}
-            self.commit(Discard(removed=tuple(sorted(names)), released=released, seen=seen))
+            released = self.state.accounts_shown(removed, self.key)
+            self.commit(Discard(removed=tuple(sorted(names)), released=released))
 
     # Verifying
 
@@ -423,9 +374,9 @@ class Store(Disk, Components):
                 wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
             held = {name: trees.fingerprint(self.read_tree(name)) for name in self}
             removed = {*receipt.removed.values()}
-            here = {name: self.forms([weights]) | {weights} for name, weights in held.items()}  # 0.4 wrote them plain
-            wrong += [f"{name}: is a removed component" for name in held if not removed.isdisjoint(here[name])]
-            unchanged = receipt.survivors in (held, *(survivors_of(held, key) for key in self.ring.keys)) and held
+            back = [name for name, weights in held.items() if self.key.hide(weights) in removed]
+            wrong += [f"{name}: is a removed component" for name in back]
+            unchanged = held and receipt.survivors == survivors_of(held, self.key)
             if unchanged and trees.fingerprint(self.sum()) != receipt.composed_after:
                 wrong.append("the survivors' sum is not the receipt's")
         return wrong

@@ -4,12 +4,10 @@ import dataclasses
 import itertools
 import pickle
 
-import numpy as np
 import pytest
 from data.layouts import as_parquet, as_saved, as_tar, refused
 from photos import as_zip, photographs, picture, summary
 from s3_server import serving_bucket
-from scipy.io import savemat
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import index_in
@@ -69,17 +67,10 @@ def make(kind, root):
         lines = [f"{i}.png,{'ab'[LABELS[i]]},{'test' if i > 3 else 'train'}" for i in range(6)]
         (root / "labels.csv").write_text("\n".join(["path,label,split", *lines]))
         return "csv", "/labels.csv"
-    elif kind == "dogs":
-        for name, files in (("train", ["a/0.png", "b/1.png"]), ("test", ["a/2.png"])):
-            savemat(root / f"{name}_list.mat", {"file_list": np.array(files, object)})
-            for i, file in enumerate(files):
-                (root / "Images" / file).parent.mkdir(parents=True, exist_ok=True)
-                (root / "Images" / file).write_bytes(IMAGES[i])
-        return "dogs", ""
     return "folder", ""
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip", "parquet", "tars", "tar names", "csv", "dogs"])
+@pytest.mark.parametrize("kind", ["folder", "zip", "parquet", "tars", "tar names", "csv"])
 def test_a_data_set_at_a_url_is_that_on_disk(kind, s3, tmp_path):
     """Its index of content identifiers, too: with it no image is read again."""
     root = tmp_path / "z"

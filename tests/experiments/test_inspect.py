@@ -5,14 +5,13 @@ import dataclasses
 import html
 import io
 import json
-import shlex
 import shutil
 import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from helpers import TOLERANCE, assert_rel_close, origin, origin_of_sums, part, sums
+from helpers import TOLERANCE, assert_rel_close, origin, part
 from photos import photographs, solved_heads
 from PIL import Image
 from run_binary import run
@@ -20,24 +19,20 @@ from run_binary import run
 from tangent_jax.commands.report import inspector
 from tangent_jax.commands.report.rendering import raster, write_page
 from tangent_jax.commands.shared import accuracies
-from tangent_jax.commands.shared.thumbnails import thumbnail
 from tangent_jax.composition.compose import compose
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.data.shards import read_owners
 from tangent_jax.features.extract import extract
 from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
-from tangent_jax.store.retraining import Retrained, predictor_of
+from tangent_jax.store.retraining import predictor_of
 from tangent_jax.store.store import Store
 from tangent_jax.train.evaluate import evaluate
 
 EVIL = "<script>document.title='taken'</script><img src=http://remote.example/x.png>\"'&"
-OTHER = "e" * 64
-"""The identifier of an image whose file was altered since a component saw it."""
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
 CHROMIUM = shutil.which("chromium")
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
@@ -80,7 +75,6 @@ def drawn(tmp_path_factory, photos):
     """A store of random components of two tasks, one of them private, of which one was removed; its pages."""
     root, train = tmp_path_factory.mktemp("drawn"), open_dataset(f"folder:{photos}").train
     examples = [*zip(train.identifiers(), train.names, strict=True)]
-    examples[8] = (OTHER, examples[8][1])
     store, coats, digits = Store(root / "store"), ("coat", EVIL, *"cdefg"), tuple("0123456")
     for s in range(5):
         seen = tuple(examples[3 * s : 3 * s + 3])
@@ -90,13 +84,12 @@ def drawn(tmp_path_factory, photos):
         store.add(f"shard {s}", part(s), made if s < 3 else dataclasses.replace(made, head="f" * 64))
     store.compose()
     remove(store, plan_removal(store, examples=[examples[0][0]]))
-    (root / "ids.txt").write_text(f"{examples[4][1]}\n{OTHER}\n{examples[0][0]}\nnobody.jpg\n")
-    line, _ = run("inspect", f"--store={store.root}", f"--examples={root}/ids.txt", f"--out={root}/out")
-    return store, root / "out", json.loads(line), examples
+    line, _ = run("inspect", f"--store={store.root}", f"--out={root}/out")
+    return store, root / "out", json.loads(line)
 
 
 def test_the_page_says_what_the_store_holds(drawn):
-    _, out, result, _ = drawn
+    _, out, result = drawn
     assert (result["components"], result["removals"], result["verified"], result["wrong"]) == (4, 1, True, [])
     assert result["page"] == f"{out}/index.html"
     assert 0 < result["seconds"] < 60
@@ -126,45 +119,9 @@ def flat(dw):
     return [leaf for path, leaf in sorted(inspector.trees.leaves(dw).items()) if not path.startswith("head")]
 
 
-def test_the_page_of_a_request_says_who_holds_the_images_and_what_each_way_costs(drawn):
-    store, out, result, _ = drawn
-    assert result["request"] == f"{out}/request.html"
-    page = read(out / "request.html")
-    for said in (
-        "4 images asked for",
-        "2 of 4 components hold 2 of them.",
-        "The components can only be dropped, with 4 other images.",
-        "1 image was removed before. Nothing has been changed yet.",
-        "other images lost 4 time at once",
-        "Not possible: shard 1 only components without privacy are trained again",
-        "nobody.jpg no component saw it, and it was not removed from here",
-        "removed before",
-        f"--store={store.root}",
-        f"--examples={out.parent}/ids.txt",
-        "the data set itself, if the images are still there",
-    ):
-        assert said in page.text, said
-    pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
-    train = open_dataset(store.provenance("shard 1").recipe.dataset).train
-    assert pictures == [thumbnail(train.read(4), train.names[4])]
-    assert f"no picture {train.names[8]}" in page.text  # a file of this name has another content now
-
-
-def test_the_receipt_is_told_in_words(drawn):
-    store, out, _, _ = drawn
-    (path,) = out.glob("receipt-*.html")
-    text, receipt = read(path).text, next(iter(store.state.receipts))
-    assert "1 image was removed from the store store. 1 component that had seen it was deleted." in text
-    assert "4 components were in the store afterwards." in text
-    assert "This receipt verifies" in text
-    assert f"--receipt={store.root}/receipts/{receipt}.json" in text
-
-
 def test_what_others_wrote_is_text_and_nothing_is_fetched(drawn):
-    _, out, _, _ = drawn
-    pages = [*out.glob("*.html")]
-    assert len(pages) == 3
-    for path in pages:
+    _, out, _ = drawn
+    for path in out.glob("*.html"):
         page = path.read_text()
         reader = Reader(page)
         assert {tag for tag, _ in reader.tags} & {"script", "link", "iframe", "object"} == set()
@@ -173,10 +130,7 @@ def test_what_others_wrote_is_text_and_nothing_is_fetched(drawn):
         for tag, attributes in reader.tags:
             assert not [name for name in attributes if name.startswith("on")], tag
             for name in {"src", "href"} & {*attributes}:
-                local = attributes[name].startswith(
-                    ("data:image/jpeg;base64,", "#", "receipt-", "index.html", "request")
-                )
-                assert local, attributes
+                assert attributes[name].startswith("#"), attributes
         policy = [a["content"] for tag, a in reader.tags if a.get("http-equiv") == "Content-Security-Policy"]
         assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
     assert "&lt;script&gt;" in (out / "index.html").read_text()
@@ -190,79 +144,21 @@ def solved(tmp_path_factory, photos):
     return root, *solved_heads(root, photos, {"even": rows[::2], "odd": rows[1::2]})
 
 
-def test_accuracies_are_those_of_the_sums_and_a_rehearsal_is_what_the_removal_does(solved, photos, tmp_path):
+def test_accuracies_are_those_of_the_sums(solved, tmp_path):
     root, recipe, cache = solved
-    shutil.copytree(root / "store", tmp_path / "store")
-    store, sent = Store(tmp_path / "store"), tmp_path / "sent"
-    sent.mkdir()
-    for name in ("cat/1.png", "dog/2.png"):
-        shutil.copy(photos / "train" / name, sent / name.replace("/", "-"))
-    (sent / "cat-0.png").write_bytes((photos / "test/cat/0.png").read_bytes())  # another of that name
+    store, before = Store(root / "store"), (root / "store/journal.jsonl").read_bytes()
     flags = [f"--store={store.root}", f"--dataset={recipe.dataset}", f"--cache_dir={root}/cache"]
-    out, before = tmp_path / "out", (store.root / "journal.jsonl").read_bytes()
-    line, _ = run("inspect", *flags, f"--examples={sent}", "--rehearse", f"--out={out}")
+    line, _ = run("inspect", *flags, f"--out={tmp_path}/out")
     assert json.loads(line)["verified"]
     figures = json.loads(line)["accuracy"]
     assert (store.root / "journal.jsonl").read_bytes() == before
     predict = predictor_of(store.provenance("even"), "even")
     test = extract(predict, open_dataset(recipe.dataset).test, cache)
-    test = dataclasses.replace(test, inputs=np.asarray(test.inputs))  # the removal below erases a row
-    index, page = read(out / "index.html").text, read(out / "request.html")
-    record = (out / "record.md").read_text()
+    index = read(tmp_path / "out/index.html").text
     for words, names in (("all 2", ("even", "odd")), ("without even", ("odd",)), ("without odd", ("even",))):
         accuracy = evaluate(predict, compose({name: store[name] for name in names}), test)
         assert f"{words} {100 * accuracy:.1f} %" in index
         assert figures["without"].get(words.removeprefix("without "), figures["whole"]) == [pytest.approx(accuracy)]
-    assert "2 of 2 components hold 2 of them. They can be removed without losing any other image." in page.text
-    assert "cat-0.png no component saw it" in page.text
-    assert "1 image asked for that no component saw, such as test images" in page.text
-    assert page.text.count("Measured: it was trained apart from the store.") == 2
-    commands = [text for text in page.texts if text.startswith("tangent-jax store")]
-    assert len(commands) == 3
-    assert "--exact" in commands[2]
-    with (out / "request.txt").open("a") as request:
-        request.write("nobody.jpg\n")
-    said, _ = run("store", *shlex.split(commands[2].replace("\\\n", ""))[2:])
-    assert json.loads(said)["retrained"] == ["even", "odd"]
-    store.reload()
-    accuracy = evaluate(predict, compose(store), test)
-    exact = page.text.partition("Move them to the optimum of the rest")[2]
-    assert f"set {100 * accuracy:.1f} %" in exact.partition("tangent-jax")[0]
-    assert f"test accuracy after `--exact`, measured apart from the store: {accuracy:.4f}" in record
-    line, _ = run("inspect", *flags, f"--examples={out}/request.txt", f"--out={out}")
-    assert json.loads(line)["removals"] == 1
-    again = read(out / "request.html").text
-    assert "nobody.jpg asked for before" in again
-    assert "No component holds any of them. 3 images were removed before. 1 name was asked for before." in again
-
-
-@pytest.mark.parametrize(
-    ("how", "now", "said", "unsaid"),
-    [
-        ("retrain", "trained again from zero to the optimum", {"trained from zero", "still counts"}, {"was moved"}),
-        ("exact", "moved to the optimum", {"was moved", "still counts"}, {"distance_bounds"}),
-        ("drop", "gone", {"bit for bit"}, {"retrained", "still counts"}),
-    ],
-)
-def test_a_receipt_says_how_components_were_put_back_and_an_owner_is_counted_by_images(
-    solved, tmp_path, how, now, said, unsaid
-):
-    shutil.copytree(solved[0] / "store", tmp_path / "store")
-    store, cache = Store(tmp_path / "store"), solved[2]
-    names = [name for _, name in store.provenance("even").examples]
-    lines = [f"{name},{'ann' if i < 3 else 'bo'}" for i, name in enumerate(names)]
-    lines += [f"{name},bo" for _, name in store.provenance("odd").examples]
-    (tmp_path / "who.csv").write_text("\n".join(["file,owner", *lines]))
-    plan = plan_removal(store, owner="ann", owners=read_owners(tmp_path / "who.csv"))
-    statement = remove(store, plan, how, cache=cache).statement
-    assert all(words in statement for words in said)
-    assert not any(words in statement for words in unsaid)
-    flags = ("--owner=ann", f"--owners={tmp_path}/who.csv", f"--out={tmp_path}/out")
-    run("inspect", f"--store={store.root}", *flags)
-    assert f" {now}" in read(next((tmp_path / "out").glob("receipt-*.html"))).text
-    text = read(tmp_path / "out/request.html").text
-    assert "No component holds any of them. 3 images were removed before." in text
-    assert "3 removed or asked for before" in text
 
 
 def test_a_store_that_took_in_another_is_shown(tmp_path):
@@ -304,40 +200,17 @@ def test_a_store_that_is_empty_has_a_page(tmp_path):
     assert "No component is in the store." in read(tmp_path / "out/index.html").text
 
 
-def test_a_request_to_a_store_of_statistics_advises_no_flag_that_is_refused_there(tmp_path):
-    store = Store(tmp_path / "store")
-    store.add("shard 0", sums(0), origin_of_sums(0))
-    request = [f"--store={store.root}", f"--out={tmp_path}/out", f"--examples={tmp_path}/ids.txt"]
-    (tmp_path / "ids.txt").write_text(store.provenance("shard 0").examples[0][1])
-    run("inspect", *request)
-    text = read(tmp_path / "out/request.html").text
-    assert "Time is measured with --rehearse" in text
-    assert "--dataset" not in text
-    _, err = run("inspect", *request, "--dataset=digits", code=1)
-    assert "--dataset needs components of tangent weights; shard 0 has statistics. Leave it out" in err
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--store=/nowhere"], "inspect: --store must be a store; /nowhere is none"),
-        (["--examples=/nowhere"], "--examples must be a file or a folder; /nowhere does not exist"),
-        (["--examples={tmp}"], "--examples must be a folder with images; {tmp} has none"),
-        (["--examples={tmp}/ids", "--owner=ann"], "--examples or --owner must be given; got both"),
-        (["--rehearse"], "--rehearse needs --examples or --owner; got neither"),
-        (["--owner=nobody"], "owner"),
         (["--dataset=folder:{photos}"], "--dataset must have the classes of a component; folder:"),
     ],
 )
 def test_wrong_uses_are_one_clear_line(drawn, photos, tmp_path, flags, message):
-    (tmp_path / "ids").write_text("x.jpg\ny.jpg\n")
-    flags = [
-        f"--store={drawn[0].root}",
-        f"--out={tmp_path}/out",
-        *(f.format(tmp=tmp_path, photos=photos) for f in flags),
-    ]
+    flags = [f"--store={drawn[0].root}", f"--out={tmp_path}/out", *(f.format(photos=photos) for f in flags)]
     _, err = run("inspect", *flags, code=1)
-    assert message.format(tmp=tmp_path) in err
+    assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
@@ -346,20 +219,15 @@ def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_ta
     store = drawn[0]
     monkeypatch.setattr(accuracies.tj, "evaluate", lambda _, dw, __: dw)
     tasks: list = [accuracies.Task(n, m, None, None) for n, m in (("a", ("shard 1", "shard 2")), ("b", ("shard 3",)))]
-    new = {"shard 1": Retrained(part(7), store.provenance("shard 1"), 0.0)}
-    for gone, more in (((), {}), (("shard 2",), {}), (("shard 3", "shard 4"), {}), (("shard 1", "shard 2"), new)):
+    for gone in ((), ("shard 2",), ("shard 3", "shard 4"), ("shard 1", "shard 2")):
         left = {name: store[name].dw for name in store if name not in gone}
-        left |= {name: own.dw for name, own in more.items()}
-        for task, mean in zip(tasks, accuracies.Accuracies(store, tasks)(gone, more), strict=True):
+        for task, mean in zip(tasks, accuracies.Accuracies(store, tasks)(gone), strict=True):
             heads = {name: {"head": left[name]["head"]} for name in task.members if name in left}
             bodies = sum_trees({name: body(dw) for name, dw in left.items()})
             assert (mean is None) == (not heads)
             if heads:
                 assert_rel_close(mean, {**bodies, **sum_trees(heads)})
     assert accuracies.Accuracies(store, tasks)([*store]) == [None, None]
-    other = dataclasses.replace(store.provenance("shard 1"), head="another")
-    lost = {"shard 1": Retrained(part(7), other, 0.0)}
-    assert accuracies.Accuracies(store, tasks[:1])(("shard 1",), lost) == [None]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +242,7 @@ def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, accoun
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s, privacy=account))
     seen = inspector.Inspection(store)
-    write_page(tmp_path / "index.html", "index.html", seen=seen, version="", asked=False, accuracy=None)
+    write_page(tmp_path / "index.html", "index.html", seen=seen, version="", accuracy=None)
     text = read(tmp_path / "index.html").text
     assert said in text
     assert text.count("not private") == (0 if account.private else 4)
@@ -410,12 +278,11 @@ def test_a_browser_shows_the_pages_in_400_pixels_and_asks_for_nothing(drawn, tmp
     command += ["--dump-dom", f"file://{tmp_path}/frames.html"]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     shown = [json.loads(text) for text in Reader(dom).texts if text.startswith('{"width"')]
-    assert [page["h1"] for page in shown[::3]] == ["store", "store"]
-    assert [page["h1"] for page in shown[2::3]] == ["4 images asked for"] * 2
+    assert [page["h1"] for page in shown] == ["store", "store"]
     assert [page["width"] for page in shown] == [page["room"] for page in shown]  # 400, less a scroll bar
     assert max(page["room"] for page in shown) <= 400
-    assert [page["pictures"] for page in shown] == [[], [], [96]] * 2
-    assert [page["foreign"] for page in shown] == [0] * 6
-    assert [page["page"] for page in shown] == ["rgb(246, 247, 249)"] * 3 + ["rgb(16, 20, 26)"] * 3
+    assert [page["pictures"] for page in shown] == [[]] * 2
+    assert [page["foreign"] for page in shown] == [0] * 2
+    assert [page["page"] for page in shown] == ["rgb(246, 247, 249)", "rgb(16, 20, 26)"]
     assert "taken" not in [page["title"] for page in shown]
     assert "remote.example" not in (tmp_path / "log.json").read_text()

@@ -6,8 +6,7 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from experiments.shared import roofline
-from tangent_jax.commands.shared import plots, titles
+from experiments.shared import plots, roofline, titles
 
 NAMES = ("taft", "nlft", "fc", "soup", "sisa_mean", "sisa_vote", "greedy soup", "chance")
 
@@ -84,23 +83,21 @@ def test_one_colour_has_one_meaning_and_no_two_lines_have_one_colour():
 
 
 def test_pictures_of_every_kind_are_as_wide_as_each_other_and_hold_their_title(tmp_path, figures):
-    rows = [{"epoch": i, "loss": 1 / i, "train_accuracy": 0.1 * i, "test_accuracy": 0.1} for i in range(1, 5)]
-    solved = [{**row, "passes": row["epoch"], "gradient_norm": row["loss"], "estimate": row["loss"]} for row in rows]
-    plots.history(tmp_path / "h.png", rows, "a title", 40)
-    plots.history(tmp_path / "s.png", [{**solved[0], "certificate": 1.0}, *solved[1:]], "a title", 40)
+    panel = {"x": [1, 2], "lines": {"taft": [0.1, 0.2]}, "xlabel": "epoch", "ylabel": "accuracy"}
+    plots.curves(tmp_path / "c.png", [panel], "a title")
     cells = {"FC": (0.8, 0.01), "TAFT-1": (0.9, 0.02)}
     plots.dots(tmp_path / "d.png", {"one": cells, "two": cells}, "a title", "accuracy", (0.5, "chance"))
     plots.dots(tmp_path / "o.png", {"one": cells, "two": cells}, "a title")
     flops = {"flops_per_second": 1e9, "bytes_per_second": 1e8}
     row = {"operation": "step", "gflop": 1.0, "gbyte": 0.1, "seconds": 2.0}
     roofline.roofline(tmp_path / "r.png", [row, {**row, "operation": "forward", "seconds": 1.0}], flops, "a title")
-    for figure, name in zip(figures, "hsdor", strict=True):
+    for figure, name in zip(figures, "cdor", strict=True):
         assert Image.open(tmp_path / f"{name}.png").width == 960
         assert figure.get_suptitle() == "a title"
         assert not figure.legends
         assert not [axes for axes in figure.axes if axes.get_legend()]
-    assert [text for text, _ in names_in(figures[2])] == ["0.80 ± 0.01", "0.90 ± 0.02"] * 2
-    low, high = figures[2].axes[0].containers[1].lines[2][0].get_segments()[0][:, 0]  # of TAFT's spread
+    assert [text for text, _ in names_in(figures[1])] == ["0.80 ± 0.01", "0.90 ± 0.02"] * 2
+    low, high = figures[1].axes[0].containers[1].lines[2][0].get_segments()[0][:, 0]  # of TAFT's spread
     assert (low, high) == pytest.approx((0.88, 0.92))
 
 
@@ -113,11 +110,6 @@ def test_every_dot_lies_on_its_axis_which_starts_at_0_where_values_differ_by_hal
         assert low == 0
         assert all(low < mean + spread < high for mean, spread in rows.values())
     assert figures[1].axes[0].get_xlim()[0] > 0.7
-
-
-def test_a_title_states_the_last_accuracy():
-    rows = [{"epoch": 1, "test_accuracy": 0.1}, {"epoch": 2, "test_accuracy": 0.875}]
-    assert titles.trained("TAFT on digits", rows) == "TAFT on digits: test accuracy 0.875 after 2 epochs"
 
 
 @pytest.mark.parametrize(
@@ -140,8 +132,3 @@ def test_a_title_of_equal_accuracies_has_no_numbers():
     equal = dict.fromkeys(("exact", "ridge", "ranpac", "lda"), 0.75)
     title = titles.composed("cub50", 10, equal, {**equal, "lda": 0.7502})
     assert title == "cub50: 10 models added are as accurate as one model of all data"
-
-
-def test_a_title_names_the_best_and_the_worst_way_of_merging_tasks():
-    said = titles.shared_body({"mean": [0.5, 1.0], "soup": [0.5, 0.5]})
-    assert said == "2 tasks on one body: mean has 75 % of the single models' accuracy, soup 50 %"

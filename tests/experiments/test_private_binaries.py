@@ -43,7 +43,6 @@ def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
     assert (result["whitening"], json.loads(metadata["provenance"])["whitening"]) == ("norm", "norm")
     plain = json.loads(run("private", cache, f"--out={tmp_path}/plain", "--epochs=1", "--subset=head", "--nowhiten")[0])
     assert (plain["whitening"], plain["public"]) == (None, None)
-    assert Image.open(tmp_path / "curves.png").size[0] > 500
 
 
 @pytest.mark.slow
@@ -175,7 +174,6 @@ def test_a_private_run_is_audited_by_its_own_canaries_and_says_the_same_when_it_
     assert 20 < audit["canaries_in"] < 80
     assert json.loads(run("private", *flags)[0]) == result
     assert (tmp_path / "coins.json").read_text() == coins
-    assert Image.open(tmp_path / "audit.png").size[0] > 500
 
 
 @pytest.mark.slow

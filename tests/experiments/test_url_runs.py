@@ -104,7 +104,7 @@ def test_finetune_from_a_bucket_into_a_bucket_is_that_on_disk(s3, tmp_path):
     assert json.loads(out).items() <= json.loads(s3.fs.cat_file(f"{url}/result.json")).items()
     same_run(s3, url, tmp_path / "here")
     run("store", "add", f"--store={tmp_path}/store", f"--source={url}")
-    _, err = run("store", "remove", f"--store={tmp_path}/store", "--name=tuned", "--trust")
+    _, err = run("store", "remove", f"--store={tmp_path}/store", "--name=tuned")
     assert f"NOT reached: {url}" in err
 
 

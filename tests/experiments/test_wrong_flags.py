@@ -49,7 +49,9 @@ CASES = [
     ("compose", "--merge=inputs --method=fc", "--merge=inputs needs taft in --method; got fc"),
     ("compose", "--solver=optimum", "--solver=optimum needs --method of tangents and heads; got soup"),
     ("compose", "--sharding=owner", "--owners=CSV must be given with --sharding=owner; got none"),
-    ("compose", "--worker=4/4", "--worker must be I/N with I in 0..N-1; got 4/4"),
+    ("compose", "--shard=4/4", "--shard must be I/N with I in 0..N-1; got 4/4"),
+    ("compose", "--shard=all", "--shard must be I/N with I in 0..N-1; got all"),
+    ("compose", "--shard=-1/2", "--shard must be I/N with I in 0..N-1; got -1/2"),
     ("compose", "--out=s3://b/x", "--out: a path must be one of this machine; got s3://b/x"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
@@ -88,7 +90,6 @@ CASES = [
     ("finetune", "--compilation_cache=/dev/null/x", "finetune: [Errno 20] Not a directory"),
     ("compose", "--store=s3://bucket/x", "--store"),
     ("store", "list --store=/nowhere", "--store must be a store; /nowhere is none"),
-    ("store", "status --store=/nowhere", "--store must be a store, or a folder of stores; /nowhere is none"),
     ("store", "merge --store=no/store --source=no/other", "--source must be a store; got no/other"),
     ("store", "merge --store=no/store", "--source must be a store; got none"),
     ("store", "add --source=/nowhere", "--source must be a folder with dw.safetensors; /nowhere has none"),
@@ -115,13 +116,6 @@ def test_wrong_flag_is_one_sentence_before_any_work(tmp_path, binary, flags, mes
     assert len(err.strip().splitlines()) <= 3, err  # no bar of any work
     assert "Traceback" not in err
     assert not (tmp_path / "out/result.json").exists()
-
-
-@pytest.mark.slow
-def test_more_workers_than_groups_are_refused(tmp_path, cache):
-    flags = ["--worker=0/5", "--shards=3", "--method=fc", "--at_once=1", f"--store={tmp_path / 'stores'}"]
-    _, err = run("compose", *flags, f"--cache_dir={cache}", f"--out={tmp_path / 'out'}", code=1)
-    assert "N of --worker must be at most 4, the number of groups of shards; got 5. Start fewer workers" in err
 
 
 @pytest.mark.slow

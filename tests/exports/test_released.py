@@ -1,4 +1,4 @@
-"""No file of an export tells of an image, an owner or a component to who lacks the store's key."""
+"""No file of an export identifies an image, an owner or a component."""
 
 import base64
 import dataclasses
@@ -10,22 +10,17 @@ import zlib
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part, predictor, tree_normal
-from run_binary import run
+from helpers import Killed, ending, origin, part, predictor, tree_normal
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
-from tangent_jax.io.records import convert
+from tangent_jax.exports.summary import summarize
 from tangent_jax.models.session import FirstSession
-from tangent_jax.store.commitment import commit
-from tangent_jax.store.keys import form_of_04
-from tangent_jax.store.proofs import check_proof, prove
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.sessions import anchors_that_saw
 from tangent_jax.store.store import Store
-from tangent_jax.store.summary import Summary
 
 PHOTOGRAPHS = [f"photograph {i}".encode() for i in range(15)]
 IDENTIFIERS = [hashlib.sha256(content).hexdigest() for content in PHOTOGRAPHS]
@@ -59,13 +54,6 @@ def tangent(**options):
     return dataclasses.replace(predict, session=SESSION), dw
 
 
-def lora():
-    predict, _ = predictor()
-    anchor = tj.Pretrained(predict.model, predict.w, "here", session=SESSION)
-    predict = tj.tangent(anchor.with_lora(2, 1, jax.random.key(0)), 1, "lora_b")
-    return predict, tree_normal(40, predict.zeros())
-
-
 def features(predict):
     """A head on features of the predictor's anchor."""
     anchor = tj.Pretrained(predict.model, predict.w, "here", session=SESSION)
@@ -80,8 +68,6 @@ FAMILIES = {
     "non-linear": ("safetensors", lambda: tangent(method="nlft")),
     "stablehlo": ("stablehlo", tangent),
     "onnx": ("onnx", tangent),
-    "torch": ("torch", tangent),
-    "peft": ("peft", lora),
     "features": ("safetensors", tangent),
     "features, stablehlo": ("stablehlo", tangent),
     "features, onnx": ("onnx", tangent),
@@ -91,11 +77,9 @@ FAMILIES = {
 def forms_of(store, number):
     """What who has a photograph, or an account of the store's key, might search for in the bytes of an export."""
     content, identifier, name = PHOTOGRAPHS[number], IDENTIFIERS[number], PAIRS[number][1]
-    hidden = (store.ring.own.hide(identifier), store.ring.own.hide_committed(identifier))
-    digests = [bytes.fromhex(text) for text in (identifier, *hidden, form_of_04(identifier))]
+    digests = [bytes.fromhex(text) for text in (identifier, store.ring.own.hide(identifier))]
     digests += [hashlib.new(algorithm, content).digest() for algorithm in ("md5", "sha1")]
     digests += [hashlib.new(algorithm, identifier.encode()).digest() for algorithm in ("md5", "sha1", "sha256")]
-    digests.append(hashlib.sha256(b"\0" + identifier.encode()).digest())  # the leaf of a tree without a key
     digests += [hmac.digest(guess, identifier.encode(), "sha256") for guess in (b"", bytes(32), store.key.encode())]
     found = [name.encode(), name.removesuffix(".jpg").encode()]
     for digest in digests:
@@ -110,21 +94,24 @@ def forms_of_person(person):
     return [person.encode(), person.partition("@")[0].encode(), *(str(number).encode() for number in numbers)]
 
 
+@pytest.mark.parametrize("people", [PEOPLE, PEOPLE[:1]], ids=len)  # all settings of one alone are shared ones
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path, family):
+def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path, family, people):
     format, make = FAMILIES[family]
     if format == "onnx":
         pytest.importorskip("jax2onnx", reason="jax2onnx is of the extra onnx, or make parity")
     predict, dw = make()
     store = filled(tmp_path / "store", predict, dw)
+    store.discard([person for person in PEOPLE if person not in people])
     said = store.release(tmp_path / "out", dw)
     leaving, step = features(predict) if family.startswith("features") else (predict, dw)
     export(tmp_path / "out", leaving, step, said, format)
-    summary = convert(Summary, json.loads((tmp_path / "out/provenance.json").read_text())["of"], "of")
-    assert (summary.examples, summary.public, summary.owners) == (9, 3, 3)
-    assert {part.examples for part in summary.components} == {
-        commit(store.ring.own.hide_committed(i) for i in IDENTIFIERS[3 * s : 3 * s + 3]) for s in range(3)
-    }
+    told = json.loads((tmp_path / "out/provenance.json").read_text())
+    count = len(people)
+    numbers = {"components": count, "images": 3 * count, "public": count, "owners": count}
+    assert {name: told["of"][name] for name in numbers} == numbers
+    assert told["journal"] == len(store.state.lines)
+    assert told["of"]["settings"]["dataset"] == "folder:photos"
     for path in (tmp_path / "out").iterdir():
         content = path.read_bytes()
         told = [form for number in range(15) for form in forms_of(store, number) if form in content]
@@ -133,26 +120,15 @@ def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path
         assert told == [], path.name
 
 
-def test_components_stand_in_an_order_that_no_name_decides(tmp_path):
+def test_settings_in_an_export_are_those_that_all_components_share(tmp_path):
     predict, dw = tangent()
-    orders = set()
-    for number in range(8):  # each store has a key of its own
-        store = filled(tmp_path / str(number), predict, dw)
-        said = convert(Summary, store.release(tmp_path / "out", dw)["of"], "of")
-        roots = [commit(map(store.ring.own.hide_committed, IDENTIFIERS[3 * s : 3 * s + 3])).root for s in range(3)]
-        orders.add(tuple(roots.index(part.examples.root) for part in said.components))
-    assert len(orders) > 1
-
-
-def test_without_a_store_there_are_numbers_and_no_commitment(tmp_path):
-    predict, dw = tangent()
-    origins = filled(tmp_path / "store", predict, dw).origins
-    export(tmp_path / "out", predict, dw, {"of": dict(origins)})
-    content = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir())
-    assert not any(text.encode() in content for pair in PAIRS for text in pair)
-    summary = convert(Summary, json.loads((tmp_path / "out/provenance.json").read_text())["of"], "of")
-    assert (summary.examples, {part.examples.root for part in summary.components}) == (9, {""})
-    assert load_export(tmp_path / "out")[0].session.count == 3
+    origins = [*filled(tmp_path / "store", predict, dw).origins.values()]
+    known = summarize(origins).settings
+    assert (known["learning_rate"], "order" in known) == (origins[0].recipe.settings["learning_rate"], False)
+    other = dataclasses.replace(origins[0], recipe=Recipe(seed=1))
+    shared = summarize([*origins, other]).settings
+    assert known.keys() - shared.keys() == {"dataset", "seed"}
+    assert summarize([*origins, dataclasses.replace(other, recipe=None)]).settings == {}
 
 
 def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_prevents(tmp_path):
@@ -161,7 +137,6 @@ def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_preve
     export(tmp_path / "out", predict, dw, store.release(tmp_path / "out", dw))
     session = load_export(tmp_path / "out")[0].session
     assert (session.images, session.count) == ((), 3)
-    assert session.commitment == commit(map(store.ring.own.hide_committed, IDENTIFIERS[12:])).root
     assert str(session) == str(SESSION)
     assert session.settings == {"dataset": "folder:birds"}
     with pytest.raises(InputError, match=r"the anchor must name the 3 images .* Take the file of the anchor itself"):
@@ -173,58 +148,19 @@ def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_preve
     )
 
 
-# Proofs
-
-
-@pytest.fixture
-def proved(tmp_path):
-    """A store of three components, and the summary of its export."""
-    predict, dw = tangent()
-    store = filled(tmp_path / "store", predict, dw)
-    said = store.release(tmp_path / "out", dw)
-    export(tmp_path / "out", predict, dw, said)
-    return store, convert(Summary, json.loads(json.dumps(said))["of"], "of")
-
-
-@pytest.mark.parametrize(("number", "is_in"), [(0, True), (8, True), (10, True), (13, True), (None, False)])
-def test_who_holds_the_key_proves_that_an_image_is_in_an_export_or_is_not(proved, number, is_in):
-    """Of a component, public, of the anchor, and of none."""
-    store, summary = proved
-    identifier = hashlib.sha256(b"another").hexdigest() if number is None else IDENTIFIERS[number]
-    proof = prove(store, summary, identifier)
-    assert check_proof(proof, summary) is is_in
-    assert not any(text in json.dumps(dataclasses.asdict(proof)) for text in IDENTIFIERS)
-    empty = dataclasses.replace(proof.sets[-1], paths=())
-    with pytest.raises(InputError, match="a proof that an image is not in a set must show its two neighbours"):
-        check_proof(dataclasses.replace(proof, sets=(*proof.sets[:-1], empty)), summary)
-    with pytest.raises(InputError, match=r"a proof must be of this export; it says nothing of 1 of its 7 sets"):
-        check_proof(dataclasses.replace(proof, sets=proof.sets[1:]), summary)
-
-
-def test_an_export_of_components_that_left_cannot_be_proved(proved):
-    store, summary = proved
-    store.discard([PEOPLE[0]])
-    with pytest.raises(InputError, match=r"the export must be of components that .* holds now; .* Export again"):
-        prove(store, summary, IDENTIFIERS[3])
-
-
-def test_store_prove_writes_proofs_and_checks_them_without_the_store(proved, tmp_path):
-    store, _ = proved
-    (tmp_path / "asked").mkdir()
-    for number in (1, 14, 15):
-        (tmp_path / f"asked/{number}.png").write_bytes(f"photograph {number}".encode())
-    flags = [f"--source={tmp_path / 'out'}", f"--to={tmp_path / 'proof.json'}", f"--store={store.root}"]
-    result = json.loads(run("store", "prove", f"--examples={tmp_path / 'asked'}", *flags)[0])
-    assert [*result["is_in"].values()] == [True, True, False]
-    text = (tmp_path / "proof.json").read_text()
-    assert not any(identifier in text for identifier in IDENTIFIERS)
-    check = [f"--check={tmp_path / 'proof.json'}", f"--source={tmp_path / 'out'}", f"--store={tmp_path / 'none'}"]
-    checked = json.loads(run("store", "prove", *check)[0])
-    assert [*checked["is_in"].values()] == [True, True, False]
-    assert not (tmp_path / "none").exists()
-    (tmp_path / "names.txt").write_text("portrait 1.jpg\n")
-    _, error = run("store", "prove", f"--examples={tmp_path / 'names.txt'}", *flags, code=1)
-    assert "--examples must be images, or identifiers of 64 hex digits; got portrait 1.jpg" in error
+@pytest.mark.parametrize("moment", range(6))
+def test_a_store_that_is_killed_at_an_export_is_whole_and_exports_again(tmp_path, moment):
+    store = filled(tmp_path / "store", *tangent())
+    before = len(store.state.lines)
+    try:
+        with ending(moment, Killed):
+            store.release(tmp_path / "out", store.sum())
+    except Killed:
+        pass
+    again = Store(store.root)
+    assert len(again.state.lines) in (before, before + 1)
+    assert again.release(tmp_path / "out", again.sum())["journal"] == len(again.state.lines)
+    assert again.verify() == []
 
 
 @pytest.mark.parametrize("url", ["s3://user:secret@bucket/served", "https://secret@host/x", "file:///served"])
@@ -235,4 +171,3 @@ def test_a_url_with_credentials_is_refused_before_the_journal_holds_it(tmp_path,
     with pytest.raises(InputError, match=r"a URL must be"):
         store.release(url, store.sum())
     assert store.journal.path.read_bytes() == before
-    assert not (store.root / "signing.key").exists()

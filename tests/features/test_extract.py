@@ -22,7 +22,6 @@ from tangent_jax.features import extract as module
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.features.inputs import tell_of_small_model
 from tangent_jax.features.row_store import RowStore, erase
-from tangent_jax.io.files import fingerprint
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
@@ -288,30 +287,6 @@ def test_a_part_of_the_features_copies_nothing(tmp_path):
     assert (part.inputs[2, 0] == whole.inputs[14, 0]).all()
     assert (np.asarray(part.inputs) == whole.inputs[10:40:2]).all()
     assert part.inputs.nbytes == 15 * whole.inputs[0].nbytes
-
-
-def test_the_name_of_a_folder_tells_nothing_of_its_images(tmp_path):
-    """Receipts hold these paths; a plain hash confirmed the photograph of a folder of one image."""
-    one = examples().take(np.arange(1))
-    for name in ("a", "b"):
-        compute(3, tmp_path / name, one)
-        compute(3, tmp_path / name, one)
-    (first,), (second,) = ([path.name for path in (tmp_path / name).glob("*-*")] for name in ("a", "b"))
-    assert first != second
-    assert first.partition("-")[0] == second.partition("-")[0]
-    assert fingerprint(one.identifiers()[0].encode())[:24] not in first
-    assert ((tmp_path / "a" / "key").stat().st_mode & 0o777, (tmp_path / "a" / "key").stat().st_size) == (0o600, 32)
-
-
-def test_a_folder_with_the_plain_name_of_an_earlier_version_is_read(tmp_path, monkeypatch):
-    compute(3, tmp_path)
-    (folder,) = tmp_path.glob("*-*")
-    images = fingerprint("".join(examples().identifiers()).encode())[:24]
-    plain = folder.rename(tmp_path / f"{folder.name.partition('-')[0]}-{images}")
-    calls = count_trunk(monkeypatch)
-    compute(3, tmp_path)
-    assert calls == []
-    assert [*tmp_path.glob("*-*")] == [plain]
 
 
 def test_a_cache_whose_folder_others_may_enter_stays_so(tmp_path):

@@ -14,6 +14,7 @@ from helpers import assert_rel_close, in_long
 from recovered import recovered_noise
 from scipy import stats
 
+from experiments.shared.private_many import fit_private_many
 from tangent_jax.audit.audit import before_rounding, canary_scores, run_openly
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.ledger import Ledger
@@ -39,7 +40,6 @@ from tangent_jax.privacy.discrete import (
     stride_of,
     table_shares,
 )
-from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import CLIP_NORMS, Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.train.batches import Batches, Chunk

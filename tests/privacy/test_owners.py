@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, private_task, programs_of
 
+from experiments.shared.private_many import fit_private_many
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import fingerprint
@@ -16,7 +17,6 @@ from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.records import convert
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import clipped_sum
-from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import MODERN, assert_rel_close, images, private_task, scale_accepted, small, tree_normal
 
+from experiments.shared.private_many import fit_private_many
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export
@@ -22,7 +23,6 @@ from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.models.resnet.model import ResNet
 from tangent_jax.models.whitened import ROOT, WHITENED
 from tangent_jax.privacy.clipping import clipped_sum
-from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.public import DAMPING, unwhiten, whiten

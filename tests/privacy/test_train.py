@@ -17,13 +17,13 @@ from helpers import assert_rel_close, in_long, private_task, programs_of, scale_
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
+from experiments.shared.private_many import _step_many, fit_private_many
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual
 from tangent_jax.io.ledger import Ledger, open_ledger
 from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy import train as module
 from tangent_jax.privacy.clipping import ClippedSum, clipped_sum
-from tangent_jax.privacy.fit_many import _step_many, fit_private_many
 from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 from tangent_jax.privacy.noise import noise_key, noisy_mean, standard_normal, threefry
 from tangent_jax.privacy.train import add_up, clip_all, fit_private

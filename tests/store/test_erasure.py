@@ -1,15 +1,18 @@
-"""What a removal says of an index that it cannot read or write, and of other stores."""
+"""What a removal says of caches, of an index that it cannot read or write, and of what it does not reach."""
 
 import sqlite3
 
+import numpy as np
 import pytest
 from helpers import origin, part
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import identifiers
 from tangent_jax.features.extract import Cache
+from tangent_jax.features.row_store import RowStore
+from tangent_jax.io import files
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.removal import erase_traces, remove
+from tangent_jax.store.removal import erase_cached, preview_removal, remove
 from tangent_jax.store.store import Store
 
 GONE = f"{3:064x}"  # an image of ann
@@ -54,12 +57,12 @@ def test_a_receipt_says_that_an_index_was_not_reached_if_it_cannot_be_written(st
     receipt = drop(store, cache)
     assert lines_about(receipt.deleted, cache) == []
     (line,) = lines_about(receipt.not_reached, cache)
-    assert line.startswith(f"in {cache}/index.sqlite: identifiers and names of removed images (the index must be a")
+    assert line.startswith(f"{cache}/index.sqlite: identifiers and names of removed images (the index must be a")
     assert "readonly database. End other programs that use it, or delete it" in line
     assert GONE.encode() in (cache / "index.sqlite").read_bytes()
     monkeypatch.undo()
-    again = erase_traces(store, plan_removal(store, examples=[GONE]), cache=Cache(cache))
-    assert lines_about(again.deleted, cache) == [f"in {cache}/index.sqlite: identifiers and names of removed images"]
+    again = erase_cached(store, plan_removal(store, examples=[GONE]), cache=Cache(cache))
+    assert lines_about(again.deleted, cache) == [f"{cache}/index.sqlite: identifiers and names of removed images"]
     content = (cache / "index.sqlite").read_bytes()
     assert GONE.encode() not in content
     assert STAYS.encode() in content
@@ -81,7 +84,7 @@ def test_a_receipt_names_an_index_that_cannot_be_read(store, cache, monkeypatch,
     receipt = drop(store, cache)
     assert lines_about(receipt.deleted, cache) == []
     (line,) = lines_about(receipt.not_reached, cache)
-    assert line.startswith(f"{index}: ")
+    assert line.startswith(f"{index}: identifiers and names of removed images (")
     assert reason[fault] in line
 
 
@@ -98,12 +101,92 @@ def test_an_index_that_is_a_cache_alone_may_fail(cache):
         identifiers.forget(path, {GONE}.__contains__, set())
 
 
-def test_every_other_store_is_looked_through_though_one_cannot_be_read(store, cache):
+def test_neighbouring_stores_are_named_and_not_opened(store, cache):
     for name in ("a", "z"):
         Store(store.root.parent / name).add("ann again", part(1), origin(1))
-    Store(store.root.parent / "m").add("bob again", part(2), origin(2))
     (store.root.parent / "a" / "store.json").write_text("{")
     lines = [line for line in drop(store, cache).not_reached if "another store" in line]
-    unread, holding = lines
-    assert unread.startswith(f"{store.root.parent / 'a'}: another store, which cannot be read (")
-    assert holding == f"{store.root.parent / 'z'}: another store, in which 1 component(s) saw removed images"
+    assert lines == [f"{store.root.parent / name}: another store" for name in "az"]
+    assert [*Store(store.root.parent / "z")] == ["ann again"]
+
+
+# Cached rows
+
+
+def rows_in(folder, *images):
+    """A folder of rows of these images, as a run leaves it."""
+    rows = RowStore(folder, images, (3,), np.dtype("float32"))
+    rows.create()
+    rows.write(rows.rows(0), np.ones((len(images), 3)))
+    return folder
+
+
+def there(folder, count=2):
+    """Which of its rows are there."""
+    return np.fromfile(folder / "inputs.bin", np.float32).reshape(count, 3).any(1).tolist()
+
+
+def test_only_the_cache_that_is_named_is_erased_and_the_others_are_listed(tmp_path):
+    run, other = tmp_path / "run", rows_in(tmp_path / "other/rows", GONE, STAYS)
+    run.mkdir()
+    (run / "dw.safetensors").write_bytes(b"the component")
+    store = Store(tmp_path / "stores/one")
+    folders = (str(other.parent), str(tmp_path / "cache"), str(run), "s3://bucket/out")
+    store.add("ann", part(1), origin(1, folders=folders))
+    store.release(tmp_path / "export", store.sum())
+    own = rows_in(tmp_path / "cache/rows", GONE, STAYS)
+    plan = plan_removal(store, examples=[GONE])
+    planned = preview_removal(store, plan, Cache(own.parent))
+    receipt = remove(store, plan, cache=Cache(own.parent))
+    assert (there(own), there(other)) == ([False, True], [True, True])
+    assert (run / "dw.safetensors").exists()
+    assert receipt.deleted[-1] == f"{own.parent}: 1 rows of removed images"
+    assert receipt.not_reached == (
+        f"{tmp_path / 'export'}: an export of a removed component",
+        f"{other.parent}: a cache, or results of a run",
+        f"{run}: a cache, or results of a run",
+        "s3://bucket/out: a cache, or results of a run",
+    )
+    assert planned == ([*receipt.deleted], [*receipt.not_reached])
+    again = erase_cached(store, plan_removal(store, examples=[GONE]), Cache(other.parent))
+    assert again.deleted == [f"{other.parent}: 1 rows of removed images"]
+    assert there(other) == [False, True]
+
+
+def test_every_removal_erases_rows_that_came_back(store, tmp_path):
+    cache = Cache(tmp_path / "rows")
+    remove(store, plan_removal(store, names=["ann"]), cache=cache)
+    back = rows_in(cache.path / "back", GONE, STAYS)
+    remove(store, plan_removal(store, names=["bob"]), cache=cache)
+    assert there(back) == [False, False]
+
+
+def test_rows_that_cannot_be_written_and_rows_that_lost_their_list_are_not_reached(store, tmp_path, monkeypatch):
+    cache = tmp_path / "rows"
+    first, second = (rows_in(cache / name, GONE, STAYS) for name in ("a", "b"))
+    (rows_in(cache / "c", STAYS) / "examples.txt").unlink()
+    opened = files.open_plain
+
+    def denied(path, *mode):
+        if path == first / "lock":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *mode)
+
+    monkeypatch.setattr(files, "open_plain", denied)
+    receipt = drop(store, cache)
+    assert (there(first), there(second)) == ([True, True], [False, True])
+    assert f"{cache}: 1 rows of removed images" in receipt.deleted
+    assert {*receipt.not_reached} == {
+        f"{cache}: rows of removed images (Permission denied)",
+        f"{cache}: rows without a list of their images (examples.txt); delete the folder",
+    }
+
+
+def test_a_receipt_shows_no_name_of_a_folder_of_rows(store, tmp_path):
+    """It is a hash of the folder's images: of one photograph it would confirm it."""
+    rows = rows_in(tmp_path / "rows/key-0123456789ab", GONE, STAYS)
+    (rows.parent / "key-ba9876543210").symlink_to(rows)
+    text = drop(store, rows.parent).path.read_text()
+    assert there(rows) == [False, True]
+    assert "rows behind a link" in text
+    assert not [name for name in ("0123456789ab", "ba9876543210") if name in text]

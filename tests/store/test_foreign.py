@@ -7,7 +7,6 @@ import fcntl
 import itertools
 import json
 import os
-import shutil
 import stat
 import unicodedata
 from threading import Timer
@@ -16,38 +15,28 @@ import jax
 import numpy as np
 import pytest
 from helpers import in_long, origin, part, pictures
-from photos import write
 
 from tangent_jax.commands.report.inspector import Inspection
-from tangent_jax.commands.shared.removing import removed_on
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.owners import Owner
-from tangent_jax.data.identifiers import keep, look_up
-from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.identifiers import keep
 from tangent_jax.data.tfds import check_features
 from tangent_jax.features.extract import Cache, extract
-from tangent_jax.features.row_store import RowStore
-from tangent_jax.io import machine
 from tangent_jax.io.checkpoints import Checkpoint
-from tangent_jax.io.files import expand_path, fingerprint, holder_of, inside, open_plain, write_whole
+from tangent_jax.io.files import expand_path, fingerprint, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
 from tangent_jax.io.ledger import open_ledger
 from tangent_jax.io.records import seal_fields
 from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
-from tangent_jax.store.claims import Claims
 from tangent_jax.store.disk import KINDS, MARKS
-from tangent_jax.store.erasure import NOT_OWN, TRUST_IT, files_of, find_traces
 from tangent_jax.store.files import write_component
-from tangent_jax.store.heads import join
-from tangent_jax.store.lines import partial_of
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import erase_traces, preview_removal, remove
-from tangent_jax.store.retraining import predictor_of, retrain
+from tangent_jax.store.removal import preview_removal, remove
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
 
@@ -56,19 +45,6 @@ HOSTILE = (
     "../x", "/", "..", "\x1b[2J\r", "a\u202eb", "\x00", "a/b", "", "x" * 300, -1, 0, 1e308, 1 << 70, True, None, [], {},
     ["../x"], {"..": "/"},
 )  # fmt: skip
-
-
-@pytest.fixture
-def elsewhere(monkeypatch, tmp_path):
-    """A context in which another machine's user writes."""
-
-    @contextlib.contextmanager
-    def other():
-        with monkeypatch.context() as m:
-            m.setenv("XDG_STATE_HOME", str(tmp_path / "another's state"))
-            yield
-
-    return other
 
 
 def snapshot(folder):
@@ -81,209 +57,22 @@ def snapshot(folder):
     return state
 
 
-def trained_in(folder, s=0, run=RUN, **changes):
-    """A component with its run's folder, as finetune leaves them; returns its provenance."""
-    (folder / "checkpoints" / run / "state").mkdir(parents=True)
-    saved = Checkpoint(run, "state", "", ())
-    write_whole(folder / "checkpoints" / run / "checkpoint.json", seal_fields(dataclasses.asdict(saved)))
-    made = origin(s, **{"folders": (str(folder),), "run": run, **changes})
-    write_component(folder / "dw.safetensors", part(s), made.metadata(trees.fingerprint(part(s))))
-    return made
-
-
-def erasable(traces):
-    """The lines of the traces that a removal erases."""
-    return [trace.line for trace in traces if trace.erase is not None]
-
-
-def outside(store, receipt):
-    """The lines of a receipt on what it deleted outside its store."""
-    return [line for line in receipt.deleted if not line.startswith(f"{store.root}/")]
-
-
-def test_a_component_of_another_machine_deletes_nothing_and_opens_nothing(tmp_path, elsewhere):
-    """The folder, run, weights, head and data that it names are this machine's own."""
+def test_a_component_of_another_machine_deletes_and_opens_nothing_that_it_names(tmp_path):
+    """The folder, run, weights and data that it names are this machine's own: they are listed."""
     canary = tmp_path / "home"
+    saved = Checkpoint(RUN, "state", "", ())
+    (canary / "checkpoints" / RUN / "state").mkdir(parents=True)
+    write_whole(canary / "checkpoints" / RUN / "checkpoint.json", seal_fields(dataclasses.asdict(saved)))
     recipe = recipe_of(weights="hf-hub:owner/name", dataset=f"folder:{canary}")
-    with elsewhere():
-        sent = trained_in(canary, recipe=recipe).metadata(trees.fingerprint(part(0)))
-    store, before = Store(tmp_path / "store"), snapshot(canary)
-    theirs = Provenance.from_metadata(sent, "theirs", trees.fingerprint(part(0)))
-    assert "seal" in sent
-    assert not theirs.is_own
-    store.add("theirs", part(0), theirs)
-    plan = plan_removal(store, names=["theirs"])
-    found = find_traces(store, ["theirs"], {*plan.identifiers})
-    assert erasable(found) == []
-    assert any("was not made on this machine" in trace.line for trace in found)
-    with pytest.raises(InputError, match="hf-hub:owner/name must be named by this machine's user"):
-        predictor_of(store.provenance("theirs"), "theirs")
-    named = Provenance.from_json(dataclasses.replace(theirs, recipe=recipe_of(head=str(canary / "head"))).to_json())
-    with pytest.raises(InputError, match=r"the head .* must be named by this machine's user"):
-        predictor_of(named, "theirs")
-    named = recipe_of(weights="hf-hub:owner/name", head="named")
-    joined = dataclasses.replace(theirs, classes=tuple("abcdefg"), recipe=named)
-    apart = Store(tmp_path / "apart")
-    apart.add("theirs", part(0), joined)
-    with pytest.raises(InputError, match="hf-hub:owner/name"):
-        join(apart)
-    receipt = remove(store, plan)
-    assert outside(store, receipt) == []
-    assert snapshot(canary) == before
-    assert "theirs" not in store
-
-
-def test_a_retraining_opens_no_data_set_that_another_machines_recipe_names(tmp_path, elsewhere):
-    write(
-        tmp_path / "photographs",
-        *(f"train/{c}/{i}.png" for c in "ab" for i in range(4)),
-        "test/a/x.png",
-        "test/b/y.png",
-    )
-    recipe = recipe_of(dataset=f"folder:{tmp_path / 'photographs'}", kind="head", epochs=1, batch_size=8)
-    predict, data = recipe.predictor(2, load("builtin")), open_dataset(recipe.dataset)
-    train = extract(predict, data.train, Cache(tmp_path / "cache"))
-    with elsewhere():
-        text = make_provenance(predict, recipe).trained_on(train, 1.0).to_json()
-    store = Store(tmp_path / "store")
-    store.add("theirs", recipe.fit(predict, train).dw, Provenance.from_json(text))
-    plan = plan_removal(store, examples=[train.examples[0][0]])
-    opened = []
-    with pytest.raises(InputError, match=r"folder:.* must be named by this machine's user"):
-        retrain(store, "theirs", {*plan.identifiers}, opened.append, False, None, None)
-    assert opened == []
-    trusted = Store(tmp_path / "store", trust=True)
-    receipt = remove(trusted, plan_removal(trusted, examples=[train.examples[0][0]]), "retrain")
-    assert [*receipt.retrained] == ["theirs"]
-
-
-def test_with_trust_and_on_the_machine_that_made_it_its_folders_are_emptied(tmp_path, elsewhere):
-    with elsewhere():
-        text = trained_in(tmp_path / "theirs").to_json()
-    trained_in(tmp_path / "theirs" / "more", 1)
-    for trust, place in ((True, tmp_path / "theirs"), (False, tmp_path / "own")):
-        made = Provenance.from_json(text) if trust else trained_in(place)
-        store = Store(tmp_path / f"store {trust}", trust=trust)
-        store.add("one", part(0), made)
-        (place / "notes.txt").write_text("the user's own")
-        receipt = remove(store, plan_removal(store, names=["one"]))
-        assert [line.rpartition(": ")[2] for line in outside(store, receipt)] == [
-            "the removed component",
-            "checkpoints",
-        ]
-        assert not (place / "dw.safetensors").exists()
-        assert not (place / "checkpoints" / RUN).exists()
-        assert (place / "notes.txt").exists()
-
-
-def replayed(root, dw, sent):
-    """A store of another machine, whose file holds a sealed provenance and other numbers."""
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(Provenance, "metadata", lambda self, weights: sent)
-        Store(root).add("harmless", dw, Provenance.from_metadata(sent, "theirs"))
-    return Store(root)
-
-
-def test_a_seal_counts_for_its_own_component_alone(tmp_path, elsewhere):
-    """A sealed provenance that was given away comes back on other numbers, and its weights under another journal."""
-    out = tmp_path / "out"
-    made = trained_in(out)
-    before, sent = snapshot(out), made.metadata(trees.fingerprint(part(0)))
-    assert Provenance.from_metadata(sent, "", trees.fingerprint(part(0))).is_own
-    with elsewhere():
-        replayed(tmp_path / "theirs", part(7), sent)
-    store = Store(tmp_path / "theirs")
-    assert not store.provenance("harmless").is_own
-    line = json.loads((store.root / "journal.jsonl").read_bytes())
-    chained(store.root, [{**line, "weights": trees.fingerprint(part(0))}])  # as if they were those of the seal
-    for is_damaged in (False, True):
-        store = Store(store.root)
-        if is_damaged:
-            path = store.path("harmless")
-            path.write_bytes(path.read_bytes()[:-1] + b"?")
-        assert erasable(find_traces(store, ["harmless"], set())) == []
-    receipt = remove(store, plan_removal(store, names=["harmless"]))
-    assert outside(store, receipt) == []
-    assert snapshot(out) == before
-
-
-def test_a_run_is_deleted_only_where_its_own_checkpoints_lie(tmp_path):
-    """Other files under the run's name, another run's checkpoints, links, and steps beside what is no step."""
-    out = tmp_path / "out"
-    made = trained_in(out)
-    (out / RUN).mkdir()
-    (out / RUN / "thesis.txt").write_text("no checkpoint")
-    other = trained_in(tmp_path / "other", 1, RUN[::-1])
-    (out / "checkpoints" / RUN / "checkpoint.json").write_bytes(
-        (tmp_path / "other" / "checkpoints" / other.run / "checkpoint.json").read_bytes()
-    )
-    (out / "steps").mkdir()
-    (out / "steps" / "1.dw").write_bytes(b"")
-    (out / "steps" / "thesis.txt").write_text("no step")
-    before = snapshot(out)
-    store = Store(tmp_path / "store")
-    store.add("one", part(0), made)
-    receipt = remove(store, plan_removal(store, names=["one"]))
-    assert [line.rpartition(": ")[2] for line in outside(store, receipt)] == ["the removed component"]
-    assert f"{out / 'steps'}: the steps that its run released, beside other files; delete them" in receipt.not_reached
-    del before["dw.safetensors"]
-    assert {name: state for name, state in snapshot(out).items()} == before
-
-
-@pytest.mark.parametrize(
-    "name", ["dw.safetensors", "factors.safetensors", "steps", "checkpoints", f"checkpoints/{RUN}"]
-)
-def test_no_link_in_a_run_folder_is_followed(tmp_path, name):
-    canary, out = tmp_path / "canary", tmp_path / "out"
-    made, before = trained_in(canary), None
-    trained_in(out)
-    (canary / "steps").mkdir()
-    (canary / "steps/1.dw").write_bytes(b"mine")
-    (canary / "factors.safetensors").write_bytes(b"mine")
+    theirs = origin(0, folders=(str(canary),), run=RUN, recipe=recipe)
+    write_component(canary / "dw.safetensors", part(0), {"provenance": theirs.to_json()})
     before = snapshot(canary)
-    path = out / name
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
-    path.symlink_to(canary / name)
-    store = Store(tmp_path / "store")
-    store.add("one", part(0), dataclasses.replace(made, folders=(str(out),)))
-    receipt = remove(store, plan_removal(store, names=["one"]))
+    store = Store(tmp_path / "stores/one")
+    store.add("theirs", part(0), theirs)
+    receipt = remove(store, plan_removal(store, names=["theirs"]))
+    assert receipt.not_reached == (f"{canary}: a cache, or results of a run", f"folder:{canary}: the data set")
+    assert all(line.startswith(f"{store.root}/") for line in receipt.deleted)
     assert snapshot(canary) == before
-    assert path.is_symlink()
-    assert any("a link" in line for line in receipt.not_reached)
-
-
-def test_a_component_of_another_machine_empties_no_index_and_no_cache(tmp_path, elsewhere, monkeypatch):
-    """A removal lists what it deletes, before it does: files of the store's own too."""
-    monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
-    gone, rows = f"{0:064x}", tmp_path / "cache" / "rows"
-    keep({b"a": gone, b"b": json.dumps([["photo 0.jpg", {}, {}]]), b"c": json.dumps([["my photo 0.jpg of", {}, {}]])})
-    rows.mkdir(parents=True)
-    (rows / "examples.txt").write_text(f"{gone}\n")
-    (rows / "inputs.bin").write_bytes(b"\1" * 8)
-    for own in (False, True):
-        with contextlib.nullcontext() if own else elsewhere():
-            store = Store(tmp_path / f"store {own}")
-            for s in range(2):
-                store.add(f"shard {s}", part(s), origin(s))
-            store.compose()
-        plan, before = plan_removal(store, names=["shard 0"]), snapshot(store.root)
-        found = erasable(find_traces(store, ["shard 0"], {*plan.identifiers}, [tmp_path / "cache"]))
-        files = files_of(store, ["shard 0"])
-        listed = {line.rpartition(":")[0] for line in files}
-        receipt = remove(store, plan, cache=Cache(tmp_path / "cache"))
-        assert [*receipt.deleted] == files + found
-        again = erase_traces(store, plan_removal(store, examples=[gone]), Cache(tmp_path / "cache"))
-        assert again.deleted == []  # nothing came back, and a request for it twice is no proof whose it is
-        assert len(found) == (2 if own else 0)
-        assert (rows / "inputs.bin").read_bytes() == (b"\0" if own else b"\1") * 8
-        assert look_up([b"a", b"b"]) == ([None] * 2 if own else [gone, json.dumps([["photo 0.jpg", {}, {}]])])
-        assert look_up([b"c"]) != [None]
-        assert own or any("shard 0 alone names" in line for line in receipt.not_reached)
-        deleted = {str(store.root / name) for name in {*before} - {*snapshot(store.root)}}
-        assert deleted == listed
-        assert len(listed) == 2
 
 
 @pytest.mark.parametrize("attack", ["rows", "folder"])
@@ -304,38 +93,9 @@ def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
     before = snapshot(canary)
     store = Store(tmp_path / "store")
     store.add("one", part(0), origin(0, examples=((gone, "a.jpg"),), folders=(str(cache),)))
-    receipt = remove(store, plan_removal(store, examples=[gone]))
+    receipt = remove(store, plan_removal(store, examples=[gone]), cache=Cache(cache))
     assert snapshot(canary) == before
     assert any("rows" in line for line in receipt.not_reached)
-
-
-def rows_left(folder, identifiers):
-    """Which rows of a cache that another run computed again are there; made, where the folder is missing."""
-    rows = RowStore(folder, identifiers, (3,), np.dtype("float32"))
-    if not folder.exists():
-        rows.create()
-        rows.write(rows.rows(0), np.ones((len(identifiers), 3)))
-    return np.fromfile(folder / "inputs.bin", np.float32).reshape(-1, 3).any(1).tolist()
-
-
-def test_a_repeated_removal_erases_what_this_machine_named_and_says_what_it_does_not_search(tmp_path):
-    cache, store = Cache(tmp_path / "cache"), Store(tmp_path / "store")
-    store.add("ann", part(1), origin(1))
-    store.add("eve", part(2), dataclasses.replace(origin(2), is_own=False))
-    store.add("bob", part(3), origin(3))
-    rows = [origin(number).examples[0][0] for number in (1, 2, 3)]
-    own, theirs, _ = rows
-    remove(store, plan_removal(store, examples=[own, theirs]), cache=cache)
-    assert store.state.removals[0].sealed == store.ring.own.hide_all([own])
-    assert rows_left(cache.path / "again", rows) == [True, True, True]
-    plan = plan_removal(store, examples=[own, theirs])
-    expected = f"cached rows of 1 images that were removed before: what named them {NOT_OWN}; {TRUST_IT}"
-    assert preview_removal(store, plan, cache).not_reached == [expected]
-    assert erase_traces(store, plan, cache).not_reached == [expected]
-    assert rows_left(cache.path / "again", rows) == [False, True, True]
-    trusted = Store(store.root, trust=True)
-    assert erase_traces(trusted, plan_removal(trusted, examples=[theirs]), cache).not_reached == []
-    assert rows_left(cache.path / "again", rows) == [False, False, True]
 
 
 # Stores of others
@@ -349,7 +109,6 @@ def foreign(root):
     store.compose()
     store.release(root.parent / "sent", store.sum())
     remove(store, plan_removal(store, names=["shard 1"]))
-    Claims(store).write_groups([["shard 0"], ["shard 2"]])
     return store
 
 
@@ -372,7 +131,7 @@ def use(root):
         made = attempt(lambda name=name: store.provenance(name))
         said += [] if made is None else [*made.classes, *(n for _, n in made.examples), *made.owners.values()]
         attempt(lambda name=name: store[name])
-    for look in (store.verify, Claims(store).states, lambda: store.spent([*store]), lambda: store.sum("mean")):
+    for look in (store.verify, lambda: store.spent([*store]), lambda: store.sum("mean")):
         attempt(look)
     for receipt in root.glob("receipts/*"):
         attempt(lambda receipt=receipt: store.verify_receipt(receipt))
@@ -411,13 +170,13 @@ def mutations(value):
             yield mutant
 
 
-LINKS = [*KINDS, "claims", "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
+LINKS = [*KINDS, "lock", *MARKS, *(f"{mark}.partial" for mark in MARKS)]
 
 
 @pytest.mark.parametrize(
     ("kind", "link"),
     [
-        *(("soft", link) for link in [*KINDS, "claims", "lock", *MARKS]),
+        *(("soft", link) for link in [*KINDS, "lock", *MARKS]),
         *(("hard", link) for link in ("components", "lock", MARKS[0], f"{MARKS[0]}.partial")),
         *in_long(*(("soft", f"{mark}.partial") for mark in MARKS)),
         *in_long(
@@ -462,11 +221,10 @@ def test_reading_a_store_writes_nothing(tmp_path):
     assert len(store.verify()) == 3
     store.sum("mean")
     store.spent([*store])
-    Claims(store).states()
     for name in store:
         store.provenance(name)
     plan = plan_removal(store, names=["shard 0"])
-    find_traces(store, ["shard 0"], {*plan.identifiers})
+    preview_removal(store, plan)
     assert snapshot(tmp_path) == before
     store.settle()
     assert store.verify() == []
@@ -568,13 +326,12 @@ def test_an_owner_has_a_name_and_other_names_stay_apart():
             Owner(nothing)
 
 
-def test_a_merged_store_keeps_what_the_other_spent_showed_and_exported(tmp_path):
-    """FOUND, 73; merged again nothing is counted twice, and what came later is."""
+def test_a_merged_store_keeps_what_the_other_showed_and_exported(tmp_path):
+    """Merged again nothing is counted twice, and what leaves here is counted, as the other store showed it."""
     other, here = Store(tmp_path / "other"), Store(tmp_path / "here")
-    for s, name in enumerate(("gone", "stays")):
+    for s, name in enumerate(("goes", "stays")):
         other.add(name, part(s), private(["alice", f"only {s}"]))
     other.release(tmp_path / "first", other.sum())
-    other.discard(["gone"])
     alone = other.spent([*other])
     assert alone.epsilon > 4  # alice saw both
     here.add_all(other)
@@ -582,33 +339,12 @@ def test_a_merged_store_keeps_what_the_other_spent_showed_and_exported(tmp_path)
     lines = len(here.journal.entries)
     here.add_all(other)
     assert (here.spent([*here]), len(here.journal.entries)) == (alone, lines)
-    here.discard(["stays"])  # shown by the other store alone
+    here.discard(["goes"])  # shown by the other store alone
+    assert here.spent(["stays"]) == alone
     here.add("new", part(2), private(["alice"]))
-    assert here.spent(["new"]).epsilon > alone.epsilon
-    later = Store(tmp_path / "later")
-    later.add_all(other)
-    receipt = remove(later, plan_removal(later, names=["stays"]))
+    assert here.spent([*here]).epsilon > alone.epsilon
+    receipt = remove(here, plan_removal(here, names=["stays"]))
     assert f"{tmp_path / 'first'}: an export of a removed component" in receipt.not_reached
-
-
-def test_a_copy_of_a_store_brings_the_accounts_that_it_alone_released(tmp_path):
-    """Its identity and the number of its accounts are those of the original."""
-    first = Store(tmp_path / "first")
-    for s, name in enumerate(("gone", "stays")):
-        first.add(name, part(s), private(["carol" if name == "gone" else "bob"]))
-    first.compose()
-    shutil.copytree(first.root, tmp_path / "copy")
-    copied, here = Store(tmp_path / "copy"), Store(tmp_path / "here")
-    for store in (first, copied):
-        store.discard(["gone"])  # one training: one account
-    for s in (3, 4):
-        copied.add(f"more {s}", part(s), private(["carol"]))
-    copied.compose()
-    copied.discard(["more 3"])  # an account that says what that of "gone" says
-    for store in (first, copied, first):
-        here.add_all(store)
-    assert len(here.state.released) == len(copied.state.released) == 2
-    assert here.spent([*here]) == copied.spent([*copied])
 
 
 def test_one_component_with_two_accounts_is_refused(tmp_path):
@@ -619,55 +355,6 @@ def test_one_component_with_two_accounts_is_refused(tmp_path):
     for first, second in ((here, other), (other, here)):
         with pytest.raises(InputError, match="one must have one account and one list of examples; got two"):
             first.add_all(second)
-
-
-def test_an_export_that_was_killed_is_deleted_by_a_removal_and_by_the_same_export(tmp_path):
-    """SIGKILL leaves a folder with weights beside OUT (FOUND, 74)."""
-    store, out = Store(tmp_path / "store"), tmp_path / "OUT"
-    for s in range(2):
-        store.add(f"shard {s}", part(s), origin(s))
-    dw = store.sum()
-    store.release(out, dw)
-    left = partial_of(out, trees.fingerprint(dw))
-    left.mkdir()
-    (left / "tangent.safetensors").write_bytes(b"weights")
-    (tmp_path / "OUT.12345678.partial").mkdir()  # the user's own
-    assert erasable(find_traces(store, ["shard 0"], set())) == [f"{left}: an export that was killed"]
-    (left / "thesis.txt").write_text("not ours")
-    assert erasable(find_traces(store, ["shard 0"], set())) == []
-    (left / "thesis.txt").unlink()
-    receipt = remove(store, plan_removal(store, names=["shard 0"]))
-    assert outside(store, receipt) == [f"{left}: an export that was killed"]
-    assert not left.exists()
-    assert (tmp_path / "OUT.12345678.partial").exists()
-
-
-def test_an_export_that_another_machine_journaled_leads_to_no_deletion(tmp_path, elsewhere):
-    with elsewhere():
-        store = Store(tmp_path / "store")
-        store.add("theirs", part(0), origin(0))
-        dw = store.sum()
-        store.release(tmp_path / "OUT", dw)
-    left = partial_of(tmp_path / "OUT", trees.fingerprint(dw))
-    left.mkdir()
-    store = Store(tmp_path / "store", trust=True)
-    assert erasable(find_traces(store, ["theirs"], set())) == []
-
-
-def test_the_seal_of_an_export_counts_in_its_own_store_for_its_own_components_alone(tmp_path):
-    own, dw = Store(tmp_path / "own"), part(0)
-    own.add("one", dw, origin(0))
-    own.release(tmp_path / "OUT", dw)
-    partial_of(tmp_path / "OUT", trees.fingerprint(dw)).mkdir()
-    assert len(erasable(find_traces(own, ["one"], set()))) == 1
-    lines = [json.loads(line) for line in (own.root / "journal.jsonl").read_bytes().splitlines()]
-    other = Store(tmp_path / "other")
-    for name in ("one", "two"):
-        chained(other.root, [{**lines[0], "name": name}, {**lines[1], "names": [name]}])
-        shutil.copytree(own.root / "components", other.root / "components", dirs_exist_ok=True)
-        assert erasable(find_traces(Store(other.root), [name], set())) == []
-    chained(own.root, [{**lines[0], "name": "two"}, {**lines[1], "names": ["two"]}])
-    assert erasable(find_traces(Store(own.root), ["two"], set())) == []
 
 
 # Names, paths and secrets
@@ -682,7 +369,6 @@ def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
         lock.write_bytes(said)
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-            assert visible(holder_of(lock)[1]) == holder_of(lock)[1] != ""
             Timer(0.2, lambda file=file: fcntl.flock(file, fcntl.LOCK_UN)).start()
             store.settle()
         assert capsys.readouterr().err.strip().isprintable()
@@ -692,9 +378,6 @@ def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
     (store.root / "nowhere").symlink_to("/nonexistent")
     wrong = store.verify()
     assert [line.partition(":")[0] for line in wrong] == ["\\x1b[2Jx", "components/away", "nowhere", "pipe"]
-    Claims(store).write_groups([["two"]])
-    Claims(store).lock(0).write_bytes(b"\xff")
-    assert Claims(store).states()["two"]["state"] == "lost"
 
 
 def test_pages_of_a_store_with_a_component_of_another_shape_show_the_rest(tmp_path):
@@ -722,7 +405,7 @@ def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
     with pytest.raises(InputError, match=r"must be a receipt of a removal .*plain file"):
         store.verify_receipt(receipt.path)
     with pytest.raises(InputError, match=r"must be a receipt of a removal .*plain file"):
-        removed_on(store, "nobody")
+        plan_removal(store, examples=["nobody"])
     assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in store.verify())
 
 
@@ -746,29 +429,6 @@ def test_names_of_others_move_no_cursor():
 def test_a_provenance_that_says_what_no_training_gives_is_refused(field, value):
     with pytest.raises(InputError, match=f"{field} must be"):
         origin(0, **{field: value})
-
-
-def test_a_seal_is_of_the_whole_text_and_of_one_key(elsewhere):
-    weights = trees.fingerprint(part(0))
-    sent = origin(0).metadata(weights)
-    fields = json.loads(sent["provenance"])
-
-    def is_own(weights=weights, **changes):
-        return Provenance.from_metadata({**sent, **changes}, "sent", weights).is_own
-
-    assert is_own()
-    assert not is_own(trees.fingerprint(part(1)))
-    for change in ({"folders": ["/elsewhere"]}, {"run": RUN}, {"seconds": 2.0}, {"is_own": True}):
-        assert not is_own(provenance=json.dumps({**fields, **change}))
-    assert not is_own(provenance=sent["provenance"].replace(", ", ","))  # the same fields, other bytes
-    for seal in ("", "0" * 64, None, 5):
-        assert not is_own(seal=seal)
-    with elsewhere():
-        assert not is_own()
-        again = Provenance.from_metadata(sent, "sent", weights).metadata(weights)  # written again by another
-        assert "seal" not in again
-    assert stat.S_IMODE(machine.key_path().stat().st_mode) == 0o600
-    assert stat.S_IMODE(machine.key_path().parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/x", "s3://bucket", "hf://a/b", "memory://x", "https://example.org/x"])
@@ -826,7 +486,7 @@ def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, mo
     store = Store(tmp_path / "store")
     step = jax.tree.map(np.asarray, predict.subset.part(predict.w))
     store.add("all", step, make_provenance(predict, recipe).trained_on(cached, 1.0))
-    remove(store, plan_removal(store, examples=[gone]))
+    remove(store, plan_removal(store, examples=[gone]), cache=Cache(tmp_path / "cache"))
     files = [path for path in tmp_path.rglob("*") if path.is_file() and store.root not in path.parents]
     texts = b"".join(path.read_bytes() for path in files)
     assert gone.encode() not in texts

@@ -304,7 +304,6 @@ def test_other_labels_or_other_class_names_make_a_component_stale(tmp_path, bird
 
 
 def test_how_positions_would_be_resampled_keeps_no_components_apart(birds):
-    """Version 0.4 did not say it: its components of Hugging Face's models are summed with new ones."""
     _, _, _, _, predict = birds
     other = dataclasses.replace(predict, model=predict.model.replace(position_filter="bicubic_plain"))
     check_same(make_provenance(predict), make_provenance(other))

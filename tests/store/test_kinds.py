@@ -270,11 +270,8 @@ def test_the_head_of_a_store_is_a_predictor_that_leaves_with_its_outputs(tmp_pat
     loaded = recipe.features.of(anchor)
     np.testing.assert_array_equal(tj.outputs(loaded, again, train), tj.outputs(predict, head, train))
     card = (tmp_path / "out/README.md").read_text()
-    assert "a head on features of the anchor" in card
+    assert "statistics; outputs: total" in card
     assert "FeatureSettings(parts=" in card
-    for format in ("torch", "peft"):
-        with pytest.raises(InputError, match=f"one of safetensors, stablehlo, onnx; got {format}"):
-            tj.export(tmp_path / format, predict, head, {}, format)
     with pytest.raises(InputError, match=r"head must have a center \(112,\), a kernel \(112, c\) and a bias"):
         tj.export(tmp_path / "bad", predict, {"kernel": head["kernel"]}, {})
 
@@ -292,7 +289,6 @@ def test_a_map_made_by_hand_gives_a_component_that_says_its_features(tmp_path, d
     made = make_provenance(dataclasses.replace(built, outputs=0), classes=total.classes).trained_on(train, 1.0)
     store = Store(tmp_path)
     store.add("mine", total.tree, made)
-    assert store.provenance("mine").is_own
     assert trees.fingerprint(store.statistics().tree) == trees.fingerprint(total.tree)
     with pytest.raises(InputError, match="no recipe says how"):
         remove(store, plan_removal(store, examples=[train.examples[0][0]]), "retrain")

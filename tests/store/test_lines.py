@@ -12,12 +12,8 @@ from tangent_jax.store.lines import (
     Compose,
     Discard,
     Entry,
-    Erase,
-    Erased,
     Export,
     Exported,
-    Held,
-    Intend,
     Merge,
     Released,
     Remove,
@@ -30,21 +26,17 @@ ADD = {"time": TIME, "op": "add", "name": "a", **ENTRY}
 REMOVE = {"time": TIME, "op": "remove", "removed": [], "receipt": "0" * 16, "receipt_hash": "h"}
 
 ENTRY_OF = Entry(**ENTRY)
-ACCOUNT = Released(privacy=Spent(make_mechanism(3.0, 1e-5), 50, True), examples=("e",), public=("p",), of=(0, "f"))
-EXPORT = {"names": ("a",), "path": "/out", "result": "r", "seal": "s"}
+ACCOUNT = Released(privacy=Spent(make_mechanism(3.0, 1e-5), 50, True), examples=("e",), public=("p",))
+EXPORT = {"names": ("a",), "path": "/out", "result": "r"}
 WRITTEN = [
     Add(name="a", shown=True, **{**ENTRY, "factors": ENTRY_OF}),
     Compose(names=("a",), weighted={"a": 0.5}, privacy={"epsilon": 3.0}, merge="inputs", penalty=0.1, **ENTRY),
     Export(**EXPORT),
-    Intend(removed=("a",), erases=("a trace",), forgotten=("f",)),
-    Erase(removed=("a",), erases=("a trace",)),
-    Erased(trace="a trace"),
-    Discard(removed=("a",), released=(ACCOUNT, Released()), seen={"a": ("i",)}),
+    Discard(removed=("a",), released=(ACCOUNT, Released())),
     Remove(removed=("a",), added={"b": ENTRY_OF}, names=("b",), composed=ENTRY_OF, receipt="0" * 16, receipt_hash="h",
-           forgotten=("f",), replaced=("g",), sealed=("f",), seal="s",
+           forgotten=("f",),
            released=(ACCOUNT,)),
-    Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",),
-          held=(Held(weights=("w",), names=("a",), replaced=("g",)),)),
+    Merge(of="o", released=(ACCOUNT,), exports=(Exported(**EXPORT),), showed=("a",)),
 ]  # fmt: skip
 
 
@@ -74,10 +66,6 @@ BAD += [
     ({**ADD, "temperature": 3}, "got 'temperature'"),
     ({**REMOVE, "receipt": "../x"}, "receipt must be as a store writes it"),
     ({**REMOVE, "receipt_hash": 1}, "receipt_hash of remove must be text"),
-    (
-        {"time": TIME, "op": "merge", "of": "o", "released": [], "exports": [], "showed": [], "held": [{}]},
-        "held must be one for each export; got 1 for 0",
-    ),
     ({**HOLDERS["compose"](ENTRY), "names": ["b"]}, "names must be of components that were added before; got b"),
 ]
 

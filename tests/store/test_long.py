@@ -41,7 +41,7 @@ def test_identifiers_names_and_owners_lie_outside_the_header_and_count_as_before
     assert "photo" not in json.dumps(entry)
     assert entry["__metadata__/provenance"]["dtype"] == "U8"
     origins = [store.provenance(f"shard {s}") for s in range(3)]
-    assert [(o.examples, o.seconds, o.is_own) for o in origins] == [(origin(s).examples, 1.5, True) for s in range(3)]
+    assert [(o.examples, o.seconds) for o in origins] == [(origin(s).examples, 1.5) for s in range(3)]
     assert origins[1].owners == {"photo 3.jpg": "ann", "photo 4.jpg": "bob"}
     assert {*trees.leaves(store["shard 1"].dw)} == {*trees.leaves(part(1))}
     assert store.verify() == []

@@ -1,4 +1,4 @@
-"""Receipts are in-toto statements, which other readers verify; receipts of version 0.4 are still read."""
+"""Receipts are in-toto Statements as plain JSON."""
 
 import dataclasses
 import json
@@ -6,15 +6,12 @@ import re
 
 import pytest
 from helpers import origin, part
-from run_binary import ROOT, run
+from run_binary import ROOT
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.signing import STATEMENT, read_signed
-from tangent_jax.store import removal
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.receipts import RECEIPT, Receipt, as_statement, is_name, read_receipt, receipt_text
+from tangent_jax.store.receipts import RECEIPT, STATEMENT, Receipt, is_name, read_receipt
 from tangent_jax.store.removal import remove
-from tangent_jax.store.revocation import sign_receipt
 from tangent_jax.store.store import Store
 
 FIELDS = {field.name for field in dataclasses.fields(Receipt)} - {"path"}
@@ -27,36 +24,21 @@ def filled(root):
     return store
 
 
-def alone(receipt):
-    """The text of a receipt as version 0.4 wrote it: the predicate, without a statement."""
-    return json.dumps(as_statement(receipt)["predicate"], indent=1) + "\n"
-
-
 def test_a_receipt_is_a_statement_about_the_journal_and_the_composition_after(tmp_path):
     store = filled(tmp_path / "store")
     before = store.journal.last()
     receipt = remove(store, plan_removal(store, names=["shard 0"]))
     fields = json.loads(receipt.path.read_text())
-    assert (fields["_type"], fields["predicateType"]) == (STATEMENT, RECEIPT)
+    assert {*fields} == {"_type", "subject", "predicateType", "predicate"}  # those of in-toto's Statement v1
+    assert (fields["_type"], fields["predicateType"]) == ("https://in-toto.io/Statement/v1", RECEIPT)
+    assert all({*artefact} == {"name", "digest"} for artefact in fields["subject"])
+    assert all(re.fullmatch("[0-9a-f]{64}", artefact["digest"]["sha256"]) for artefact in fields["subject"])
     digests = {artefact["name"]: artefact["digest"]["sha256"] for artefact in fields["subject"]}
     assert digests == {"journal": before, "composition": receipt.composed_after}
     assert {*fields["predicate"]} == FIELDS
     assert dataclasses.replace(read_receipt(receipt.path)[0], path=receipt.path) == receipt
     last = remove(store, plan_removal(store, names=["shard 1"]))
     assert [artefact["name"] for artefact in json.loads(last.path.read_text())["subject"]] == ["journal"]
-
-
-def test_a_receipt_of_version_04_is_read_verified_and_signed(tmp_path, monkeypatch):
-    monkeypatch.setattr(removal, "receipt_text", alone)
-    store = filled(tmp_path / "store")
-    receipt = remove(store, plan_removal(store, names=["shard 0"]))
-    assert "predicate" not in json.loads(receipt.path.read_text())
-    assert read_receipt(receipt.path)[0] == receipt
-    assert (store.verify(), store.verify_receipt(receipt.path)) == ([], [])
-    pytest.importorskip("cryptography")
-    sign_receipt(store, receipt.path, tmp_path / "signed.json")
-    key = store.release(tmp_path / "out", store.sum())["revocation_key"]
-    assert read_signed(tmp_path / "signed.json", key, "the store") == json.loads(receipt_text(receipt))
 
 
 @pytest.mark.parametrize(
@@ -85,53 +67,6 @@ def test_the_page_describes_every_field_of_the_predicate():
     assert RECEIPT in page
     described = page.partition("| field of the predicate |")[2]
     assert {*re.findall(r"^\| `(\w+)` \|", described, re.MULTILINE)} == FIELDS
-
-
-def test_store_verify_signs_a_receipt_that_holds_and_no_other(tmp_path):
-    pytest.importorskip("cryptography")
-    store = filled(tmp_path / "store")
-    path = remove(store, plan_removal(store, names=["shard 0"])).path
-    flags = [f"--store={store.root}", f"--to={tmp_path / 'signed.json'}"]
-    _, error = run("store", "verify", *flags, code=1)
-    assert "--to of verify is the file of a signed receipt, and needs --receipt" in error
-    (tmp_path / "edited.json").write_text(path.read_text().replace("The removed", "the removed"))
-    run("store", "verify", *flags, f"--receipt={tmp_path / 'edited.json'}", code=1)
-    with pytest.raises(InputError, match=r"a receipt must hold before it is signed; it does not: .*edited or forged"):
-        sign_receipt(store, tmp_path / "edited.json", tmp_path / "signed.json")
-    assert not (tmp_path / "signed.json").exists()
-    run("store", "verify", *flags, f"--receipt={path}")
-    key = store.release(tmp_path / "out", store.sum())["revocation_key"]
-    assert read_signed(tmp_path / "signed.json", key, "the store") == json.loads(path.read_text())
-
-
-def test_another_reader_of_in_toto_verifies_a_signed_receipt(tmp_path):
-    """securesystemslib checks the signature, and in-toto's own types the statement."""
-    reason = "parity needs securesystemslib and in-toto-attestation: make parity"
-    dsse = pytest.importorskip("securesystemslib.dsse", reason=reason)
-    pytest.importorskip("in_toto_attestation", reason=reason)
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from google.protobuf.json_format import Parse
-    from in_toto_attestation.v1.statement import Statement
-    from in_toto_attestation.v1.statement_pb2 import Statement as Message
-    from securesystemslib.exceptions import VerificationError
-    from securesystemslib.signer import SSlibKey
-
-    store = filled(tmp_path / "store")
-    receipt = remove(store, plan_removal(store, names=["shard 0"]))
-    sign_receipt(store, receipt.path, tmp_path / "signed.json")
-    fields = json.loads((tmp_path / "signed.json").read_text())
-    public = store.release(tmp_path / "out", store.sum())["revocation_key"]
-    key = SSlibKey.from_crypto(load_pem_public_key(public.encode()), fields["signatures"][0]["keyid"])
-    envelope = dsse.Envelope.from_dict(fields)
-    envelope.verify([key], 1)
-    statement = Statement.copy_from_pb(Parse(envelope.payload, Message()))
-    statement.validate()
-    assert statement.pb.predicate_type == RECEIPT
-    assert dict(statement.pb.predicate)["removed"]["shard 0"] == receipt.removed["shard 0"]
-    Statement.copy_from_pb(Parse(receipt.path.read_bytes(), Message())).validate()  # also unsigned
-    envelope.payload = envelope.payload.replace(b"The removed", b"the removed")
-    with pytest.raises(VerificationError):
-        envelope.verify([key], 1)
 
 
 def test_a_receipt_that_is_not_there_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Recipes: their parts, their JSON, the flat settings of flags and of version 0.4, and the draws of an anchor."""
+"""Recipes: their parts, their JSON, the flat settings of flags, and the draws of an anchor."""
 
 import dataclasses
 import json
@@ -29,12 +29,6 @@ RECIPES = [
     Recipe(objective=tj.make_objective("rsl:kappa=5", 0.1), trained=Tangent(HeadAlone()), trainer=Optimum(0.1, 9)),
     StatisticsRecipe(features=FeatureSettings(("h",), 2, dtype="bfloat16"), dataset="wds:x.tar"),
 ]
-FLAT_04 = """{"weights": "builtin", "dataset": "digits", "image_size": null, "method": "taft", "kind": "blocks",
- "blocks": 1, "rank": 8, "reset": false, "new_class_token": false, "output": "total", "linearization": "closed_form",
- "dtype": "float32", "cache_dtype": null, "loss": "rsl", "penalty": 1e-05, "learning_rate": 0.001, "epochs": 30,
- "batch_size": 32, "seed": 0, "order": 1, "solver": "adam", "certificate": 0.01, "passes": 100, "radius": null,
- "head": "drawn", "architecture": null, "features": null, "head_scale": 1.0, "ignore_config": []}"""
-"""The recipe of a component as version 0.4 wrote it."""
 
 
 def provenance(recipe):
@@ -66,27 +60,21 @@ def test_json_of_a_recipe_is_read_as_an_equal_one(recipe):
          Recipe(objective=tj.make_objective("ce", 0.5), trainer=Optimum(passes=5))),
         ({"radius": 2.0, "learning_rate": 1, "image_size": [32, 16]},
          Recipe(tj.store.Anchor(image_size=(32, 16)), trainer=Adam(1.0, radius=2.0))),
-        ({"features": {"parts": ["h"], "blocks": None, "directions": 1, "width": 4096, "seed": 0, "dtype": "float32"},
-          "dtype": "bfloat16", "order": 5},
-         StatisticsRecipe(features=FeatureSettings(("h",), dtype="bfloat16"), order=5)),
     ],
 )  # fmt: skip
-def test_a_recipe_of_version_0_4_is_read(changes, recipe):
-    flat = json.loads(FLAT_04)
-    assert {*flat} == {*FLAT}
-    assert Provenance.from_json(provenance({**flat, **changes})).recipe == recipe
+def test_flat_settings_give_a_recipe_of_parts(changes, recipe):
+    assert recipe_of(**changes) == recipe_of(**{**FLAT, **changes}) == recipe
 
 
 def test_flat_settings_have_the_defaults_of_their_parts():
     assert recipe_of() == recipe_of(**FLAT) == Recipe()
-    assert json.loads(FLAT_04) == json.loads(json.dumps(FLAT))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"momentum": 0.9}, "settings must be one of .*; got momentum"),
-        ({"epochs": "many"}, "epochs of trainer of recipe of a provenance must be a whole number; got 'many'"),
+        ({"epochs": "many"}, "epochs of trainer of the settings must be a whole number; got 'many'"),
         ({"method": ["taft"]}, "method must be one of taft, nlft, fc"),
         ({"kind": {}}, "kind must be one of blocks, .*; got {}"),
         ({"solver": "sgd"}, "solver must be one of adam, optimum; got sgd"),
@@ -98,12 +86,11 @@ def test_flat_settings_have_the_defaults_of_their_parts():
         ({"penalty": -1.0}, "penalty must be a finite number"),
         ({"head_scale": 0.0}, "head_scale must be a finite number > 0"),
         ({"head": "\x1b[2J"}, "head must have only characters that show"),
-        ({"features": []}, "recipe of a provenance: features must be an object"),
     ],
 )
 def test_wrong_flat_settings_are_named(changes, message):
     with pytest.raises(InputError, match=message):
-        Provenance.from_json(provenance({**json.loads(FLAT_04), **changes}))
+        recipe_of(**changes)
 
 
 def replaced(value, path, item):
@@ -169,7 +156,7 @@ def anchor_by_hand(seed, leaves, head):
     [OwnLeaves(2, new_class_token=True, reset=True), OwnLeaves(1, "bitfit", reset=True), OwnLeaves(1, "everything"),
      HeadAlone(), HeadAlone(reset=True), Adapters(2, 4, True), LowRank(1, 4, True)],
 )  # fmt: skip
-def test_an_anchor_is_drawn_by_the_seed_to_the_bits_of_version_0_4(leaves, head):
+def test_an_anchor_is_drawn_by_the_seed_to_the_bits_of_its_methods(leaves, head):
     want = anchor_by_hand(3, leaves, head)
     for trained in (Tangent(leaves, head), Network(leaves, head)):
         predict = Recipe(trained=trained, seed=3).predictor(NAMES)
@@ -177,10 +164,10 @@ def test_an_anchor_is_drawn_by_the_seed_to_the_bits_of_version_0_4(leaves, head)
         assert trees.fingerprint(predict.w) == trees.fingerprint(want.w)
 
 
-def test_the_draws_of_a_seed_have_the_values_that_version_0_4_drew():
+def test_the_draws_of_a_seed_have_the_values_that_were_drawn_before():
     w = recipe_of(seed=3, reset=True, new_class_token=True).predictor(3).w
     drawn = [w["head"]["kernel"][:2, 0], w["block_5"]["mlp_in"]["kernel"][0, :2]]
-    want = [-0.0193123296, -0.0081909709, -0.0066885301, -0.0053872010]  # printed by version 0.4
+    want = [-0.0193123296, -0.0081909709, -0.0066885301, -0.0053872010]
     np.testing.assert_allclose(np.concatenate(drawn), want, rtol=1e-5)
 
 

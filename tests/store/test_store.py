@@ -122,7 +122,7 @@ def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
     assert trees.fingerprint(whole) == trees.fingerprint(sum_trees({f"shard {s}": part(s) for s in range(3)}))
     file = store.path("shard 1")
     receipt = remove(store, plan_removal(store, examples=["photo 4.jpg"]))
-    assert receipt.composed_before == store.ring.own.hide(trees.fingerprint(whole))
+    assert receipt.composed_before == store.key.hide(trees.fingerprint(whole))
     assert receipt.composed_after == trees.fingerprint(never.compose())
     assert not file.exists()
     assert len(list((tmp_path / "a/composed").iterdir())) == 1  # the one that held the component is gone

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
+from experiments.shared.private_many import fit_private_many
 from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import trees
 from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.progress import request_stop, show_progress, shown
-from tangent_jax.privacy.fit_many import fit_private_many
 from tangent_jax.privacy.mechanism import make_mechanism
 from tangent_jax.privacy.train import Private, fit_private
 from tangent_jax.solver.many import solve_many

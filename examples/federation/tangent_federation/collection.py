@@ -78,7 +78,7 @@ class Collection:
         for part in sent:
             check_file(part, self.request.most_bytes)
         dw, metadata = read_bytes(sent.component)
-        said = Provenance.from_json(metadata.get("provenance", ""), name)  # without a seal: nothing is opened for it
+        said = Provenance.from_json(metadata.get("provenance", ""), name)
         origin = self.vouch(name, said)
         self.check_said(said)
         kind = kind_of([origin])

@@ -115,7 +115,7 @@ def without_names(store: tj.Store, name: str) -> str:
     origin = store.provenance(name)
     hidden = tuple((identifier, identifier) for identifier, _ in origin.examples)
     changes = {"recipe": None, "folders": (), "run": None, "owners": {}}
-    return dataclasses.replace(origin, examples=hidden, is_own=False, **changes).to_json()
+    return dataclasses.replace(origin, examples=hidden, **changes).to_json()
 
 
 def file_bytes(dw: Tree, metadata: dict[str, str]) -> bytes:

@@ -16,7 +16,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, show_progress
-from tangent_jax.store.lines import Add, Compose, Discard, Entry, Export, Intend, Line, Merge, Remove
+from tangent_jax.store.lines import Add, Compose, Discard, Entry, Export, Line, Merge, Remove
 
 MOST_BYTES = 1 << 28
 """The bytes of tangent weights in memory while components are compared."""
@@ -73,11 +73,6 @@ class Removal:
     def dropped(self) -> list[str]:
         """The components that were removed for good."""
         return [name for name in self.line.removed if name not in self.line.added]
-
-    @property
-    def page(self) -> str:
-        """The name of the page of its receipt."""
-        return f"receipt-{self.line.receipt}.html"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +161,7 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
         damage = next((line for line in wrong if line.startswith(f"components/{entry.id}")), "")
         try:
             origin = store.provenance(name)
-            if not damage:  # another machine's component may not pass the checks of `add`
+            if not damage:  # it may not pass the checks of `add`
                 dw = store[name].dw
                 kind = tj.store.kind_of([origin])
                 kind.check(dw, origin)
@@ -182,7 +177,7 @@ def names_in(line: Line) -> tuple[str, ...]:
     match line:
         case Add():
             return (line.name,)
-        case Discard() | Intend():
+        case Discard():
             return line.removed
         case Merge():
             return line.showed

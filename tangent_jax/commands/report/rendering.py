@@ -4,8 +4,6 @@ import base64
 import datetime
 import io
 import json
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +69,6 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value).replace("null", "none")
 
 
-def shell(words: Sequence[str]) -> str:
-    """A command for a shell, one flag per line."""
-    quoted = [shlex.quote(word) for word in words]
-    flags = [i for i, word in enumerate(words) if word.startswith("--")]
-    first = flags[0] if flags else len(words)
-    return " \\\n  ".join([" ".join(quoted[:first]), *quoted[first:]])
-
-
 def shown(value: Any) -> Any:
     """A value for a page: foreign text without characters that reorder or hide other text."""
     return "\n".join(map(visible, value.split("\n"))) if type(value) is str else value
@@ -102,7 +92,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         lstrip_blocks=True,
     )
-    for function in (count, day, clock, span, percent, points, cosine, short, plain, shell, raster):
+    for function in (count, day, clock, span, percent, points, cosine, short, plain, raster):
         pages.filters[function.__name__] = function
     return pages
 

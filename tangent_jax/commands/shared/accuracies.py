@@ -1,4 +1,4 @@
-"""Accuracy of a store's model on test data: of all components, without some, and with replacements.
+"""Accuracy of a store's model on test data: of all components, and without some.
 
     body = (sum_s body_s) / k,   head = the mean of the heads of one task;   without one: (sum - body_s) / (k - 1)
 
@@ -20,9 +20,6 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
 from tangent_jax.models.ntk import ComponentPredictor
 
-New = Mapping[str, tj.store.Retrained]
-"""The replacements of components, by name."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
@@ -43,37 +40,28 @@ class Accuracies:
         self.bodies = reduce(plus, (tj.models.body(store[name].dw) for name in store))
         self.heads = [reduce(plus, (head(store[name].dw) for name in task.members)) for task in tasks]
 
-    def __call__(self, gone: Collection[str] = (), new: New | None = None) -> list[float | None]:
-        """The accuracy of each task without the components `gone`, with replacements `new` for some of them.
-
-        None if a task has no component any more, or one has lost classes.
-        """
+    def __call__(self, gone: Collection[str] = ()) -> list[float | None]:
+        """The accuracy of each task without the components `gone`; None if a task has no component any more."""
         old = {name: self.store[name].dw for name in gone}
-        new = new or {}
-        count = len(self.store) - len(gone) + len(new)
+        count = len(self.store) - len(gone)
         if not count:
             return [None] * len(self.tasks)
-        removed = map(tj.models.body, old.values())
-        added = (tj.models.body(retrained.dw) for retrained in new.values())
-        bodies = mean(self.bodies, removed, added, count)
-        return [self.of(i, bodies, old, new) for i in range(len(self.tasks))]
+        bodies = mean(self.bodies, map(tj.models.body, old.values()), count)
+        return [self.of(i, bodies, old) for i in range(len(self.tasks))]
 
     @cached_property
     def whole(self) -> list[float | None]:
         """The accuracy of each task with all components."""
         return self()
 
-    def of(self, i: int, bodies: Tree, old: Mapping[str, Tree], new: New) -> float | None:
+    def of(self, i: int, bodies: Tree, old: Mapping[str, Tree]) -> float | None:
         """The accuracy of a task with this body."""
         task = self.tasks[i]
         removed = [name for name in old if name in task.members]
-        added = [name for name in new if name in task.members]
-        have_same_head = all(new[name].provenance.head == self.store.provenance(name).head for name in added)
-        count = len(task.members) - len(removed) + len(added)
-        if not count or not have_same_head:
+        count = len(task.members) - len(removed)
+        if not count:
             return None
-        without = (head(old[name]) for name in removed)
-        heads = mean(self.heads[i], without, (head(new[name].dw) for name in added), count)
+        heads = mean(self.heads[i], (head(old[name]) for name in removed), count)
         return tj.evaluate(task.predict, {**bodies, **heads}, task.test)
 
 
@@ -82,11 +70,11 @@ def plus(a: Tree, b: Tree) -> Tree:
     return jax.tree.map(np.add, a, b)
 
 
-def mean(total: Tree, minus: Iterable[Tree], more: Iterable[Tree], count: int) -> Tree:
-    """(total - sum minus + sum more) / count."""
+def mean(total: Tree, minus: Iterable[Tree], count: int) -> Tree:
+    """(total - sum minus) / count."""
     for tree in minus:
         total = jax.tree.map(np.subtract, total, tree)
-    return jax.tree.map(lambda leaf: leaf / np.float32(count), reduce(plus, more, total))
+    return jax.tree.map(lambda leaf: leaf / np.float32(count), total)
 
 
 def head(dw: Tree) -> Tree:

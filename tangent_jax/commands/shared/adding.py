@@ -7,7 +7,6 @@ from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.paths import is_url, passing_copy
@@ -42,7 +41,7 @@ def add_file(store: tj.Store, name: str, path: Path) -> dict[str, Any]:
     if "provenance" not in metadata:
         raise InputError(f"{path} must be a component with its provenance; it states none. Run finetune")
     where = f"the provenance in {path}"
-    origin = tj.store.Provenance.from_metadata(metadata, where, trees.fingerprint(dw))
+    origin = tj.store.Provenance.from_json(metadata["provenance"], where)
     factors = path.with_name("factors.safetensors")
     store.add(name, dw, origin, tj.store.read_factors(factors) if factors.exists() else None)
     return {"added": name, "fingerprint": store.state.components[name].weights}

@@ -23,7 +23,7 @@ class Meaning:
 
 TWICE = of_signal(signal.SIGINT), of_signal(signal.SIGTERM)
 MEANINGS = (
-    Meaning((DONE,), "done; of a worker: its components are in the stores", "progress", "no"),
+    Meaning((DONE,), "done; with --shard: its components are in their stores", "progress", "no"),
     Meaning(
         (FAILED,),
         "bad input, a missing package, a full disk or too little memory; a URL that does not answer, or whose "

@@ -232,9 +232,9 @@ def join(processes: bool) -> None:
     """Joins the job of the flags or the cluster, and takes the requested devices."""
     F: Any = flags.FLAGS
     place = F.coordinator, F.processes, F.process_id
-    if "worker" in F and F.worker:  # a worker works alone, even if the cluster describes a job
+    if "shard" in F and F.shard:  # a part is trained alone, even if the cluster describes a job
         if place != (None, None, None):
-            raise InputError("--worker must be given without --coordinator, --processes and --process_id; got both")
+            raise InputError("--shard must be given without --coordinator, --processes and --process_id; got both")
         check_device(lambda: None)
     else:
         if not processes and F.processes not in (None, 1):

@@ -33,7 +33,8 @@ def dispatch(program: str, package: str, names: Sequence[str]) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "tangent_jax").startswith("tangent_jax"):
             raise
-        sys.exit(f"{given}: the package {error.name} must be installed; it is missing. Install tangent-jax[data].")
+        extra = "data" if package.startswith("tangent_jax") else "experiments"
+        sys.exit(f"{given}: the package {error.name} must be installed; it is missing. Install tangent-jax[{extra}].")
 
 
 def listing(program: str, package: str, names: Sequence[str]) -> str:

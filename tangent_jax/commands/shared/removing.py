@@ -1,13 +1,11 @@
 """The removal that the flags of `store remove` ask for, and its description before it happens."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import F
-from tangent_jax.core.checks import InputError
-from tangent_jax.core.names import normal_name, other_spellings
+from tangent_jax.core.checks import InputError, visible
 from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.records import read_lines
 
@@ -25,17 +23,10 @@ def planned(store: tj.Store) -> tj.store.RemovalPlan:
     if F.retrain and F.exact:
         raise InputError("--retrain or --exact must be given; got both")
     if F.owner:
-        owners = tj.shards.read_owners(F.owners) if F.owners else None
-        return tj.store.plan_removal(store, owner=F.owner, owners=owners)
+        return tj.store.plan_removal(store, owner=F.owner)
     if F.name:
         return tj.store.plan_removal(store, names=F.name)
     return tj.store.plan_removal(store, examples=read_asked("examples", F.examples))
-
-
-def searched_cache() -> tj.Cache:
-    """The cache of --cache_dir; a removal searches the default one, too, where runs without the flag have made it."""
-    default = tj.Cache()
-    return tj.Cache(F.cache_dir, also=(default.folder,) if default.path.is_dir() else ())
 
 
 def read_asked(flag: str, file: str) -> list[str]:
@@ -49,7 +40,7 @@ def read_asked(flag: str, file: str) -> list[str]:
     return asked
 
 
-def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
+def describe(plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
     """Describes plan, cost and copies of examples on stderr; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
@@ -74,46 +65,6 @@ def describe(store: tj.Store, plan: tj.store.RemovalPlan, how: str) -> list[dict
         print(f"NOT removed: {line}", file=sys.stderr)
     if plan.unseen:
         print(f"{len(plan.unseen)} images that no component saw: their cached rows go, if any", file=sys.stderr)
-    unseen = {word for pair in plan.unseen for word in pair}
-    unseen |= {normal_name(word) for word in unseen}
-    for word in plan.unknown:
-        before = removed_on(store, word, plan.removed.get(word, ""))
-        if before is not None:
-            print(f"{word}: removed before, on {before}; its traces are searched again", file=sys.stderr)
-        elif unseen.isdisjoint((word, normal_name(word), *other_spellings(word))):
-            print(f"{word}: no component saw it{alike(store, word)}", file=sys.stderr)
+    for word, day in plan.removed.items():
+        print(f"{visible(word)}: removed before, on {day}; its cached rows are searched again", file=sys.stderr)
     return described
-
-
-def removed_on(store: tj.Store, word: str, identifier: str = "") -> str | None:
-    """The day on which the store last removed an image, by identifier or requested name, or an owner; else None."""
-    names = store.forms([word, normal_name(word), identifier])
-    for line in reversed(store.state.removals):
-        receipt = tj.store.read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
-        if not names.isdisjoint({receipt.owner, *receipt.asked, *line.forgotten}):
-            return line.time[:10]
-    return None
-
-
-def alike(store: tj.Store, example: str) -> str:
-    """A phrase with the store's images that have this last part of the name, in any case; "" if there are none."""
-    names = {name for component in store for _, name in store.provenance(component).images_seen}
-    written = (normal_name(example), *other_spellings(example))
-    lasts = {form.rpartition("/")[2].casefold() for form in written}
-    others = sorted(name for name in names if normal_name(name).rpartition("/")[2].casefold() in lasts)
-    ending = [name for name in others if any(normal_name(name).endswith(f"/{form}") for form in written)]
-    nearest = ending or others
-    more = f" and {len(nearest) - 3} more" if len(nearest) > 3 else ""
-    return f" under this name; the store holds {', '.join(nearest[:3])}{more}" if nearest else ""
-
-
-def check_known(store: tj.Store, plan: tj.store.RemovalPlan, deleted: Sequence[str]) -> None:
-    """Raises InputError for a request that no component or export saw, no removal answered, and no cache holds."""
-    new = [word for word in plan.unknown if removed_on(store, word, plan.removed.get(word, "")) is None]
-    held = store.state.exports_of([*plan.components], store.forms(plan.identifiers))
-    if new and not (plan.components or plan.is_in_data or held or (plan.unseen and deleted)):
-        raise InputError(
-            f"the images or the owner must be of {store.root}, its data sets, caches or exports; none of them knows "
-            f"{len(new)} of those asked for. Name images as the components do, by identifiers, or an owner's in "
-            "--owners"
-        )

@@ -1,11 +1,12 @@
 """Models trained apart on shards of a data set, kept in stores, so that no binary trains them twice."""
 
+import contextlib
 import dataclasses
 import re
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Container, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from tangent_jax.commands.shared.flags import F, numbers, path_of
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
+from tangent_jax.io import hosts
 from tangent_jax.store.recipe import AnyRecipe
 
 
@@ -51,8 +53,7 @@ class Method:
 
     `name`: of its stores; `listed`: the training images without inputs, removed ones too, which decide the shards, so
     that a removal moves no other image; `stores`: the folder of --store; `words`: more words of the stores' names;
-    `at_once`: the models that train as one program; `until`: keeps other runs out of the stores of this one. A binary
-    that makes no store has no flag --store, nor --at_once.
+    `at_once`: the models that train as one program. A binary that makes no store has no flag --store, nor --at_once.
     """
 
     name: str
@@ -67,7 +68,6 @@ class Method:
     words: tuple[str, ...] = ()
     at_once: int = 1
     is_held_out: bool = False
-    until: ExitStack = dataclasses.field(default_factory=ExitStack)
 
     def held_out(self) -> Self:
         """The same method, trained on four fifths of the training images, and tested on the rest."""
@@ -99,20 +99,24 @@ class Method:
             print(f"{len(divided) - len(nonempty)} of {len(divided)} shards are empty and left out", file=sys.stderr)
         return nonempty
 
-    def store(
-        self, rows: dict[str, np.ndarray], title: str, factors: bool = False, only: Container[int] | None = None
-    ) -> tj.Store:
-        """The store of one component per shard, read or trained now; with factors if `factors`.
+    def store(self, rows: dict[str, np.ndarray], title: str, factors: bool = False) -> tj.Store:
+        """The store of one component per shard, taken over from parts or trained now; `factors`: with them."""
+        path = self.path(title)
+        found = hosts.from_writer(lambda: parts_of(path))
+        store = self.fill(path, rows, factors, parts=found)
+        for part in found if hosts.is_writer() else ():
+            delete_part(part)
+        return store
 
-        `only`: the groups to train, None for all.
-        """
-        store = tj.Store(self.path(title))
+    def fill(self, path: Path, rows: dict[str, np.ndarray], factors: bool, **options: Any) -> tj.Store:
+        """The store in a folder, filled with components of these shards; options of `tj.store.fill`."""
+        store = tj.Store(path)
         held = f"{len(rows)} components, one for each {'owner' if self.division.is_by_owner else 'shard'}"
         if rows.keys() == self.whole().keys():
             held = "one component of all images"
         print(f"store: {store.root} ({held})", file=sys.stderr)
         owners = tj.shards.read_owners(self.division.owners) if self.division.owners else None
-        tj.store.fill(store, self.shards(rows), factors, owners, only, self.until)
+        tj.store.fill(store, self.shards(rows), factors, owners, **options)
         return store
 
     def components(self, store: tj.Store) -> Mapping[str, tj.Component]:
@@ -127,10 +131,6 @@ class Method:
         seed = f"seed{self.division.seed}"
         words = (self.dataset.name, self.name, self.division.sharding, title, seed, held_out, *self.words)
         return self.stores / re.sub(r"[^\w.-]+", "_", "-".join(word for word in words if word))
-
-    def groups(self, rows: dict[str, np.ndarray]) -> list[list[str]]:
-        """The shards that train together, by name."""
-        return self.shards(rows).groups()
 
     def shards(self, rows: dict[str, np.ndarray], features: tj.Features | None = None) -> tj.store.Shards:
         """The shards of these rows of the training images, or of other features."""
@@ -217,6 +217,20 @@ def list_readable(images: Examples, train: tj.Features) -> tj.Features:
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
     listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs))
     return listed.take(np.array(rows))
+
+
+def parts_of(store: Path) -> list[Path]:
+    """The folders of a store's parts, without those that a killed deletion left."""
+    for left in store.parent.glob(f"part-*-of-*/.{store.name}"):
+        shutil.rmtree(left)
+    return sorted(store.parent.glob(f"part-*-of-*/{store.name}"))
+
+
+def delete_part(part: Path) -> None:
+    """Deletes the folder of a part that a store has taken over, so that no copy of its components stays."""
+    shutil.rmtree(part.rename(part.with_name(f".{part.name}")))
+    with contextlib.suppress(OSError):  # other stores have parts there
+        part.parent.rmdir()
 
 
 def shard_counts() -> list[int]:

@@ -9,7 +9,7 @@ from absl import flags
 
 from tangent_jax.audit import FEWEST
 from tangent_jax.commands.shared.presets import PRESETS, help_of_presets
-from tangent_jax.data import ARCHIVES, MOST_PIXELS, ImageSize, check_image_size
+from tangent_jax.data import MOST_PIXELS, ImageSize, check_image_size
 from tangent_jax.exports import FORMATS
 from tangent_jax.losses import LOSSES
 from tangent_jax.models import KINDS, LINEARIZATIONS, OUTPUTS
@@ -101,8 +101,7 @@ TABLE: dict[str, partial] = {
     "dataset": flag(
         "string",
         "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
-        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR], "
-        f"{'|'.join(ARCHIVES)}:PATH.",
+        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR].",
     ),
     "train": flag("string", "Folder or zip of the class folders of training images, for --dataset.", default=None),
     "validation": flag("string", "Folder or zip of validation images, beside --train.", default=None),
@@ -193,8 +192,8 @@ TABLE: dict[str, partial] = {
         "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
         default=None,
     ),
-    "worker": flag("string", "I/N: only train the components of worker I (from 0) of N; unset: compose.", default=None),
-    "out": flag("string", "Folder or URL of result.json and pictures."),
+    "shard": flag("string", "I/N: only train part I (from 0) of N of the components; unset: compose.", default=None),
+    "out": flag("string", "Folder or URL of the results, such as result.json."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
     "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
     "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1, default=None),
@@ -207,9 +206,6 @@ TABLE: dict[str, partial] = {
     "owners": flag(
         "string", "CSV of file,owner (or FILE?file=COLUMN&owner=COLUMN): the contributor of each image.", default=None
     ),
-    "trust": flag(
-        "bool", "Open folders, weights and data sets that components from other machines name.", default=False
-    ),
     "source": flag(
         "string",
         "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; prove: an export; data: an "
@@ -219,14 +215,13 @@ TABLE: dict[str, partial] = {
     "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
     "examples": flag(
         "string",
-        "Images to remove: a file of identifiers or names, one per line; inspect, prove: also an image or a folder.",
+        "Images to remove: a file of identifiers or names, one per line.",
         default=None,
     ),
     "retrain": flag("bool", "remove: retrain each affected component on its remaining data.", default=False),
     "exact": flag("bool", "remove: move each solved component to its new optimum, certified.", default=False),
     "dry_run": flag("bool", "remove: print the plan and its cost, and stop.", default=False),
     "receipt": flag("string", "verify: also check this receipt.", default=None),
-    "rehearse": flag("bool", "Measure each way of removal by training outside the store.", default=False),
     "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
         "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or how that is chosen: held_out or leave_one_out."
@@ -239,10 +234,9 @@ TABLE: dict[str, partial] = {
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a new folder or URL; prove, revoked, verify: a file; data: a zip.", default=None),
-    "check": flag("string", "prove: check the proofs in this file; no store is needed.", default=None),
+    "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
-    "opset": flag("integer", "Opset of --format=onnx, 17 to 23; unset: 17.", default=None),
+    "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18.", default=None),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
     "width": flag("integer", "Number of NTK features (--method=exact), a square.", low=4, high=1 << 16, default=4096),

@@ -38,7 +38,7 @@ def pool(config: ViTConfig, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] 
 
     def both(x: Array) -> Array:
         second = x[:, 1] if config.pool == "token_register" else over_patches(config, x)
-        return jnp.stack([x[:, 0], second], 1)
+        return jnp.concatenate([x[:, :1], second[:, None]], 1)  # jax2onnx has no stack
 
     return both(x), None if dx is None else both(dx)
 

@@ -447,7 +447,6 @@ FAMILY = Family(
     title="a Vision Transformer",
     small=ViTConfig(width=12, depth=2, heads=3, mlp_width=20, patch_size=4, image_size=8, classes=7),
     fields=(*READ, *OF_IMAGES, *ARGUMENTS, *WHOLE, *PARTS, *SAME, "no_embed_class", "dynamic_img_size"),
-    is_in_torch=True,
     model=VisionTransformer,
     config=ViTConfig,
     namings=(

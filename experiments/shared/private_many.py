@@ -50,12 +50,6 @@ def fit_private_many(
     Guarantees: each equals `fit_private` with its seed, up to rounding.
     Raises:     InputError for lists of unequal length, Poisson samples, differing steps or units, or data that do not
                 fit on the device.
-
-    >>> mechanisms = [tj.make_mechanism(epsilon, delta=1e-2, steps=5) for epsilon in (1.0, 8.0)]
-    >>> options = {"optimizers": [tj.privacy.momentum()] * 2, "seeds": [0, 1]}
-    >>> runs = tj.privacy.fit_private_many([demo.predict] * 2, demo.train, mechanisms=mechanisms, **options)
-    >>> [round(run.info.spent.compute_epsilon(), 1) for run in runs]
-    [1.0, 8.0]
     """
     counts = {len(given) for given in (predicts, mechanisms, optimizers, seeds)}
     if len(counts) != 1 or not len(seeds):

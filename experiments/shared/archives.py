@@ -8,28 +8,35 @@
     cars         cars_train/, cars_test/                devkit/cars_{train,test}_annos*.mat, cars_meta.mat
     dogs         Images/CLASS/*.jpg                     train_list.mat, test_list.mat
     pets         images/*.jpg                           annotations/trainval.txt, test.txt
-    dtd          images/CLASS/*.jpg                     labels/{train,val,test}{1..10}.txt: dtd:PATH@SPLIT, else 1
+    dtd1..dtd10  images/CLASS/*.jpg                     labels/{train,val,test}{1..10}.txt
 
-PATH is the folder that holds these, or one above it. A missing list is named.
+A folder holds these, or one above it. A missing list is named.
 """
 
+import csv
 import dataclasses
 import io
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.io import loadmat
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.identifiers import content_identifier
-from tangent_jax.data.sources import SUFFIXES, Dataset, files
-from tangent_jax.io.paths import Place
+from tangent_jax.data import SUFFIXES, content_identifier
 from tangent_jax.io.records import read_lines
 
 
-def locate(path: Place, *markers: str) -> Place:
+class Listed(NamedTuple):
+    """One image of an archive: its file, its split, and the name of its class."""
+
+    path: Path
+    split: str
+    label: str
+
+
+def locate(path: Path, *markers: str) -> Path:
     """The folder that contains every marker: `path`, or one up to two levels below it."""
     below = [p for depth in ("*", "*/*") for p in sorted(path.glob(depth)) if p.is_dir()]
     for root in [path, *below] if path.is_dir() else []:
@@ -42,67 +49,50 @@ def locate(path: Place, *markers: str) -> Place:
     )
 
 
-def lines(path: Place) -> list[str]:
+def lines(path: Path) -> list[str]:
     """The lines of a list, without empty lines and comments."""
     return [line for line in read_lines(path) if not line.startswith("#")]
 
 
-def read_mat(path: Place) -> dict[str, Any]:
+def read_mat(path: Path) -> dict[str, Any]:
     """The content of a .mat file."""
     return loadmat(io.BytesIO(path.read_bytes()), simplify_cells=True)
 
 
-def from_lists(name: str, root: Place, lists: dict[str, list[tuple[str, str]]]) -> Dataset:
-    """The data set of (file under `root`, class name) pairs by split."""
-    classes = tuple(sorted({label for pairs in lists.values() for _, label in pairs}))
-    index = {label: i for i, label in enumerate(classes)}
-    splits = {
-        split: files(root, [file for file, _ in pairs], [index[label] for _, label in pairs])
-        for split, pairs in lists.items()
-    }
-    return Dataset(name, classes, splits)
-
-
-def caltech256(path: Place) -> Dataset:
+def caltech256(folder: Path) -> Iterator[Listed]:
     """Caltech-256 without its clutter; 60 images of each class train, the first by content hash."""
-    root = path if any(path.glob("001.*")) else locate(path, "256_ObjectCategories") / "256_ObjectCategories"
-    lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
-    for folder in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
-        images = [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES]
+    root = folder if any(folder.glob("001.*")) else locate(folder, "256_ObjectCategories") / "256_ObjectCategories"
+    for label in sorted(p for p in root.iterdir() if p.is_dir() and "clutter" not in p.name):
+        images = [p for p in label.iterdir() if p.suffix.lower() in SUFFIXES]
         ranked = sorted(images, key=lambda p: content_identifier(p.read_bytes()))
-        pairs = [(f"{folder.name}/{p.name}", folder.name) for p in ranked]
-        lists = {"train": lists["train"] + pairs[:60], "test": lists["test"] + pairs[60:]}
-    return from_lists("caltech256", root, lists)
+        for number, path in enumerate(ranked):
+            yield Listed(path, "train" if number < 60 else "test", label.name)
 
 
-def cub200(path: Place) -> Dataset:
+def cub200(folder: Path) -> Iterator[Listed]:
     """CUB-200-2011, birds."""
     names = ("images", "image_class_labels", "train_test_split", "classes")
-    root = locate(path, *(f"{name}.txt" for name in names), "images")
+    root = locate(folder, *(f"{name}.txt" for name in names), "images")
     table = {name: dict(line.split(" ", 1) for line in lines(root / f"{name}.txt")) for name in names}
-    lists: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
     for key, name in table["images"].items():
         label = table["classes"][table["image_class_labels"][key]]
-        lists["train" if table["train_test_split"][key] == "1" else "test"].append((name, label))
-    return from_lists("cub200", root / "images", lists)
+        yield Listed(root / "images" / name, "train" if table["train_test_split"][key] == "1" else "test", label)
 
 
-def cars(path: Place) -> Dataset:
+def cars(folder: Path) -> Iterator[Listed]:
     """Stanford Cars."""
-    root = locate(path, "cars_train", "cars_test", "devkit/cars_train_annos.mat", "devkit/cars_meta.mat")
+    root = locate(folder, "cars_train", "cars_test", "devkit/cars_train_annos.mat", "devkit/cars_meta.mat")
     labelled = [p for p in (root / "devkit", root) if (p / "cars_test_annos_withlabels.mat").exists()]
     if not labelled:
         raise InputError(f"{root} must hold cars_test_annos_withlabels.mat beside devkit/; it is missing")
-    classes = tuple(str(name) for name in read_mat(root / "devkit/cars_meta.mat")["class_names"])
-    splits = {}
-    for name, annotations in (
-        ("train", root / "devkit/cars_train_annos.mat"),
-        ("test", labelled[0] / "cars_test_annos_withlabels.mat"),
-    ):
-        rows = np.atleast_1d(read_mat(annotations)["annotations"])
-        names, labels = [str(row["fname"]) for row in rows], [int(row["class"]) - 1 for row in rows]
-        splits[name] = files(root / f"cars_{name}", names, labels)
-    return Dataset("cars", classes, splits)
+    classes = [str(name) for name in read_mat(root / "devkit/cars_meta.mat")["class_names"]]
+    annotations = {
+        "train": root / "devkit/cars_train_annos.mat",
+        "test": labelled[0] / "cars_test_annos_withlabels.mat",
+    }
+    for split, path in annotations.items():
+        for row in np.atleast_1d(read_mat(path)["annotations"]):
+            yield Listed(root / f"cars_{split}" / str(row["fname"]), split, classes[int(row["class"]) - 1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,15 +106,15 @@ class Lists:
     lists: Mapping[str, str]
     pair: Callable[[str], tuple[str, str]]
 
-    def read(self, name: str, path: Place, split: int = 1) -> Dataset:
-        """The data set of the unpacked archive, by one of its official splits."""
-        lists = {title: file.format(split=split) for title, file in self.lists.items()}
-        root = locate(path, self.images, *lists.values())
-        pairs = {title: [*map(self.pair, read_list(root / file))] for title, file in lists.items()}
-        return from_lists(f"{name}{split}" if name in SPLITS else name, root / self.images, pairs)
+    def read(self, folder: Path) -> Iterator[Listed]:
+        """The images of the unpacked archive."""
+        root = locate(folder, self.images, *self.lists.values())
+        for split, file in self.lists.items():
+            for name, label in map(self.pair, read_list(root / file)):
+                yield Listed(root / self.images / name, split, label)
 
 
-def read_list(path: Place) -> list[str]:
+def read_list(path: Path) -> list[str]:
     """The lines of a list, or the texts of a .mat list."""
     return [*map(str, np.atleast_1d(read_mat(path)["file_list"]))] if path.suffix == ".mat" else lines(path)
 
@@ -156,15 +146,30 @@ LISTED = {
     "aircraft": Lists("images", three_lists("images_variant_%s.txt"), of_aircraft),
     "dogs": Lists("Images", {"train": "train_list.mat", "test": "test_list.mat"}, in_class_folder),
     "pets": Lists("images", {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}, of_pets),
-    "dtd": Lists("images", three_lists("labels/%s{split}.txt"), in_class_folder),
+    **{f"dtd{n}": Lists("images", three_lists(f"labels/%s{n}.txt"), in_class_folder) for n in range(1, 11)},
 }
-
-ARCHIVES: dict[str, Callable[..., Dataset]] = {
+ARCHIVES: dict[str, Callable[[Path], Iterator[Listed]]] = {
     "caltech256": caltech256,
     "cub200": cub200,
     "cars": cars,
-    **{name: partial(archive.read, name) for name, archive in LISTED.items()},
+    **{name: archive.read for name, archive in LISTED.items()},
 }
 
-SPLITS = {"dtd": 10}
-"""The number of official splits of an archive; the first is read by default."""
+
+def table_of(name: str, folder: Path, beside: Path) -> tuple[str, dict[str, int]]:
+    """(the text of a CSV of an archive's images, by paths from the folder `beside`; the number of images by split)."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["path", "label", "split"])
+    counts: dict[str, int] = {}
+    try:
+        for path, split, label in ARCHIVES[name](folder):
+            rows.writerow([path.absolute().relative_to(beside.absolute()).as_posix(), label, split])
+            counts[split] = counts.get(split, 0) + 1
+    except InputError:
+        raise
+    except Exception as error:  # scipy's reader of .mat files raises many kinds of errors
+        raise InputError(
+            f"the lists of {name} must be whole in {folder}; {type(error).__name__}: {error}. Unpack the archive again"
+        ) from error
+    return out.getvalue(), counts

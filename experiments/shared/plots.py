@@ -198,29 +198,6 @@ def write_plainly(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in digits else "")
 
 
-def history(path: Path, rows: Sequence[Mapping[str, float]], title: str, count: int) -> None:
-    """Plots the loss (for a solver's passes the certificate, or the gradient) and the accuracies by epoch.
-
-    count: the number of test images, for the resolution of the curve.
-    """
-    unit, label = ("passes", "pass over the data") if "passes" in rows[0] else ("epoch", "epoch")
-    shared = {"x": [row[unit] for row in rows], "xlabel": label}
-    names = [name for name in ("train_accuracy", "test_accuracy") if any(name in row for row in rows)]
-    # a run resumed with other test images lacks the accuracy of earlier epochs
-    accuracies = {name.split("_")[0]: [row.get(name, float("nan")) for row in rows] for name in names}
-    columns = {"gradient_norm": "norm of the gradient", "loss": "training loss"}
-    column = next(name for name in columns if name in rows[0])
-    losses: dict[str, Any] = {"lines": {columns[column]: [row[column] for row in rows]}, "ylabel": columns[column]}
-    if "certificate" in rows[0]:
-        bounds = [row.get("certificate", float("nan")) for row in rows]
-        estimates = [row.get("estimate", bound) for row, bound in zip(rows, bounds, strict=True)]
-        losses = {"lines": {"estimated": estimates, "at most": bounds}, "ylabel": "distance from\nthe optimum"}
-    drawn = [value for line in losses["lines"].values() for value in line if value > 0]
-    losses["log"] = "y" if max(drawn, default=1.0) > 10 * min(drawn, default=1.0) else ""
-    label = " and ".join(accuracies) + f" accuracy\n({count:,} test images)"
-    curves(path, [{**shared, **losses}, {**shared, "lines": accuracies, "ylabel": label}], title)
-
-
 def dots(
     path: Path,
     groups: Mapping[str, Mapping[str, tuple[float, float]]],

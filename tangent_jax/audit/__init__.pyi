@@ -1,0 +1,17 @@
+from tangent_jax.audit.attacks import ATTACKS as ATTACKS
+from tangent_jax.audit.attacks import Ranking as Ranking
+from tangent_jax.audit.audit import canary_scores as canary_scores
+from tangent_jax.audit.audit import epsilon_lower_bound as epsilon_lower_bound
+from tangent_jax.audit.audit import noise_scale as noise_scale
+from tangent_jax.audit.bounds import OneRunBound as OneRunBound
+from tangent_jax.audit.bounds import one_run_bound as one_run_bound
+from tangent_jax.audit.canaries import FEWEST as FEWEST
+from tangent_jax.audit.canaries import Audit as Audit
+from tangent_jax.audit.canaries import Audited as Audited
+from tangent_jax.audit.canaries import make_canaries as make_canaries
+from tangent_jax.audit.membership import Membership as Membership
+from tangent_jax.audit.membership import confidence as confidence
+from tangent_jax.audit.membership import membership_attack as membership_attack
+from tangent_jax.audit.one_run import fit_audited as fit_audited
+from tangent_jax.audit.relative import Relative as Relative
+from tangent_jax.audit.relative import relative_test as relative_test

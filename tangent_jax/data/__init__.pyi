@@ -1,0 +1,12 @@
+from tangent_jax.core.owners import Owner as Owner
+from tangent_jax.core.preprocessing import ImageSize as ImageSize
+from tangent_jax.core.preprocessing import Preprocessing as Preprocessing
+from tangent_jax.core.preprocessing import check_image_size as check_image_size
+from tangent_jax.data.decode import MOST_PIXELS as MOST_PIXELS
+from tangent_jax.data.identifiers import content_identifier as content_identifier
+from tangent_jax.data.identifiers import index_in as index_in
+from tangent_jax.data.sources import SUFFIXES as SUFFIXES
+from tangent_jax.data.sources import Dataset as Dataset
+from tangent_jax.data.sources import Examples as Examples
+from tangent_jax.data.workers import Decoder as Decoder
+from tangent_jax.data.workers import decode_chunks as decode_chunks

@@ -1,0 +1,1 @@
+from tangent_jax.pretrained.frozen_head import read_frozen_head as read_frozen_head
