@@ -34,7 +34,7 @@ FILES = ROOT / "examples/cluster"
 CLAIM, SCRIPT, PAGE = FILES / "work.yaml", FILES / "job.sbatch", ROOT / "docs/howto/clusters.md"
 MANIFESTS = [path for path in sorted(FILES.glob("*.yaml")) if path != CLAIM]
 MADE = re.findall(r"^(sed .*) \| kubectl apply -f -$", PAGE.read_text(), re.MULTILINE)
-HOSTS, ONE, COMPOSED = MADE  # private in two pods, finetune in one, and the job after the farm
+HOSTS, _, COMPOSED = MADE  # private in two pods, finetune in one, and the job after the farm
 
 
 # What the library reads of a cluster
