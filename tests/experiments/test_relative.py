@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tangent_jax as tj
-from tangent_jax.audit import relative
-from tangent_jax.audit.relative import relative_test
+from experiments.shared import relative
+from experiments.shared.relative import relative_test
 from tangent_jax.core.checks import InputError
 
 
