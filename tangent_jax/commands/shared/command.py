@@ -63,7 +63,7 @@ def check_out(path: Path) -> None:
 
 def out_place() -> str:
     """The URL in --out, or the absolute path of its folder."""
-    return AT_URL[0] if AT_URL else str(out_folder().absolute())
+    return AT_URL[0] if AT_URL else str(path_of("out").absolute())
 
 
 @contextmanager
@@ -89,11 +89,12 @@ def finish(result: dict[str, Any], **more: Any) -> None:
         text = json.dumps({**result, **more}, indent=1, allow_nan=False)
     except ValueError as error:
         raise InputError("the result must be finite numbers; it has NaN or infinity. Lower --lr") from error
-    write_whole(out_folder() / "result.json", text + "\n")
+    out = out_folder()
+    write_whole(out / "result.json", text + "\n")
     if AT_URL:
-        files = [path for path in sorted(out_folder().rglob("*")) if path.is_file()]
+        files = [path for path in sorted(out.rglob("*")) if path.is_file()]
         for path in sorted(files, key=lambda path: path.name == "result.json"):
-            upload(path, f"{AT_URL[0]}/{path.relative_to(out_folder())}")
+            upload(path, f"{AT_URL[0]}/{path.relative_to(out)}")
     if hosts.is_writer():
         print(json.dumps(result))
 
