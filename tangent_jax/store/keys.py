@@ -6,7 +6,7 @@
     keys.json    mode 0600: 32 random bytes (hex) made with the store, then the keys of stores that were merged into it
 
 Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. The key
-travels with copies of the store (copies.py), never with an export or a receipt. A component's own file in the store
+travels with copies of the store, never with an export or a receipt. A component's own file in the store
 keeps plain identifiers, as it keeps the names of its images: a removal must find every copy of an image, also in
 components that came from another store, and it deletes that file. So whatever leaves a store hides them first.
 A store of version 0.4 has no key; it gets one at its first change, and what its lists say stays valid.
