@@ -4,10 +4,11 @@
 
     keys.json    mode 0600: 32 random bytes (hex), made with the store
 
-Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. A
-component's own file in the store keeps plain identifiers, as it keeps the names of its images: a removal must find
-every copy of an image, also in components that came from another store, and it deletes that file. So whatever leaves a
-store hides them first.
+
+Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. The key
+travels with copies of the store, never with an export or a receipt. A component's own file in the store keeps plain
+identifiers, as it keeps the names of its images: a removal must find every copy of an image, also in components that
+came from another store, and it deletes that file. So whatever leaves a store hides them first.
 
 Source: HMAC, RFC 2104.
 """
