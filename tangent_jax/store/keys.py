@@ -1,9 +1,8 @@
 """The key of a store, which hides what its lists and receipts say of removed images.
 
-    hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request;
+    hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request
 
     keys.json    mode 0600: 32 random bytes (hex), made with the store
-
 
 Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. The key
 travels with copies of the store, never with an export or a receipt. A component's own file in the store keeps plain
