@@ -161,10 +161,10 @@ def test_a_private_job_that_is_killed_never_takes_a_step_unpaid(tmp_path):
 
 
 REFUSED = {
-    "--devices=9": "--devices must be in 1..1, the devices of this machine; got 9",
+    "--devices=9": "devices must be in 1..1, the devices of this machine; got 9",
     "--coordinator=127.0.0.1:1": "coordinator, processes and process_id must be given together; got 1 of them",
-    "--coordinator=12700 --processes=2 --process_id=0": "--coordinator must be HOST:PORT; got 12700",
-    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "--process_id must be a whole number in 0..1; got 2",
+    "--coordinator=12700 --processes=2 --process_id=0": "coordinator must be HOST:PORT; got 12700",
+    "--coordinator=127.0.0.1:1 --processes=2 --process_id=2": "process_id must be a whole number in 0..1; got 2",
     "--coordinator=127.0.0.1:{taken} --processes=2 --process_id=0": "the port of 127.0.0.1:{taken} must be free",
 }
 

@@ -168,7 +168,7 @@ def test_every_program_lowers_for_cuda_and_tpu_from_here_and_never_calls_the_hos
     f, *arguments = program(*CASES[case]())
     text = lowered(ACCELERATORS, f, *arguments)
     assert "callback" not in text
-    assert TARGET not in text  # there is no GPU here
+    assert jax.default_backend() == "gpu" or TARGET not in text
 
 
 def test_the_program_for_cuda_has_cuda_s_convolution_and_a_cpu_s_its_own():

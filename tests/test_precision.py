@@ -11,6 +11,7 @@ from dense import ridge
 from helpers import equations, private_task, tree_normal
 
 import tangent_jax as tj
+from experiments.shared import changes
 from tangent_jax.commands.shared import plan
 from tangent_jax.core import trees
 from tangent_jax.core.identities import identity
@@ -213,12 +214,12 @@ def test_changes_of_outputs_are_those_of_f32(asked):
     predict, data, _ = small_task(classes=3)  # so few that J is formed
     steps = jax.tree.map(lambda leaf: leaf[None], tree_normal(0, predict.zeros()))
     asked.watch(formed, "_form")
-    asked.watch(formed, "outputs_of")
-    tj.solver.make_changes(predict, data)
-    formed.changes_afresh(predict, data.inputs, steps)
+    asked.watch(changes, "outputs_of")
+    changes.make_changes(predict, data)
+    changes.changes_afresh(predict, data.inputs, steps)
     assert asked.seen == ["highest"] * len(asked.seen) != []
     parts = formed.form_all(make_problem(predict, data, OBJECTIVE, None, predict.zeros()))
-    products = [e for e in equations(formed.changes_of, parts, steps) if e.primitive.name == "dot_general"]
+    products = [e for e in equations(changes.changes_of, parts, steps) if e.primitive.name == "dot_general"]
     assert {e.params["precision"] for e in products} == {(jax.lax.Precision.HIGHEST,) * 2}
 
 

@@ -9,7 +9,7 @@ vulnerable ones.
 The last line of stdout: {"ways": {WAY: {REQUEST: {"auc", "tpr_0.1%", "tpr_1%"}}}} of U-LiRA online. result.json has
 every attack with 95 % intervals (`attacks`), the `pairs` of each request, [members, others], `certified`: the success
 of an attacker who knows all other images, after an exact removal, by its certificate, and `relative`: whether signals
-on removed members are nearer to those of a model that never saw them or of the one before (tj.audit.relative_test).
+on removed members are nearer to those of a model that never saw them or of the one before.
 """
 
 import time

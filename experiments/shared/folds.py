@@ -12,11 +12,10 @@ FOLDS = 5
 
 
 class Chosen(NamedTuple):
-    """The settings with the greatest likelihood of held-out labels, and their accuracy and loss on these images."""
+    """The settings with the greatest likelihood of held-out labels, and their accuracy on these images."""
 
     settings: Settings
     accuracy: float
-    nll: float
 
 
 def folds_of(labels: np.ndarray, training: Sequence[int] | np.ndarray = ()) -> np.ndarray:
@@ -111,4 +110,4 @@ def choose_by_folds(how: str, grams: Sequence[np.ndarray], size: int, labels: np
     losses = {settings: fitted_beta(np.concatenate(own), None, targets)[1] for settings, own in held.items()}
     best = min(losses, key=losses.__getitem__)
     accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
-    return Chosen(best, accuracy, losses[best])
+    return Chosen(best, accuracy)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tangent_jax as tj
+from experiments.shared.changes import make_changes
 from experiments.shared.parts import is_saved, saved
 from tangent_jax.commands.shared.shards import Method
 from tangent_jax.core import trees
@@ -68,7 +69,7 @@ class Leaving:
         self.objective = method.recipe.objective
         self.measure = measure
         self.at_once = at_once
-        self.test_changes = tj.solver.make_changes(self.predict, self.test)
+        self.test_changes = make_changes(self.predict, self.test)
 
     def solve(self, gone: Sequence[Any], start: tj.Fitted, **settings: Any) -> Iterator[tj.Fitted]:
         """The optimum without each of `gone`."""
@@ -123,7 +124,7 @@ class Leaving:
         before = self.measure(logits)
         after = [self.measure(logits + change) for change in changes]
         images = self.train.take(rows)
-        changes_of_own = np.einsum("kkc->kc", tj.solver.make_changes(self.predict, images)(steps))
+        changes_of_own = np.einsum("kkc->kc", make_changes(self.predict, images)(steps))
         outputs = tj.outputs(self.predict, base.dw, images.inputs) + changes_of_own
         return {
             "own": outputs.astype(np.float64),

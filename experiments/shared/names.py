@@ -7,7 +7,7 @@ from typing import Any
 import tangent_jax as tj
 
 ROOT = Path(tj.__file__).parents[1]
-LIBRARY, COMMANDS = ROOT / "tangent_jax", ROOT / "tangent_jax/commands"
+COMMANDS = ROOT / "tangent_jax/commands"
 
 
 def public_names() -> dict[str, Any]:

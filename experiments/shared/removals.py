@@ -18,6 +18,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.parts import Arrays, saved
 from experiments.shared.pool import Pool, at_zero
+from experiments.shared.relative import relative_test
 from tangent_jax.core import trees
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
@@ -196,6 +197,6 @@ def relative(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray])
             images = np.broadcast_to(rows, pairs.shape)[pairs]
             if len(np.unique(images)) > 2:
                 untouched = signals[before][: len(after), rows]
-                test = tj.audit.relative_test(after[pairs], without[pairs], untouched[pairs], images)
+                test = relative_test(after[pairs], without[pairs], untouched[pairs], images)
                 tests[way][request] = test._asdict()
     return tests

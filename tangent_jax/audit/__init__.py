@@ -1,4 +1,4 @@
-"""Audits of private training (canaries and lower bounds of epsilon), membership inference, and a test of removal."""
+"""Audits of private training (canaries and lower bounds of epsilon), and membership inference."""
 
 from tangent_jax._lazy import public
 

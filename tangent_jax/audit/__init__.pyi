@@ -13,5 +13,3 @@ from tangent_jax.audit.membership import Membership as Membership
 from tangent_jax.audit.membership import confidence as confidence
 from tangent_jax.audit.membership import membership_attack as membership_attack
 from tangent_jax.audit.one_run import fit_audited as fit_audited
-from tangent_jax.audit.relative import Relative as Relative
-from tangent_jax.audit.relative import relative_test as relative_test

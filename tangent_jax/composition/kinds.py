@@ -1,4 +1,4 @@
-"""The two kinds of components, and how each composes. Only this file distinguishes them.
+"""The two kinds of components, and how each composes.
 
     tangent weights   dw = sum_s dw_s / S                  the mean; of the bodies alone where heads differ
     statistics        G, B, n = sum_s (G_s, B_s, n_s)      the sum, over all classes; a class that a component lacks

@@ -119,7 +119,7 @@ class FunctionModel:
     def apply(
         self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
     ) -> Shaped[Array, "b ..."]:
-        run = stages_run("model_of", len(self.functions), self.input_shape, x, start, stop)
+        run = stages_run(len(self.functions), self.input_shape, x, start, stop)
         flat = trees.leaves(w)
         own = self.as_given(flat)
 

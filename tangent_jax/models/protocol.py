@@ -162,7 +162,6 @@ def initial_weights(model: Model, key: PRNGKeyArray) -> Tree:
 
 
 def stages_run(
-    kind: str,
     last: int,
     input_shape: Callable[[int], tuple[int, ...]],
     x: Shaped[Array, "..."],

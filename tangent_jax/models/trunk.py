@@ -43,9 +43,9 @@ class Trunk:
     stage: int
     dtype: Any = None
 
-    def __call__(self, x: Shaped[Array | np.ndarray, "b ..."], start: int = 0) -> Shaped[Array, "b ..."]:
-        """The input of `stage` from that of `start`, such as images "b y x 3"."""
-        return run_trunk(self.w, jnp.asarray(x), model=self.model, start=start, stop=self.stage, dtype=self.dtype)
+    def __call__(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Shaped[Array, "b ..."]:
+        """The input of `stage` from that of stage 0, such as images "b y x 3"."""
+        return run_trunk(self.w, jnp.asarray(x), model=self.model, stop=self.stage, dtype=self.dtype)
 
     def row_dtype(self, kept: Any = None) -> np.dtype:
         """The dtype of rows on disk: `kept`, or the compute dtype; decoded images and arrays keep their own."""

@@ -137,19 +137,14 @@ def self_compose(loss: Any, steps: int) -> Any:
     return total.compose(loss.self_compose(rest)) if rest else total
 
 
-def noise_multiplier_of(epsilon: float, delta: float, steps: int, *, sampling_rate: float = 1.0) -> float:
+@functools.cache
+def calibrate(epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:
     """The smallest noise multiplier with which `steps` Gaussian steps cost at most (epsilon, delta).
 
     Guarantees: its `epsilon_of` is at most epsilon. On the whole data it is sqrt(steps) times the one-step Gaussian
                 sigma of Balle and Wang 2018. With Poisson samples it uses at least 0.999 epsilon, unless
                 dp-accounting's rounding prevents that.
     """
-    return calibrate(epsilon, delta, steps, sampling_rate)
-
-
-@functools.cache
-def calibrate(epsilon: float, delta: float, steps: int, sampling_rate: float) -> float:
-    """`noise_multiplier_of`, computed once; errors name the running public function."""
     from dp_accounting import get_sigma_gaussian
 
     check(delta, steps, sampling_rate)

@@ -1,7 +1,6 @@
 from tangent_jax.solver.curvature import Curvature as Curvature
 from tangent_jax.solver.expansion import Expansion as Expansion
 from tangent_jax.solver.expansion import expand as expand
-from tangent_jax.solver.formed import make_changes as make_changes
 from tangent_jax.solver.kernel import Kernel as Kernel
 from tangent_jax.solver.kernel import KernelSolution as KernelSolution
 from tangent_jax.solver.kernel import make_kernel as make_kernel

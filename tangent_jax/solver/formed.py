@@ -1,25 +1,19 @@
 """Products of J with many steps at once, over all batches in one program, where J is stored (linear/jacobian.py)."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.tree_util import Partial
 
 from tangent_jax.core import trees
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Formed, Fresh, Steps, form
-from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.passes import Part, Summed, products_of, room
-from tangent_jax.solver.problem import Problem, make_problem
+from tangent_jax.solver.problem import Problem
 from tangent_jax.solver.rows import rows_of
-from tangent_jax.train.batches import Batches, Data
-from tangent_jax.train.evaluate import outputs as outputs_of
-from tangent_jax.train.objective import Objective, make_objective
+from tangent_jax.train.objective import Objective
 
 
 @jax.default_matmul_precision("highest")
@@ -64,40 +58,3 @@ def add_products(
     beside = parts.jacobian.side_by_side(q)
     (sums, norms), _ = jax.lax.scan(add, (jax.tree.map(jnp.zeros_like, beside), total.norms), (parts, outputs, v))
     return Summed(trees.plus(total.total, parts.jacobian.apart(sums, total.total)), norms)
-
-
-def make_changes(predict: Predictor, data: Batches | Data) -> Callable[[Tree], np.ndarray]:
-    """The function of steps "k ..." to the changes J q of the outputs, "k n c"; J is formed once if it fits.
-
-    Args:   data: the inputs of f; predict: affine in dw.
-
-    >>> changes = tj.solver.make_changes(demo.predict, demo.train)
-    >>> changes(jax.tree.map(lambda leaf: leaf[None], demo.dw)).shape
-    (1, 24, 3)
-    """
-    problem = make_problem(predict, data, make_objective(), None, predict.zeros())
-    parts, batches = form_all(problem), problem.batches
-    if parts is not None:
-        return lambda steps: np.asarray(changes_of(parts, steps))[: len(batches)].transpose(2, 0, 1)
-    return partial(changes_afresh, predict, batches.inputs[batches.rows])
-
-
-@jax.default_matmul_precision("highest")
-@jax.jit
-def changes_of(parts: Part, steps: Tree) -> Array:
-    """J q of every step "k ...", for the examples of all batches, padding included: "n c k"."""
-    beside = parts.jacobian.side_by_side(steps)
-    changes = jax.lax.map(lambda jacobian: jacobian.times(beside), parts.jacobian)
-    return changes.reshape(-1, *changes.shape[2:])
-
-
-@jax.default_matmul_precision("highest")
-def changes_afresh(predict: Predictor, inputs: Any, steps: Tree) -> np.ndarray:
-    """J q of every step "k ...", "k n c", as the outputs there minus those at 0."""
-    f = outputs_of(predict, predict.zeros(), inputs)
-    return (outputs_of(Partial(_outputs, predict), steps, inputs) - f[:, None]).transpose(1, 0, 2)
-
-
-def _outputs(predict: Predictor, steps: Tree, x: Array) -> Array:
-    """The outputs at several steps, "b k c"."""
-    return jax.vmap(predict, (0, None), 1)(steps, x)

@@ -1,13 +1,13 @@
 """The key of a store, which hides what its lists and receipts say of removed images.
 
-    hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request;
+    hidden form = HMAC-SHA256(key, text),   text: a content identifier, an owner, or a word of a request
 
     keys.json    mode 0600: 32 random bytes (hex), made with the store
 
-Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. A
-component's own file in the store keeps plain identifiers, as it keeps the names of its images: a removal must find
-every copy of an image, also in components that came from another store, and it deletes that file. So whatever leaves a
-store hides them first.
+Who has a photograph, a receipt or a list of removed images, but not the key, cannot tell whether it is meant. The key
+travels with copies of the store, never with an export or a receipt. A component's own file in the store keeps plain
+identifiers, as it keeps the names of its images: a removal must find every copy of an image, also in components that
+came from another store, and it deletes that file. So whatever leaves a store hides them first.
 
 Source: HMAC, RFC 2104.
 """

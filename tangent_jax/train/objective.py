@@ -42,10 +42,7 @@ class Keyed:
     function: Any
 
     def __post_init__(self) -> None:
-        is_placeholder = type(self.function) is object  # a placeholder of JAX's, while a pytree is rebuilt
-        if not is_placeholder:
-            if not callable(self.function):
-                raise InputError(f"function must be callable; got {type(self.function).__name__}")
+        if callable(self.function):  # not a placeholder of JAX's, while a pytree is rebuilt
             object.__setattr__(self, "function", trees.as_pytree(self.function))
 
     def __call__(self, *arguments: Any) -> Array:

@@ -71,8 +71,8 @@ CASES = [
     ("paper report", "--finished=times=nowhere", "--finished must be JOB=FOLDER with a result.json in FOLDER"),
     ("paper report", "--weights=builtin,b,c", "--weights must be MODEL, MODEL,RESNET or"),
     ("compose", "--method=exact --feature_blocks=13", "--feature_blocks must be a whole number in 0..6; got 13"),
-    ("finetune", "--blocks=13", "finetune: --blocks must be a whole number in 0..6; got 13"),
-    ("finetune", "--lr=0", "finetune: --lr must be a finite number > 0 and at most 1e+06; got 0.0"),
+    ("finetune", "--blocks=13", "finetune: blocks must be a whole number in 0..6; got 13"),
+    ("finetune", "--lr=0", "finetune: learning_rate must be a finite number > 0 and at most 1e+06; got 0.0"),
     ("tasks", "--dataset=digits", "--dataset must be two data sets or more; got 1"),
     ("tasks", "--dataset=digits,digits", "--dataset must name data sets of different names; got digits. Rename one"),
     # texts

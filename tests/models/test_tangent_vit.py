@@ -22,8 +22,8 @@ def plain(model):
     return lambda w, x: model.apply(w, x)
 
 
-def closed(model, w, dw, x, start=0):
-    return TangentViT(model.config).apply({"params": w, "tangent": dw}, x, start)
+def closed(model, w, dw, x):
+    return TangentViT(model.config).apply({"params": w, "tangent": dw}, x)
 
 
 def step(subset, w, key=50):

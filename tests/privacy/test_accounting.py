@@ -8,7 +8,7 @@ from helpers import in_long
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.privacy import accounting
-from tangent_jax.privacy.accounting import composed_epsilon, epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.accounting import calibrate, composed_epsilon, epsilon_of
 from tangent_jax.privacy.mechanism import Mechanism, Spent, spent_together
 
 
@@ -34,7 +34,7 @@ def test_a_budget_is_met_closely_and_in_few_trials_at_any_rate(monkeypatch, rate
     monkeypatch.setattr(accounting, "composed_epsilon", counted)
     accounting.sampled_epsilon.cache_clear()
     accounting.calibrate.cache_clear()
-    sigma = noise_multiplier_of(epsilon, 1e-6, steps, sampling_rate=rate)
+    sigma = calibrate(epsilon, 1e-6, steps, sampling_rate=rate)
     assert 0.999 * epsilon <= epsilon_of(sigma, steps, 1e-6, sampling_rate=rate) <= epsilon
     assert trials.count(1) <= 5
     assert len(trials) <= 12
@@ -86,11 +86,11 @@ def test_an_account_far_above_any_budget_is_bounded_at_once():
 
 
 def test_steps_are_on_the_whole_data_where_no_rate_is_given():
-    sigma = noise_multiplier_of(1.0, 1e-6, 10)
+    sigma = calibrate(1.0, 1e-6, 10)
     assert 0.999 <= get_epsilon_gaussian(sigma / 10**0.5, 1e-6) <= 1 + 1e-9
-    assert noise_multiplier_of(1.0, 1e-6, 10, sampling_rate=1.0) == sigma
+    assert calibrate(1.0, 1e-6, 10, sampling_rate=1.0) == sigma
 
 
 def test_a_delta_that_rounding_exceeds_is_refused():
     with pytest.raises(InputError, match="delta must be one that noise can reach; got one lost in rounding"):
-        noise_multiplier_of(3.0, 1e-15, 10, sampling_rate=0.1)
+        calibrate(3.0, 1e-15, 10, sampling_rate=0.1)

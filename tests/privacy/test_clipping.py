@@ -15,7 +15,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.linear.norms import kernel_norm, squared_norms
 from tangent_jax.linear.signals import Leaf, Use, layout
 from tangent_jax.privacy import norms
-from tangent_jax.privacy.accounting import epsilon_of, noise_multiplier_of
+from tangent_jax.privacy.accounting import calibrate, epsilon_of
 from tangent_jax.privacy.clipping import clip_scales, clipped_sum
 from tangent_jax.privacy.norms import clipped_gradients, clipped_sum_closed_form, scaled_sum
 from tangent_jax.train.losses import as_loss, make_loss
@@ -213,7 +213,7 @@ def test_it_costs_about_one_step():
             lambda t: jax.eval_shape(lambda: plainly(*t, 1.0, lambda z, y: CE(z, y).mean())),
             r"a loss or metric must give one number for each example",
         ),
-        (lambda _: noise_multiplier_of(1.0, 1.5, 50), r"delta must be in \(1e-15, 1\), below 1 / examples"),
+        (lambda _: calibrate(1.0, 1.5, 50), r"delta must be in \(1e-15, 1\), below 1 / examples"),
         (lambda _: epsilon_of(0.0, 50, 1e-5), r"noise_multiplier must be in 1e-09..1e\+15"),
         (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps must be a whole number in 1\.\."),
         (lambda _: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), r"sampling_rate must be in \(0, 1\]"),
@@ -255,7 +255,7 @@ def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(1, 26.380), (3, 9.833), (8, 4.244)])
 def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma):
-    found = noise_multiplier_of(epsilon, 1e-5, 50)
+    found = calibrate(epsilon, 1e-5, 50)
     assert abs(found - sigma) < 6e-4
     assert abs(epsilon_of(found, 50, 1e-5) - epsilon) < 1e-9
     accountant = pld.PLDAccountant().compose(GaussianDpEvent(found), 50)
@@ -264,8 +264,8 @@ def test_fifty_full_batch_steps_need_dp_accountings_own_noise(epsilon, sigma):
 
 @pytest.mark.slow
 def test_poisson_sampling_needs_less_and_spends_no_more_than_asked():
-    found = noise_multiplier_of(3.0, 1e-5, 200, sampling_rate=0.02)
-    assert found < 0.3 * noise_multiplier_of(3.0, 1e-5, 200)
+    found = calibrate(3.0, 1e-5, 200, sampling_rate=0.02)
+    assert found < 0.3 * calibrate(3.0, 1e-5, 200)
     assert 2.99 < epsilon_of(found, 200, 1e-5, sampling_rate=0.02) <= 3.0
 
 

@@ -25,7 +25,7 @@ from absl import app, flags, logging
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, jobs
-from tangent_jax.commands.shared.flags import EVERY, FLAG_OF, check_effects, define, parse, path_of
+from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse, path_of
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.data.identifiers import index_in
@@ -140,7 +140,7 @@ def run(
                     main(*given)
             check_stop()
         except tj.InputError as error:
-            print(f"{name}: {as_flag(str(error))}", file=sys.stderr)
+            print(f"{name}: {error}", file=sys.stderr)
             leave(codes.FAILED)
         except Exception as error:
             if isinstance(error, BrokenPipeError) and has_no_reader(sys.stdout):  # such as `head`, which has ended
@@ -181,13 +181,6 @@ def check_given(given: list[str], commands: Collection[str]) -> None:
         raise InputError(f"the argument besides flags must be one of {', '.join(commands)}; got {written}")
     if "store" in flags.FLAGS and flags.FLAGS.store:
         path_of("store")
-
-
-def as_flag(message: str) -> str:
-    """The message, with the flag that the user typed for the name of the value that must be another."""
-    name, must, rest = message.partition(" must ")
-    flag = FLAG_OF.get(name, name)
-    return f"--{flag}{must}{rest}" if must and flag in flags.FLAGS else message
 
 
 def has_no_reader(stream: IO[str]) -> bool:

@@ -36,7 +36,6 @@ ANCHOR = ("reset", "new_class_token", "head", "head_scale", "seed")
 NAMED = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, *ANCHOR, "dataset", "cache_dtype", "method", "blocks", "rank", "radius")
 FIELD_OF = {"lr": "learning_rate", "subset": "kind"} | dict(zip(NAMED, NAMED, strict=True))
 """The flat setting of a Recipe (FLAT) that a flag sets; no other flag sets one, whatever its name."""
-FLAG_OF = {field: flag for flag, field in FIELD_OF.items()}
 SPLITS = ("train", "validation", "test")
 """The flags that name the folder of each split, of the binaries that read one data set."""
 SINGLE = (*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "held_out")

@@ -40,7 +40,7 @@ def forward(
     without a head gives mean features, "b d".
     """
     dx: ArrayTangent = None
-    for stage in stages_run("ResNet", config.depth + 1, partial(input_shape, config), x, start, stop):
+    for stage in stages_run(config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
             x, dx = conv_norm(config, p, "stem_conv", x, dx, 2 if config.stem == "large" else 1, seen)
             x, dx = relu(x, dx, config.slope)

@@ -43,7 +43,7 @@ def forward(config: ViTConfig, p: Tree, x: Float[Array, "b ..."], start: int = 0
     A model without a head gives normalised features, "b d".
     """
     dx: ArrayTangent = None
-    for stage in stages_run("ViT", config.depth + 1, partial(input_shape, config), x, start, stop):
+    for stage in stages_run(config.depth + 1, partial(input_shape, config), x, start, stop):
         if stage == 0:
             x, dx = embed(config, p, x)
             x, dx = one_query_input(config, x, dx) if reads_one_query(config, 0) else (x, dx)

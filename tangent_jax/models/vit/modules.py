@@ -4,7 +4,7 @@
     TangentViT(config).apply({"params": w, "tangent": dw}, images) -> Dual(f_w(x), J_w f(x) . dw)
 
 Both use one tree of weights. A leaf absent from "tangent" is frozen: below the first trained leaf every tangent is
-None, so those blocks run at plain cost. Both compute in the dtype of parameters and input, and can start at any stage.
+None, so those blocks run at plain cost. Both compute in the dtype of parameters and input.
 """
 
 import flax.linen as nn
@@ -30,14 +30,14 @@ class ViT(nn.Module):
     config: ViTConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b ..."], start: int = 0, stop: int | None = None) -> Float[Array, "b ..."]:
-        """From the input of stage `start` (0: normalised images, "b y x 3") to `stop`'s (None: outputs, "b c")."""
+    def __call__(self, images: Float[Array, "b y x 3"]) -> Float[Array, "b c"]:
+        """The outputs of normalised images."""
         if self.is_initializing():
             key, all_shapes = self.make_rng("params"), shapes(self.config).items()
             w = trees.nest({path: initial(path, trees.leaf_key(key, path), shape) for path, shape in all_shapes})
             for name, part in w.items():
                 self.param(name, lambda _, part=part: part)
-        return forward(self.config, trees.pair(self.variables["params"], {}), x, start, stop).primal
+        return forward(self.config, trees.pair(self.variables["params"], {}), images).primal
 
 
 class TangentViT(nn.Module):
@@ -53,8 +53,8 @@ class TangentViT(nn.Module):
     config: ViTConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b ..."], start: int = 0) -> Dual:
-        """Outputs and their tangent, both "b c", from the input of stage `start`; leaves below it must be frozen."""
+    def __call__(self, images: Float[Array, "b y x 3"]) -> Dual:
+        """Outputs of normalised images and their tangent, both "b c"."""
         w, dw = self.variables["params"], self.variables.get("tangent", {})
         trees.check_part(w, dw)
-        return forward(self.config, trees.pair(w, dw), x, start)
+        return forward(self.config, trees.pair(w, dw), images)
