@@ -269,7 +269,7 @@ def test_a_contributor_that_is_removed_leaves_the_bits_of_a_store_that_never_had
     assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(never.store.sum())
     assert not collection.take(NAMES[1], sent[1])
     assert "examples must not be removed ones" in collection.left_out[NAMES[1]]
-    with pytest.raises(InputError, match="a contributor or an image of this store"):
+    with pytest.raises(InputError, match="examples must be as components recorded them; got contributor 1"):
         remove_from(tmp_path / "store", NAMES[1])
 
 

@@ -255,7 +255,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     run("store", "export", where, f"--to={tmp_path}/export")
     assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
     card, receipt = (tmp_path / "export/README.md").read_text(), Path(done["receipt"])
-    assert "**Removals**: 1 before this export, of 5 examples" in card
+    assert "**Removals**: 1 before this export, of 6 examples" in card
     assert not [name for identifier, name in gone if identifier in card or name in card]
     said = (tmp_path / "export/provenance.json").read_text()
     seen = Store(where[8:]).provenance("shard 2")

@@ -77,10 +77,10 @@ FAMILIES = {
 def forms_of(store, number):
     """What who has a photograph, or an account of the store's key, might search for in the bytes of an export."""
     content, identifier, name = PHOTOGRAPHS[number], IDENTIFIERS[number], PAIRS[number][1]
-    digests = [bytes.fromhex(text) for text in (identifier, store.ring.own.hide(identifier))]
+    digests = [bytes.fromhex(text) for text in (identifier, store.key.hide(identifier))]
     digests += [hashlib.new(algorithm, content).digest() for algorithm in ("md5", "sha1")]
     digests += [hashlib.new(algorithm, identifier.encode()).digest() for algorithm in ("md5", "sha1", "sha256")]
-    digests += [hmac.digest(guess, identifier.encode(), "sha256") for guess in (b"", bytes(32), store.key.encode())]
+    digests += [hmac.digest(guess, identifier.encode(), "sha256") for guess in (b"", bytes(32), store.key_id.encode())]
     found = [name.encode(), name.removesuffix(".jpg").encode()]
     for digest in digests:
         base64s = (base64.b64encode(digest).rstrip(b"="), base64.urlsafe_b64encode(digest).rstrip(b"="))
@@ -116,7 +116,7 @@ def test_no_byte_of_an_export_tells_of_an_image_an_owner_or_a_component(tmp_path
         content = path.read_bytes()
         told = [form for number in range(15) for form in forms_of(store, number) if form in content]
         told += [form for person in PEOPLE for form in forms_of_person(person) if form in content]
-        told += [form for form in (b"/home", store.identity.encode(), store.key.encode()) if form in content]
+        told += [form for form in (b"/home", store.identity.encode(), store.key_id.encode()) if form in content]
         assert told == [], path.name
 
 
