@@ -15,17 +15,19 @@ from absl.flags import Error
 from run_binary import ROOT
 from test_imports import MODULES, imports
 
-from experiments.shared.defined import definitions
+from experiments.shared.defined import binaries, defined, definitions
+from experiments.shared.table import TABLE
 from tangent_jax import __version__
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
 from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import F, parse
+from tangent_jax.commands.shared.flags import FIELD_OF, F, parse
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.data.folders import question_of
 from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
+from tangent_jax.store.recipe import FLAT
 
 
 def call(*words, code=""):
@@ -195,3 +197,18 @@ def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, 
     assert "train inputs: no image of cat is left to train on" in capsys.readouterr().err
     assert len(setup.left(data.test, "test inputs")) == 2
     assert "left to train on" not in capsys.readouterr().err
+
+
+def test_every_flag_is_of_the_table_and_has_its_help_everywhere():
+    own = {binary: defined(binary)[1] for binary in binaries()}
+    assert {name for flags in own.values() for name in flags} == {*TABLE}
+    for name, make in TABLE.items():
+        about = make.keywords["help"].removesuffix(".")
+        assert all(about in flags[name].help for flags in own.values() if name in flags), name
+
+
+def test_a_flag_sets_a_field_of_a_recipe_only_where_that_is_stated():
+    """`delta` of a budget must not fill a field `delta` of another meaning."""
+    assert {*FIELD_OF} <= {*TABLE}
+    assert {*FIELD_OF.values()} <= {*FLAT}
+    assert {*FLAT} & {*TABLE} <= {*FIELD_OF}, "rename the setting, or state in FIELD_OF that the flag sets it"

@@ -80,7 +80,7 @@ class Cache:
     @property
     def path(self) -> Path:
         """The absolute path of the folder."""
-        return expand_path(self.folder).absolute()
+        return Path(os.path.abspath(expand_path(self.folder)))
 
 
 def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Features:

@@ -97,7 +97,10 @@ class Saver:
     def read(self) -> Checkpoint | None:
         """The content of checkpoint.json, None before the first save."""
         if self.url is not None:
-            unpack(self.url, self.folder)
+            try:
+                unpack(self.url, self.folder)
+            except zipfile.BadZipFile as error:
+                raise InputError(f"{self.url} must be a whole zip; got {error}. {self.advice()}") from error
         if not self.path.exists():
             return None
         checkpoint = read_sealed(Checkpoint, self.path, self.advice())
@@ -201,7 +204,7 @@ def unpack(url: str, folder: Path) -> None:
     with explaining(url):
         is_there = packed.exists()
     if is_there:
-        with passing_copy(url) as path, explaining(url), zipfile.ZipFile(path) as content:
+        with passing_copy(url) as path, zipfile.ZipFile(path) as content:
             content.extractall(folder)
 
 

@@ -5,6 +5,7 @@ writes that leave no half object (a file that `epath` opened is written to its e
 Credentials come from the environment, as the provider's own client reads them.
 """
 
+import errno
 import json
 import os
 import re
@@ -42,6 +43,7 @@ def any_path(text: str | os.PathLike) -> Place:
     """
     if not is_url(text):
         return expand_path(text)
+    os.environ.setdefault("EPATH_USE_TF", "false")  # else an installed TensorFlow opens s3://, in its own ways
     from etils import epath
 
     connect(text)[0].invalidate_cache()
@@ -72,7 +74,8 @@ def explaining(place: object) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # each file system raises its own kinds of errors
-        if isinstance(place, Path):
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC  # this machine's disk
+        if isinstance(place, Path) or is_full:
             raise
         raise InputError(f"{place} must be reachable; got {failure(error)}") from error
 

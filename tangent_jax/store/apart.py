@@ -193,6 +193,7 @@ class Filling:
                 with show_progress(f"{self.store.root.name} group {number + 1} of {len(groups)}"):
                     self.train(groups[number])
                 bar.update()
+        hosts.in_writer(self.check_whole)
         self.mirror()
 
     def take_over(self, parts: Iterable[str | os.PathLike]) -> None:
@@ -205,7 +206,23 @@ class Filling:
                 raise InputError(
                     f"{part.root} must be a part of this run; {has}. Give all parts the same flags, or delete this one"
                 )
+            unlike = [n for n in part if n in self.store and fingerprint_in(part, n) != fingerprint_in(self.store, n)]
+            if unlike:
+                raise InputError(
+                    f"{part.root} must hold what {self.store.root} lacks; both trained {unlike[0]}, to other numbers. "
+                    "Delete this part"
+                )
             self.store.add_all(part)
+
+    def check_whole(self) -> None:
+        """Raises InputError if another run, of other settings or data, has added components meanwhile."""
+        self.store.reload()
+        others = [name for name in self.store if not self.is_current(self.store, name)]
+        if others:
+            raise InputError(
+                f"{self.store.root} must be filled by one run at a time; another one added {first_names(others)}, with "
+                f"{self.difference(self.store, others[0])}. Choose another folder for the stores, or run it again"
+            )
 
     def difference(self, part: Store, name: str) -> str:
         """The first setting in which a component of a part differs from what training now would give."""
@@ -269,7 +286,13 @@ class Filling:
         """Adds a shard's component."""
         origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=certificate_of(fitted))
         factors = self.shards.recipe.factors(*self.shards.task(name), fitted.dw) if self.factors else None
-        hosts.in_writer(partial(self.store.put, name, jax.tree.map(np.asarray, fitted.dw), origin, factors))
+        hosts.in_writer(partial(self.put, name, jax.tree.map(np.asarray, fitted.dw), origin, factors))
+
+    def put(self, name: str, dw: Tree, origin: Provenance, factors: Curvature | None) -> None:
+        """Adds a component, unless another run of the same settings has done so meanwhile."""
+        self.store.reload()
+        if not (name in self.store and self.is_current(self.store, name)):
+            self.store.put(name, dw, origin, factors)
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
@@ -284,6 +307,11 @@ class Filling:
         """A component with its provenance and factors."""
         factors = self.store.factors(name) if self.factors else None
         return jax.tree.map(np.asarray, self.store.read_tree(name)), self.store.provenance(name), factors
+
+
+def fingerprint_in(store: Store, name: str) -> str:
+    """The fingerprint of a component's numbers."""
+    return store.state.components[name].weights
 
 
 def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

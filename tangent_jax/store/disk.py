@@ -273,7 +273,7 @@ def is_store(path: Path) -> bool:
     >>> tj.store.is_store(demo.store().root), tj.store.is_store(demo.folder())
     (True, False)
     """
-    return (path / "HEAD").exists() or (path / "store.json").exists()
+    return (path / "store.json").exists() or ((path / "HEAD").exists() and (path / "journal.jsonl").exists())
 
 
 def is_whole(path: Path, entry: Entry) -> bool:

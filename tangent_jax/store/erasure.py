@@ -15,6 +15,7 @@ from tangent_jax.core.checks import InputError, visible
 from tangent_jax.data.identifiers import forget, index_paths, kept_of
 from tangent_jax.features.row_store import erase, rows_of
 from tangent_jax.io.files import expand_path
+from tangent_jax.store.lines import partial_of
 from tangent_jax.store.receipts import Traces
 from tangent_jax.store.store import Store
 
@@ -79,12 +80,19 @@ def others(store: Store, names: Sequence[str], unseen: Sequence[str], cache: Pat
     """
     exports = store.state.exports_of(names)
     lines = [f"{export.path}: an export of a removed component" for export in exports]
-    reached = os.fspath(cache) if cache.is_dir() else ""
+    killed = [partial_of(Path(export.path), export.result) for export in exports]
+    lines += [f"{folder}: an export of a removed component that was killed" for folder in killed if folder.is_dir()]
+    reached = os.path.realpath(cache) if cache.is_dir() else ""
     for name in [*store] if unseen else names:
         origin = store.provenance(name)
-        lines += [f"{folder}: a cache, or results of a run" for folder in origin.folders if folder != reached]
+        lines += [
+            f"{folder}: a cache, or results of a run"
+            for folder in origin.folders
+            if os.path.realpath(folder) != reached
+        ]
         if origin.recipe is not None and origin.recipe.dataset != "digits":
             lines.append(f"{origin.recipe.dataset}: the data set")
-    beside = [marker.parent for marker in sorted(store.root.parent.glob("*/store.json"))]
-    lines += [f"{folder}: another store" for folder in beside if folder != store.root]
+    for pattern, what in (("*", "another store"), ("part-*-of-*/*", "a part of a store")):
+        beside = [marker.parent for marker in sorted(store.root.parent.glob(f"{pattern}/store.json"))]
+        lines += [f"{folder}: {what}" for folder in beside if folder != store.root]
     return [*dict.fromkeys(map(visible, lines))]

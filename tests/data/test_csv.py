@@ -197,7 +197,7 @@ def test_urls_in_the_place_of_paths_are_named(tmp_path, start):
 
 @pytest.mark.parametrize(("stray", "row"), [("01", 4), ("-2", 4), ("cat", 4), ("1.5", 4)])
 def test_one_stray_label_does_not_turn_class_indices_into_names(tmp_path, stray, row):
-    """The classes were 1, 10, 2 in that order (FOUND, 81)."""
+    """The classes were 1, 10, 2 in that order."""
     labels = ["0", "1", stray, "2", "10", "-1", "", "1.0", *["0", "1", "2", "10"] * 8]
     names = [f"{i}.png" for i in range(len(labels))]
     rows = [f"{i}.png,{label}" for i, label in enumerate(labels)]

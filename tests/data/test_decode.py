@@ -99,7 +99,7 @@ def test_the_defaults_are_augregs_and_each_filter_is_its_own():
 
 
 def test_a_format_that_is_not_supported_starts_no_decoder(monkeypatch):
-    """EPS reaches Ghostscript, whatever the file is called (FOUND, 70)."""
+    """EPS reaches Ghostscript, whatever the file is called."""
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program ran"))
     content = encoded(Image.new("RGB", (16, 16)), "EPS")
     for read in (lambda: decode(content, "photo.jpg", 16, WHOLE), lambda: size_of(content, "photo.jpg")):

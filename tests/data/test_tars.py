@@ -33,7 +33,7 @@ def test_labels_of_a_tar_are_names_or_a_field_of_json(tmp_path):
 
 
 def test_class_0_of_a_json_is_a_class_and_two_labels_of_a_sample_are_refused(tmp_path):
-    """Class 0 was left out whole as "without a label"; of two labels the later won (FOUND, 81)."""
+    """Class 0 was left out whole as "without a label"; of two labels the later won."""
     labels = [json.dumps({"cls": i % 3}).encode() for i in range(6)]
     as_tar(tmp_path / "train.tar", [m for i in range(6) for m in sample(i, labels[i], "json")])
     as_tar(tmp_path / "test.tar", sample(0, labels[0], "json"))

@@ -84,7 +84,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
 
 
 def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
-    """It ended with a certificate of 26 where 0.02 was asked for, and said nothing (FOUND, 48)."""
+    """It ended with a certificate of 26 where 0.02 was asked for, and said nothing."""
     out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
     line, err = run("finetune", *places, *SOLVED, "--passes=3", f"--out={out}")
     result = json.loads(line.splitlines()[-1])

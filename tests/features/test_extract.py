@@ -160,7 +160,7 @@ class Mended(Users):
 
 
 def test_a_model_whose_code_or_any_field_changed_gets_new_rows(tmp_path):
-    """A field that `trunk_settings` forgot came back as the old code's rows (FOUND, 50)."""
+    """A field that `trunk_settings` forgot came back as the old code's rows."""
     models = [Users(MODEL.config), Users(MODEL.config, gain=2.0), Mended(MODEL.config)]
     for model in [*models, *models]:
         got = extract(Trunk(model, W, 2), examples().take(np.arange(5)), Cache(tmp_path))
@@ -356,7 +356,7 @@ def test_a_cache_that_nobody_wrote_to_since_it_was_complete_is_not_read_to_check
 
 
 def test_photographs_in_a_model_of_letters_are_said_once(capsys, tmp_path):
-    """The 16 x 16 toy was trained on photographs, unsaid (FOUND, 85)."""
+    """The 16 x 16 toy was trained on photographs, unsaid."""
     letters, photo = load("builtin"), np.zeros((60, 40, 3), np.uint8)
     of_photos = Examples(("a", "b"), np.array([0, 1], np.int32), lambda i: photo + i)
     for _ in range(2):
@@ -371,7 +371,7 @@ def test_photographs_in_a_model_of_letters_are_said_once(capsys, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "complex64", "float8_e4m3fn", "int8", "junk"])
 def test_rows_and_products_are_floats(dtype):
-    """Others were truncated in silence (FOUND, 83)."""
+    """Others were truncated in silence."""
     with pytest.raises(InputError, match="dtype must be one of floats of 16 bits or more, or None"):
         Cache(dtype=dtype)
     with pytest.raises(InputError, match="dtype must be of floats of 16 bits or more, or None"):

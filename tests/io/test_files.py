@@ -74,7 +74,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
 
 
 def test_a_system_without_posix_fallocate_writes_the_blocks(tmp_path, monkeypatch):
-    """As macOS is (FOUND, 61)."""
+    """As macOS is."""
     monkeypatch.delattr(os, "posix_fallocate")
     path = tmp_path / "file"
     files.allocate(path, (1 << 20) + 5)

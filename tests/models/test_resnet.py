@@ -147,7 +147,7 @@ def test_architectures_are_told_apart(tmp_path):
             "global_pool in .* must be avg; got .*max",
         ),
         ({"architecture": "resnet18", "model_args": {"block_args": {"a": 1}}}, "no block_args in model_args"),
-    ):  # each was loaded as a plain ResNet (FOUND, 78)
+    ):  # each was loaded as a plain ResNet
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(InputError, match=match):
             load(path)

@@ -51,7 +51,7 @@ def test_mae_weights_have_no_head_and_lose_their_decoder(tmp_path):
 
 @pytest.mark.parametrize("pool", ["avg", "norm_avg"])
 def test_the_mean_is_normalised_or_of_normalised_tokens_as_the_norm_s_name_says(tmp_path, pool):
-    """LN(mean) was computed for both (FOUND, 78)."""
+    """LN(mean) was computed for both."""
     config, w = model(pool=pool)
     after = {"norm.": "fc_norm."} if pool == "avg" else {}
     tensors = {k.replace("norm.", after.get("norm.", "norm.")) if k.startswith("norm.") else k: v

@@ -240,7 +240,7 @@ def test_the_closed_form_computes_in_the_asked_dtype_and_never_exceeds_the_clip_
 
 @pytest.mark.parametrize("clipped", [CLOSED, VMAPPED])
 def test_a_coupled_loss_moves_no_sum_by_more_than_its_sensitivity(clipped):
-    """One example moved it by 1.24 and 1.39 of C, and the check of four rows at the start let it (FOUND, 47)."""
+    """One example moved it by 1.24 and 1.39 of C, and the check of four rows at the start let it."""
     predict, dw, x, y = private_task()
     for coupled in (lambda z, y: CE(z + z.mean(0), y), lambda z, y: CE(z, y) * (1 + jnp.square(z).mean())):
         options = {"loss": as_loss(coupled), "clip_norm": 0.1}

@@ -73,7 +73,7 @@ def state_file(folder):
 
 @pytest.mark.parametrize(("delta", "count"), [(0.4, 2), (1 / 4, 1000), (0.1, None)])
 def test_delta_is_below_one_in_all_units_that_are_protected_whatever_count_says(delta, count):
-    """A public count of 2 allowed delta 0.4 on 60 images, at epsilon 0 (FOUND, 76)."""
+    """A public count of 2 allowed delta 0.4 on 60 images, at epsilon 0."""
     mechanism = Mechanism(1.0, 50.0, 1, delta, count=count)
     with pytest.raises(InputError, match="delta must be < 1 / examples"):
         fit_private(linear, Batches(X, Y), mechanism=mechanism, start=START)

@@ -447,7 +447,7 @@ class Coupled(VisionTransformer):
     ],
 )
 def test_a_model_whose_examples_see_each_other_is_refused_before_the_first_step(way, output):
-    """A `dual` that takes x - x.mean(0) moved the sum by 4.07 C (FOUND, 47); at dw = 0 all tangents are 0."""
+    """A `dual` that takes x - x.mean(0) moved the sum by 4.07 C; at dw = 0 all tangents are 0."""
     predict, _, x, y = private_task("head" if way in ("mean", "roll") else "blocks", output=output)
     coupled = dataclasses.replace(predict, model=Coupled(predict.model.config, way=way))
     data = Batches(x, y, batch_size=6)

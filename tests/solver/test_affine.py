@@ -1,4 +1,4 @@
-"""What is linear in dw passes, what is not is refused, wherever the bend hides (FOUND, 51)."""
+"""What is linear in dw passes, what is not is refused, wherever the bend hides."""
 
 import dataclasses
 

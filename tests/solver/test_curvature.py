@@ -174,7 +174,7 @@ def test_factors_of_zero_and_of_rank_one_have_an_inverse_in_f32():
 
 
 def test_factors_of_a_half_precision_model_are_sums_in_f32():
-    """G was summed in bf16 over all batches (FOUND, 49)."""
+    """G was summed in bf16 over all batches."""
     predict, dw, x, y = private_task("blocks", 1)
     half = dataclasses.replace(predict, dtype=jnp.bfloat16)
     many = Batches(np.repeat(x, 50, 0), np.repeat(y, 50), batch_size=2)

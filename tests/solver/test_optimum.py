@@ -98,7 +98,7 @@ def test_regression_is_solved_to_the_normal_equations(x64, loss):
 
 
 def test_only_a_pass_with_an_exact_gradient_has_a_certificate_and_it_bounds_the_distance(x64):
-    """Rows of Newton's model stated a bound that was up to 2.6 times too small (FOUND, 63)."""
+    """Rows of Newton's model stated a bound that was up to 2.6 times too small."""
     predict, _, _, _, data = task("blocks", 0)
     for objective in (RSL, make_objective("ce", 0.02)):
         best, distances = solve(predict, data, objective, certificate=1e-9, passes=1000), []
@@ -176,7 +176,7 @@ def without_time(row):
 
 
 def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
-    """Example weights and given factors were no part of it (FOUND, mutations)."""
+    """Example weights and given factors were no part of it."""
     predict, _, x, y, data = task("blocks", 0)
     first = solve(predict, data, RSL, certificate=1e-3, checkpoints=Checkpoints(tmp_path))
     weights = np.array([1, 1, 1, 1, 1, 0.5])
@@ -208,7 +208,7 @@ def test_whatever_decides_a_solution_decides_its_run(tmp_path, monkeypatch):
 
 
 def test_passes_end_a_run_and_the_last_one_checks_the_step_of_the_one_before():
-    """docs said 0.857 after 5 passes, which --passes=6 gives (FOUND, 48)."""
+    """docs said 0.857 after 5 passes, which --passes=6 gives."""
     predict, _, _, _, data = task("blocks", 0)
     seen, more = [], {"certificate": 1e-12, "passes": 9}
     free = solve(predict, data, RSL, **more, on_step=lambda row, dw: seen.append(flat(dw)) and None)
@@ -243,7 +243,7 @@ def test_rounding_ends_a_run(x64):
 
 @pytest.mark.parametrize(("loss", "count"), [("rsl", 1), ("ce", None)])
 def test_factors_are_inverted_only_where_a_pass_will_use_them(monkeypatch, loss, count):
-    """The last gradient diagonalised all factors again and dropped the result (FOUND, 48)."""
+    """The last gradient diagonalised all factors again and dropped the result."""
     predict, _, _, _, data = task("blocks", 0)
     calls, invert = [], optimum.invert
     monkeypatch.setattr(optimum, "invert", lambda *given: calls.append(given) or invert(*given))
@@ -317,7 +317,7 @@ def test_what_cannot_be_solved_is_refused_in_one_line(message):
 
 
 def test_a_solution_of_another_subset_is_no_start():
-    """It solved another problem, and said converged (FOUND, 52)."""
+    """It solved another problem, and said converged."""
     predict, _, _, _, data = task("blocks", 0)
     solved = solve(predict, data, RSL, passes=4)
     biases = dataclasses.replace(predict, subset=task("bitfit", 1)[0].subset)
@@ -329,7 +329,7 @@ def test_a_solution_of_another_subset_is_no_start():
 
 
 def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
-    """They were rounded to f32: certified 1.8e-14, true 1e-7 (FOUND, 64)."""
+    """They were rounded to f32: certified 1.8e-14, true 1e-7."""
     weights = np.full(12, 0.1) + np.linspace(0, 1, 12) ** 2
     data, objective = Batches(X, Y, batch_size=5), make_objective("rsl", 0.1)
     solved = solve(linear, data, objective, start=np.zeros((4, 3)), example_weights=weights, certificate=1e-12)
@@ -340,7 +340,7 @@ def test_example_weights_count_in_the_dtype_of_the_outputs(x64):
 
 @pytest.mark.parametrize("rsl_blocks", [0, *in_long(1)])
 def test_a_float32_model_is_solved_in_a_process_of_64_bits(rsl_blocks):
-    """Some scalar of the recurrence was a float64 (FOUND, 49)."""
+    """Some scalar of the recurrence was a float64."""
     for blocks, objective in ((rsl_blocks, RSL), (0, make_objective("ce", 0.05))):
         predict, _, _, _, data = task("blocks", blocks)
         narrow = solve(predict, data, objective, certificate=1e-2)
@@ -352,7 +352,7 @@ def test_a_float32_model_is_solved_in_a_process_of_64_bits(rsl_blocks):
 
 
 def test_products_in_half_precision_solve_to_a_certificate_of_the_exact_optimum():
-    """It ended in a traceback (FOUND, 49); then gradients of bf16 came no closer than 0.1, and certified themselves."""
+    """It ended in a traceback; then gradients of bf16 came no closer than 0.1, and certified themselves."""
     predict, _, _, y, data = task("blocks", 1)
     with jax.enable_x64(True):
         *_, j, f = private_case("blocks", 1)

@@ -1,6 +1,7 @@
 """What a removal says of caches, of an index that it cannot read or write, and of what it does not reach."""
 
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tangent_jax.data import identifiers
 from tangent_jax.features.extract import Cache
 from tangent_jax.features.row_store import RowStore
 from tangent_jax.io import files
+from tangent_jax.store.lines import partial_of
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import erase_cached, preview_removal, remove
 from tangent_jax.store.store import Store
@@ -99,6 +101,30 @@ def test_an_index_that_is_a_cache_alone_may_fail(cache):
         identifiers.kept_of(path, {GONE}.__contains__, set())
     with pytest.raises(InputError, match=r"or delete it, and repeat the removal$"):
         identifiers.forget(path, {GONE}.__contains__, set())
+
+
+def test_parts_and_exports_that_were_killed_are_listed(store, cache, tmp_path):
+    part_ = Store(store.root.parent / "part-0-of-2" / "store")
+    part_.add("ann", part(1), origin(1))
+    store.release(tmp_path / "model", store.compose())
+    (export,) = store.state.exports
+    partial = partial_of(Path(export.path), export.result)
+    partial.mkdir()
+    lines = drop(store, cache).not_reached
+    assert f"{part_.root}: a part of a store" in lines
+    assert f"{partial}: an export of a removed component that was killed" in lines
+
+
+@pytest.mark.parametrize("spelled", ["{}/../cache", "{}/../link"])
+def test_the_cache_that_was_erased_is_not_listed_however_it_is_spelled(store, cache, spelled):
+    (cache.parent / "link").symlink_to(cache)
+    store.discard(["ann"])
+    store.add("ann", part(1), origin(1, folders=(str(cache),)))
+    assert not lines_of_caches(drop(store, spelled.format(cache)))
+
+
+def lines_of_caches(receipt):
+    return [line for line in receipt.not_reached if line.endswith("a cache, or results of a run")]
 
 
 def test_neighbouring_stores_are_named_and_not_opened(store, cache):

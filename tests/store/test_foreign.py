@@ -285,7 +285,7 @@ def private(owners, **changes):
 
 @pytest.mark.parametrize("spelling", ["Alice", "ali\u200bce", *in_long(" alice ", "ALICE", "\uff41lice", "a\u006cice")])
 def test_one_owner_spelled_two_ways_is_one_owner(tmp_path, spelling):
-    """To what was spent, to a removal, and to the groups of a private run (FOUND, 72)."""
+    """To what was spent, to a removal, and to the groups of a private run."""
     store = Store(tmp_path / "store")
     store.add("one", part(0), private(["alice"]))
     store.add("two", part(1), private([spelling]))
@@ -472,7 +472,7 @@ def test_paths_of_a_folder_of_others_stay_in_it(tmp_path):
 
 
 def test_rows_and_the_index_are_private_and_forget_what_was_removed(tmp_path, monkeypatch):
-    """The names and identifiers of removed images are in no file of the cache or of the index (FOUND, 75)."""
+    """The names and identifiers of removed images are in no file of the cache or of the index."""
     monkeypatch.setattr("tangent_jax.data.identifiers.INDEX", str(tmp_path / "index" / "index.sqlite"))
     recipe, examples = recipe_of(kind="head"), pictures(6)
     predict = recipe.predictor(3, load("builtin"))

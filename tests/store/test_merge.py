@@ -157,7 +157,7 @@ def test_a_store_merges_without_factors(tmp_path, how):
 
 
 def test_one_decomposition_serves_every_ridge():
-    """Seven ridges were seven merges (FOUND, 66)."""
+    """Seven ridges were seven merges."""
     parts, own = all_of(3)
     reads = []
 
@@ -182,7 +182,7 @@ def test_one_decomposition_serves_every_ridge():
 @pytest.mark.parametrize("leaves", [("head/kernel",), ("head/kernel", "head/bias")])
 def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how):
     """Inputs and signals of a head are independent, so that its factors are its Hessian: with a bias too, as one block
-    with the kernel (FOUND, 79).
+    with the kernel.
     """
     predict, _, x, y = private_task("blocks", 0)
     size = sum(trees.leaves(predict.w)[path].size for path in leaves)

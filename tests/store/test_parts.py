@@ -98,6 +98,43 @@ def changed(shards, **settings):
     return dataclasses.replace(shards, recipe=recipe_of(**{**SETTINGS, **settings}))
 
 
+def with_another_run(store, shards, other, monkeypatch):
+    """Fills the store with the shards while another run, on another machine, fills it with others."""
+    fit, others = Shards.fit, iter([other])
+
+    def meanwhile(*given):
+        for one in others:
+            fill(Store(store.root), one)
+        return fit(*given)
+
+    monkeypatch.setattr(Shards, "fit", meanwhile)
+    fill(store, shards)
+
+
+def test_two_equal_runs_fill_one_store(trained, tmp_path, monkeypatch):
+    shards, whole = trained
+    store = Store(tmp_path / "store")
+    with_another_run(store, shards, shards, monkeypatch)
+    assert fingerprints(store) == fingerprints(whole)
+
+
+def test_a_run_refuses_what_another_of_other_settings_added_meanwhile(trained, tmp_path, monkeypatch):
+    shards, _ = trained
+    other = dataclasses.replace(changed(shards, epochs=2), rows={"4": shards.rows["4"]})
+    with pytest.raises(InputError, match=r"one run at a time; another one added 4, with epochs 2, here 1"):
+        with_another_run(Store(tmp_path / "store"), shards, other, monkeypatch)
+
+
+def test_a_part_with_other_numbers_is_refused_with_what_to_do(trained, tmp_path):
+    shards, whole = trained
+    part_, store = Store(tmp_path / "part"), Store(tmp_path / "store")
+    fill(store, shards)
+    moved = whole["0"]
+    part_.put("0", trees.scale(2, moved.dw), moved.provenance)
+    with pytest.raises(InputError, match=r"both trained 0, to other numbers. Delete this part"):
+        fill(store, shards, parts=[part_.root])
+
+
 def test_parts_are_taken_over_with_the_bits_of_one_process(trained, tmp_path):
     shards, whole = trained
     parts = [tmp_path / f"part {number}" for number in range(4)]  # more than groups: the last one is empty

@@ -117,7 +117,7 @@ def test_only_floats_are_summed(leaf):
 
 
 def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32():
-    """A bf16 component first made all bf16, and sums of f16 overflowed (FOUND, 83)."""
+    """A bf16 component first made all bf16, and sums of f16 overflowed."""
     whole = {"kernel": np.full(3, 60000, np.float16)}
     total = weighted_sum([whole] * 4, [0.5] * 3 + [-0.5])
     assert (total["kernel"].dtype, total["kernel"].tolist()) == (np.float16, [60000.0] * 3)

@@ -80,7 +80,7 @@ def test_a_callback_to_the_host_is_refused_by_its_name():
         program(lambda x: jax.lax.map(f, x), jnp.zeros(3))
 
 
-# The eleven changes of FOUND, 46: each gave the first run's result to the second
+# Eleven changes, each of which gave the first run's result to the second
 
 USER = """
 import functools, types

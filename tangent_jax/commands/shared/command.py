@@ -63,7 +63,7 @@ def check_out(path: Path) -> None:
 
 def out_place() -> str:
     """The URL in --out, or the absolute path of its folder."""
-    return AT_URL[0] if AT_URL else str(path_of("out").absolute())
+    return AT_URL[0] if AT_URL else os.path.abspath(path_of("out"))
 
 
 @contextmanager

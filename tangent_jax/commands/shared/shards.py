@@ -222,13 +222,20 @@ def list_readable(images: Examples, train: tj.Features) -> tj.Features:
 def parts_of(store: Path) -> list[Path]:
     """The folders of a store's parts, without those that a killed deletion left."""
     for left in store.parent.glob(f"part-*-of-*/.{store.name}"):
-        shutil.rmtree(left)
+        delete(left)
     return sorted(store.parent.glob(f"part-*-of-*/{store.name}"))
+
+
+def delete(folder: Path) -> None:
+    """Deletes a folder, or that of a link, with the link."""
+    shutil.rmtree(folder.resolve())
+    if folder.is_symlink():
+        folder.unlink()
 
 
 def delete_part(part: Path) -> None:
     """Deletes the folder of a part that a store has taken over, so that no copy of its components stays."""
-    shutil.rmtree(part.rename(part.with_name(f".{part.name}")))
+    delete(part.rename(part.with_name(f".{part.name}")))
     with contextlib.suppress(OSError):  # other stores have parts there
         part.parent.rmdir()
 

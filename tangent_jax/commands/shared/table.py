@@ -193,7 +193,7 @@ TABLE: dict[str, partial] = {
         default=None,
     ),
     "shard": flag("string", "I/N: only train part I (from 0) of N of the components; unset: compose.", default=None),
-    "out": flag("string", "Folder or URL of the results, such as result.json."),
+    "out": flag("string", "Folder of the results, such as result.json; of finetune also a URL."),
     "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
     "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
     "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1, default=None),
@@ -208,8 +208,7 @@ TABLE: dict[str, partial] = {
     ),
     "source": flag(
         "string",
-        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; prove: an export; data: an "
-        "unpacked archive.",
+        "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; data: an unpacked archive.",
         default=None,
     ),
     "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
@@ -234,7 +233,7 @@ TABLE: dict[str, partial] = {
         default=1e-3,
     ),
     "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a new folder or URL; data: a zip.", default=None),
+    "to": flag("string", "export: a new folder; data: a zip.", default=None),
     "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
     "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18.", default=None),
     "json": flag("bool", "JSON instead of a table.", default=False),
