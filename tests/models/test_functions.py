@@ -202,7 +202,8 @@ def test_a_model_of_functions_is_fitted_composed_stored_and_exported(tmp_path, m
         assert tj.exports.load_export(tmp_path / "export", text().model)
     with pytest.raises(InputError, match=r"config\.programs"):
         store.add("other", fitted.dw, tj.store.make_provenance(other).trained_on(data, 1.0))
-    receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["row 3"]), "drop")
+    cache = tj.Cache(tmp_path / "cache")
+    receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["row 3"]), "drop", cache=cache)
     assert [*store] == ["half 0"]
     assert receipt is not None
     assert not np.any(data.inputs.base[3])  # its cached row too
