@@ -29,7 +29,7 @@ from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.objective import Objective
-from tangent_jax.train.targets import Predict
+from tangent_jax.train.targets import Predict, as_numbers
 
 RATE = 0.01  # rate of plain descent, in units of 1 / clip norm: so small that the canary stays clipped
 DESCENT = optax.sgd(RATE)
@@ -87,10 +87,10 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 
 
 def finite_scores(scores: Any, least: int) -> np.ndarray:
-    """The scores as an array "n"; InputError for fewer than `least`, or numbers that are not finite."""
-    array = np.asarray(scores)
-    is_valid = array.ndim == 1 and array.dtype.kind in "fiu" and len(array) >= least and np.isfinite(array).all()
-    got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * (array.dtype.kind == "f")
+    """The scores as an array "n", in f64; InputError for fewer than `least`, or numbers that are not finite."""
+    array = as_numbers("scores", scores)
+    is_valid = array.ndim == 1 and len(array) >= least and np.isfinite(array).all()
+    got = f"shape {array.shape}" + " with NaN or infinity" * (not np.isfinite(array).all())
     if not is_valid:
         raise InputError(f"scores must be at least {least} finite numbers of each kind; got {got}.")
     return array

@@ -69,7 +69,7 @@ def encode(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
             f"texts must have at most {MOST_TEXT:,} bytes; got {longest:,}. Train on fewer images: a component names "
             "each of its own"
         )
-    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()} | texts, short)
+    return save({name: np.asarray(value, order="C") for name, value in tensors.items()} | texts, short)
 
 
 def read_header(path: Path, whole_numbers: bool = False) -> tuple[dict[str, Entry], dict[str, str], int]:

@@ -26,6 +26,7 @@ from tangent_jax.core.checks import InputError, array_of_examples
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.tangent import as_tangent, check_alone
 from tangent_jax.privacy.mechanism import check_clip_norm
+from tangent_jax.rules.probe import widen
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective, check_targets
 from tangent_jax.train.targets import as_targets, output_shape
@@ -161,7 +162,7 @@ def clipped_sum(
         part, norms, bad = clip_units(predict, dw, batch, objective, clip_norm)
         return jax.tree.map(jnp.add, total, part), (norms, bad)
 
-    zeros = jax.tree.map(jnp.zeros_like, dw)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros_like(widen(leaf)), dw)
     value, (norms, bad) = jax.lax.scan(add, zeros, (chunks(x), chunks(y), chunks(present)))
     return ClippedSum(value, norms.reshape(-1)[:units], bad.sum(), clip_norm)
 
@@ -186,7 +187,7 @@ def clip_units(
 
         return jax.grad(of_unit)(dw)
 
-    gradients = jax.vmap(gradient_of_one)(x, y, here)
+    gradients = jax.tree.map(widen, jax.vmap(gradient_of_one)(x, y, here))
     squared = sum(jnp.sum(jnp.square(g), range(1, g.ndim)) for g in jax.tree.leaves(gradients))
     scales, norms, bad = clip_scales(jnp.asarray(squared), of_units(here), clip_norm)
 

@@ -93,7 +93,7 @@ def clipped_gradients(
 
 def scaled_sum(dw: Tree, leaves: dict[str, Leaf], scales: Float[Array, "b"]) -> Tree:
     """sum_b scale_b g_b: outer products of inputs and reweighted signals."""
-    total = {path: jnp.zeros_like(leaf) for path, leaf in trees.leaves(dw).items()}
+    total = {path: jnp.zeros_like(widen(leaf)) for path, leaf in trees.leaves(dw).items()}
 
     def zeroed(a: Array) -> Array:
         return jnp.where(scales.reshape(-1, *[1] * (a.ndim - 1)) > 0, a, 0)

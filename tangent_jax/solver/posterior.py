@@ -155,7 +155,9 @@ def probabilities(
 
 
 def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.ndarray) -> tuple[float, float]:
-    """(beta, mean loss): the beta between 1e-3 and 1e3 with the least mean -log p of the targets, class indices.
+    """(beta, mean loss): the beta with the least mean -log p of the targets, class indices.
+
+    It is between 1e-3 and 1e3 over the median lead of the largest output over the second.
 
     >>> beta, loss = tj.solver.fitted_beta(demo.solution.left_out(), None, demo.train.targets)
     >>> bool(loss < np.log(3))  # better than uniform probabilities
@@ -165,11 +167,15 @@ def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.
     if covariance is not None:
         of_shape("covariance", covariance, (*np.shape(outputs), np.shape(outputs)[-1]))
 
+    outputs = np.asarray(outputs, np.float64)
+    leads = np.diff(np.partition(outputs, -2, -1)[:, -2:]) if outputs.shape[-1] > 1 else np.zeros(0)
+    scale = np.log(np.median(leads[leads > 0])) if (leads > 0).any() else 0.0
+
     def loss(log_beta: float) -> float:
         if covariance is None:
             return float(-log_softmax(np.exp(log_beta) * outputs, -1)[np.arange(len(targets)), targets].mean())
         p = probabilities(outputs, covariance, float(np.exp(log_beta)))
         return float(-np.log(np.maximum(p[np.arange(len(targets)), targets], 1e-300)).mean())
 
-    best: Any = minimize_scalar(loss, bounds=(np.log(1e-3), np.log(1e3)), method="bounded")
+    best: Any = minimize_scalar(loss, bounds=(np.log(1e-3) - scale, np.log(1e3) - scale), method="bounded")
     return float(np.exp(best.x)), float(best.fun)

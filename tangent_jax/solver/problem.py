@@ -31,7 +31,7 @@ from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.passes import Part
 from tangent_jax.train.batches import Batches, Data, as_batches
 from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
-from tangent_jax.train.targets import Predict, call
+from tangent_jax.train.targets import Predict, as_numbers, call
 
 SIGNALS = 1024  # least number of random cotangents, over all examples, of factors that only precondition
 
@@ -221,15 +221,7 @@ def check_leaves(predict: Tangent, dw: Tree) -> None:
 
 def as_example_weights(example_weights: Any, count: int, dtype: Any) -> Float64[np.ndarray, "n"]:
     """The weight of each example, "n", in f64; None: 1; dtype: of the outputs, in which it will count."""
-    try:
-        given = np.ones(count) if example_weights is None else np.asarray(example_weights)
-    except ValueError:  # lists of several lengths
-        given = np.array(None)
-    if given.dtype.kind not in "biuf":
-        raise InputError(
-            f"example_weights must be of {count} examples; got a value of type {type(example_weights).__name__}"
-        )
-    v = given.astype(np.float64)
+    v = np.ones(count) if example_weights is None else as_numbers("example_weights", example_weights)
     if v.shape != (count,) or not np.isfinite(v).all() or v.min() < 0 or v.max() <= 0:
         smallest = v.min() if v.size else None
         raise InputError(

@@ -449,9 +449,13 @@ def choose_settings(
 ) -> tuple[Settings, int]:
     """(the settings with the greatest likelihood of the labels, at the best temperature; the number of settings tried).
 
+    Images whose label no head can give do not take part: held-out images of a class without training images, and with
+    `left_out` the only image of a class.
+
     Args:       rows, targets: features "n k" and indices "n" among `train.classes`, of held-out images; or, with
                 `left_out`, of the images of `train`, each scored by the head of all others; ways: of `Settings.how`.
-    Raises:     InputError for no way or no row, and for rows and targets of other shapes, or not finite.
+    Raises:     InputError for no way, no row, or no row whose label can be given, and for rows and targets of other
+                shapes, or not finite.
 
     >>> rows = tj.solver.rows_of(demo.map, demo.test)
     >>> settings, tried = tj.solver.choose_settings(demo.statistics, rows, demo.test.targets, ways=("lda", "ridge"))
@@ -461,6 +465,10 @@ def choose_settings(
     if not len(ways):
         raise InputError(f"ways must be at least one of {', '.join(WAYS)}; got none")
     targets, balances = train.check_examples(rows, targets), BALANCES if len(train.sizes) > 1 else (1.0,)
+    can_be_given = train.counts[targets] > left_out
+    if not can_be_given.any():
+        least = "two images" if left_out else "a training image"
+        raise InputError(f"settings must be chosen on images of classes with {least}; got none. Give the settings")
     grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]
     losses = []
     with progress(total=len(grid), unit="setting") as bar:
@@ -469,6 +477,6 @@ def choose_settings(
                 scores = train.leave_one_out(rows, targets, settings)
             else:
                 scores = np.asarray(score_rows(train.solve(settings), rows))
-            losses.append(fitted_beta(scores, None, targets)[1])
+            losses.append(fitted_beta(scores[can_be_given], None, targets[can_be_given])[1])
             bar.update()
     return grid[int(np.argmin(losses))], len(grid)

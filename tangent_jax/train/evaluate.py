@@ -28,15 +28,16 @@ Metric = Callable[[Array, Array], Array]
 
 
 def accuracy(outputs: Num[Array | np.ndarray, "b c"], targets: Any) -> Float[Array, "b"]:
-    """1 where the largest of the outputs "b c" is that of the class index in targets "b", else 0.
+    """1 where the largest of the outputs "b c" is that of the class index in targets "b", else 0, and 0 for NaN.
 
     >>> accuracy(jnp.array([[0.2, 0.8], [0.9, 0.1]]), jnp.array([1, 1])).tolist()
     [1.0, 0.0]
     """
     kind = jnp.result_type(targets) if hasattr(targets, "dtype") else np.asarray(targets).dtype
-    if np.dtype(kind).kind not in "biuf":
+    if not jnp.issubdtype(kind, jnp.number) and not jnp.issubdtype(kind, jnp.bool_):
         raise InputError(f"targets must be class indices; got {kind}")
-    return jnp.asarray(outputs.argmax(-1) == targets, jnp.float32)
+    is_number = ~jnp.isnan(outputs).any(-1)
+    return jnp.asarray((outputs.argmax(-1) == targets) & is_number, jnp.float32)
 
 
 def squared_error(outputs: Num[Array | np.ndarray, "b c"], targets: Any) -> Num[Array, "b"]:

@@ -5,11 +5,12 @@ The probabilities should be of examples outside the training set. Computed on th
 
 import numpy as np
 from jax import Array
-from jaxtyping import Float64, Integer, Shaped
+from jaxtyping import Float64, Integer
 from scipy.special import entr
 from scipy.stats import rankdata
 
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.train.targets import as_numbers
 
 
 def calibration_error(p: Array | np.ndarray, labels: Array | np.ndarray, bins: int = 15) -> float:
@@ -73,20 +74,19 @@ def auc(positives: Array | np.ndarray, negatives: Array | np.ndarray) -> float:
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / (len(positives) * len(negatives)))
 
 
-def as_scores(scores: Array | np.ndarray) -> Shaped[np.ndarray, "n"]:
-    """The scores "n", n > 0; InputError for anything else."""
-    array = np.asarray(scores)
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "biuf":
+def as_scores(scores: Array | np.ndarray) -> Float64[np.ndarray, "n"]:
+    """The scores "n", n > 0, in f64; InputError for anything else, NaN among them."""
+    array = as_numbers("scores", scores)
+    if array.ndim != 1 or not array.size:
         raise InputError(f'scores must be numbers "n", at least one; got {array.dtype} of shape {array.shape}')
+    if np.isnan(array).any():
+        raise InputError("scores must not be NaN; got one that is")
     return array
 
 
 def as_probabilities(p: Array | np.ndarray) -> Float64[np.ndarray, "n c"]:
     """p as float64, "n c"; InputError for an array of another shape, or rows that do not sum to 1."""
-    dtype = np.asarray(p).dtype
-    if dtype.kind not in "biuf":
-        raise InputError(f"probabilities must be numbers; got {dtype}")
-    p = np.asarray(p, np.float64)
+    p = as_numbers("probabilities", p)
     if p.ndim != 2 or not p.size:
         raise InputError(f"probabilities must have shape (n, c); got shape {p.shape}")
     if (p < 0).any() or not np.allclose(p.sum(1), 1.0, atol=1e-3):

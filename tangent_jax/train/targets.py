@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Int32, Num
+from jaxtyping import Float64, Int32, Num
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, as_array, failure
@@ -23,7 +23,7 @@ def as_targets(targets: Any) -> Num[np.ndarray, "n ..."]:
     """
     array = as_array("targets", targets)
     is_integer = np.issubdtype(array.dtype, np.integer)
-    if not is_integer and not np.issubdtype(array.dtype, np.floating):
+    if not is_integer and not jax.numpy.issubdtype(array.dtype, np.floating):
         raise InputError(f"targets must be whole numbers or floats; got dtype {array.dtype}")
     if array.ndim < 1:
         raise InputError(f"targets must be one for each example, of shape (n, ...); got shape {array.shape}")
@@ -56,10 +56,18 @@ def as_labels(targets: Any, classes: int | None = None) -> Int32[np.ndarray, "n"
     return array.astype(np.int32, copy=False)
 
 
+def as_numbers(name: str, values: Any) -> Float64[np.ndarray, "..."]:
+    """The values in f64, those of bfloat16 too; InputError for what is no array of real numbers."""
+    array = as_array(name, values)
+    if array.dtype.kind not in "biu" and not jax.numpy.issubdtype(array.dtype, np.floating):
+        raise InputError(f"{name} must be numbers; got {array.dtype}")
+    return array.astype(np.float64)
+
+
 def check_indices(outputs: Any, targets: Any) -> None:
     """Raises InputError unless outputs are numbers "n c" and targets their class indices "n"."""
-    array = as_array("outputs", outputs)
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
+    array = as_numbers("outputs", outputs)
+    if array.ndim != 2:
         raise InputError(f'outputs must be numbers "n c"; got {array.dtype} of shape {array.shape}')
     count = len(as_labels(targets, array.shape[1]))
     if count != len(array):

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save
@@ -20,6 +21,21 @@ def test_a_text_beyond_the_limit_of_a_header_is_read_back(tmp_path):
     assert texts == metadata == read_header(path)[1]
     assert {name: value.tolist() for name, value in read.items()} == {n: v.tolist() for n, v in numbers.items()}
     assert {*json.loads(path.read_bytes()[8 : read_header(path)[2]])["__metadata__"]} == {"short"}
+
+
+def test_every_rank_and_order_of_memory_is_read_back(tmp_path):
+    values = {
+        "scalar": np.float32(3.0),
+        "empty": np.zeros((0, 2), np.float32),
+        "turned": np.arange(6.0).reshape(2, 3).T,
+        "sliced": np.arange(8.0)[::2],
+        "half": np.asarray(jnp.arange(3.0).astype(jnp.bfloat16)),
+    }
+    (tmp_path / "a.safetensors").write_bytes(encode(values, {}))
+    read, _ = read_tensors(tmp_path / "a.safetensors")
+    for name, value in values.items():
+        assert (read[name].shape, read[name].dtype) == (np.shape(value), value.dtype), name
+        assert np.array_equal(read[name], value), name
 
 
 def test_metadata_that_no_header_or_text_holds_are_refused(tmp_path, monkeypatch):

@@ -394,3 +394,21 @@ def test_examples_of_different_numbers_are_refused(untyped, y, present, match):
 def test_what_is_no_loss_is_named(untyped, loss, match):
     with pytest.raises(InputError, match=match):
         clipped_sum(linear, DW, X, np.zeros(7, int), np.ones(7), loss=loss, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("chunk", [1, 8])
+def test_gradients_of_half_precision_are_summed_in_f32(chunk):
+    """A sum of ones in bfloat16 stays at 256."""
+    dw, x = jnp.zeros((1, 1), jnp.bfloat16), jnp.ones((1024, 1), jnp.bfloat16)
+    clipped = clipped_sum(
+        lambda dw, x: x @ dw,
+        dw,
+        x,
+        np.zeros(1024),
+        np.ones(1024),
+        loss=lambda f, y: f[:, 0],
+        clip_norm=2.0,
+        chunk=chunk,
+    )
+    assert clipped.value.dtype == jnp.float32
+    assert clipped.value.tolist() == [[1024.0]]

@@ -15,6 +15,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import FeatureMap, feature_map, score_rows
 from tangent_jax.solver import mapped
 from tangent_jax.solver.mapped import map_once, rows_of
+from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.solver.statistics import (
     LENGTHS,
     NEVER,
@@ -201,6 +202,33 @@ def test_settings_are_chosen_by_leaving_out_each_example(case):
         return -float(jax.nn.log_softmax(betas, -1)[:, np.arange(N), targets].mean(1).max())
 
     assert loss(chosen) <= 1e-3 + min(loss(Settings(*own)) for own in [("lda", 3.0, 1.0), ("ridge", 0.3, 2.0)])
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_settings_are_chosen_by_images_whose_label_can_be_given(case, left_out):
+    """One class has a single image, which is left out, or none but a held-out one."""
+    built, rows, targets = case
+    kept = (targets != 3) | (np.arange(N) == 3)
+    held = np.arange(N) % 5 == 3  # image 3 is the only one of its class
+    train = kept if left_out else kept & ~held
+    total = of_rows(built, rows[train], targets[train], CLASSES).of_classes(CLASSES)
+    scored = train if left_out else held & kept
+    others = scored & (targets != 3)
+    both = [choose_settings(total, rows[at], targets[at], ("lda", "ridge"), left_out)[0] for at in (scored,)]
+    if not left_out:
+        both.append(choose_settings(total, rows[others], targets[others], ("lda", "ridge"))[0])
+    assert len({*both}) == 1
+    assert both[0] != Settings("lda", 3e-2, 0.5)  # the first of the grid
+    alone = of_rows(built, rows[:3], targets[:3], CLASSES)
+    with pytest.raises(InputError, match="chosen on images of classes with two images; got none"):
+        choose_settings(alone, rows[:3], targets[:3], left_out=True)
+
+
+def test_the_temperature_of_scores_of_any_size_is_found(case):
+    _, rows, targets = case
+    beta, loss = fitted_beta(rows[:, :4], None, targets)
+    for scale in (1e-6, 1e6):
+        assert fitted_beta(scale * rows[:, :4], None, targets) == pytest.approx((beta / scale, loss), rel=1e-3)
 
 
 def test_a_head_of_statistics_is_evaluated_like_any_predictor():

@@ -1,9 +1,11 @@
 """Measures of probabilities are what their formulas say."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.metrics import auc, brier_score, calibration_error, entropy
 
 P = np.random.default_rng(0).dirichlet(np.ones(4), 2000)
@@ -15,6 +17,21 @@ def test_auc_is_the_share_of_pairs_told_apart():
     members, others = np.array([3.0, 1.0, 2.0]), np.array([0.0, 2.0])
     assert auc(members, others) == np.mean([1, 1, 1, 0, 1, 0.5])
     assert auc(others, members) == 1 - auc(members, others)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_scores_of_half_precision_count_in_f64(dtype):
+    rng = np.random.default_rng(0)
+    positives, negatives = rng.standard_normal((2, 500)).astype(dtype)
+    assert auc(positives, negatives) == auc(positives.astype(np.float64), negatives.astype(np.float64))
+    p = np.array([[0.5, 0.5], [0.25, 0.75]])
+    assert brier_score(p.astype(dtype), np.array([0, 1])) == brier_score(p, np.array([0, 1]))
+
+
+def test_nan_is_no_score_and_no_right_answer():
+    with pytest.raises(InputError, match="scores must not be NaN"):
+        auc(np.array([1.0, np.nan]), np.zeros(2))
+    assert accuracy(jnp.array([[np.nan, 1.0], [2.0, 1.0]]), jnp.array([0, 0])).tolist() == [0.0, 1.0]
 
 
 def test_the_calibration_error_is_the_mean_gap_of_the_bins():
