@@ -113,7 +113,8 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
     rows = [[cell.strip() for cell in row] for row in lines if row]
     pairs = file_and_owner(where, rows, chosen)
     if not all(len(pair) == 2 and all(pair) for pair in pairs):
-        raise InputError(f"{where} must hold file,owner in every line; got a shorter one")
+        short = next(pair for pair in pairs if len(pair) != 2 or not all(pair))
+        raise InputError(f"{where} must hold file,owner in every line; got {','.join(short)}: leave such lines out")
     spellings: dict[Owner, str] = {}
     for _, owner in pairs:
         first = spellings.setdefault(Owner(owner), owner)

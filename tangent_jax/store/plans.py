@@ -102,9 +102,11 @@ def plan_removal(
         raise InputError(f"exactly one of examples, names and owner must be given; got {given} of them")
     with store.using():
         origins = {name: store.provenance(name) for name in store}
-        missing = [name for name in names if name not in origins]
-        if missing:
-            raise InputError(f"names must be of components; got {missing[0]}. `store list` shows them")
+        for name in names:
+            if name not in origins:
+                days = [line.time[:10] for line in store.state.removals if name in line.removed]
+                before = f", which was removed on {days[-1]}" if days else near_to(name, origins)
+                raise InputError(f"names must be of components; got {visible(name)}{before}. `store list` shows them")
         present = contents(store)
         removed = {}
         if names:
@@ -186,9 +188,13 @@ def images_named(
 
 def refuse(what: str, word: str, known: Iterable[str]) -> NoReturn:
     """Raises InputError for a name that no component recorded, with those that are near."""
+    raise InputError(f"{what} must be as components recorded them; got {visible(word)}{near_to(word, known)}")
+
+
+def near_to(word: str, known: Iterable[str]) -> str:
+    """The end of a message: the known names that are near to a word."""
     near = difflib.get_close_matches(normal_name(word), sorted({*known}))
-    nearest = f"near it are {', '.join(near)}" if near else "none is near it"
-    raise InputError(f"{what} must be as components recorded them; got {visible(word)}, and {visible(nearest)}")
+    return visible(f", and near it are {', '.join(near)}" if near else ", and none is near it")
 
 
 def day_of(store: Store, *texts: str) -> str:

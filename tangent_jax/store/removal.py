@@ -119,7 +119,11 @@ def erase_cached(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     """
     with store.using():
         check_fits(store, plan)
-        return in_cache(store, plan, cache or Cache())
+        cache = cache or Cache()
+        traces = in_cache(store, plan, cache)
+        return traces._replace(
+            not_reached=traces.not_reached + erasure.others(store, [*plan.components], plan.unseen, cache.path)
+        )
 
 
 def in_cache(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:

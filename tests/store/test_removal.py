@@ -532,10 +532,10 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     )
     line, err = run("compose", cache, data, *sharded, "--blocks=0", f"--out={tmp_path / 'out'}")
     assert (len([*stores.iterdir()]), json.loads(line)["full"]) == (1, {})  # nobody asked for a model of all owners
-    assert "(2 components, one for each owner)" in err
+    assert "(for 2 components, one for each owner)" in err
     all_in_one = ("--sharding=uniform", "--shards=1", *sharded[1:])
     _, err = run("compose", cache, data, *all_in_one, "--blocks=0", f"--out={tmp_path / 'out'}")
-    assert "(one component of all images)" in err
+    assert "(for one component of all images)" in err
     by_owner, together = (f"--store={next(stores.glob(pattern))}" for pattern in ("*owner-seed*", "*uniform-full-*"))
     now, err = run("store", "compose", by_owner, cache, data)
     accuracy = json.loads(line)["shards"]["2"]["taft"]
@@ -612,7 +612,7 @@ def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(phot
     line, err = run("compose", *flags, *by_owner)
     assert "train inputs: 8 images were removed from a store in" in err
     assert "test inputs: 1 images were removed from a store in" in err
-    assert "(1 components, one for each owner)" in err
+    assert "(for 1 components, one for each owner)" in err
     assert [*json.loads(line)["shards"]] == ["1"]
     assert Store(root).path("ann").read_bytes() == kept
     run("compose", *flags, *by_shuffle)

@@ -51,7 +51,7 @@ def describe(plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
         described.append({"component": name, "how": way, "asked": asked, "left": others, "seconds": round(seconds, 1)})
         after = {
             "drop": f"dropped, the {others} others with them (--retrain keeps those)" if others else "dropped",
-            "retrain": f"trained again on the {others} left, about {seconds:.1f} s of training",
+            "retrain": f"trained again on the {others} left, about {seconds:.1f} s of training without compiling",
             "exact": f"moved to the optimum of the {others} left, about {seconds:.1f} s of training",
         }
         share = "" if F.name else f"{asked} of its {asked + others} examples asked for; "

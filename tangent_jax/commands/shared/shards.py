@@ -111,9 +111,9 @@ class Method:
     def fill(self, path: Path, rows: dict[str, np.ndarray], factors: bool, **options: Any) -> tj.Store:
         """The store in a folder, filled with components of these shards; options of `tj.store.fill`."""
         store = tj.Store(path)
-        held = f"{len(rows)} components, one for each {'owner' if self.division.is_by_owner else 'shard'}"
+        held = f"for {len(rows)} components, one for each {'owner' if self.division.is_by_owner else 'shard'}"
         if rows.keys() == self.whole().keys():
-            held = "one component of all images"
+            held = "for one component of all images"
         print(f"store: {store.root} ({held})", file=sys.stderr)
         owners = tj.shards.read_owners(self.division.owners) if self.division.owners else None
         tj.store.fill(store, self.shards(rows), factors, owners, **options)
