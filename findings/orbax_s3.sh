@@ -16,7 +16,7 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
 venv/bin/python -m pip install --quiet --disable-pip-version-check orbax-checkpoint==0.12.8 'etils[epath]==1.15.0' \
-  s3fs==2026.9.0 'moto[server]==5.2.3' 'jax>=0.10.2,<0.13' 2>pip.log || { cat pip.log; exit 2; }
+  s3fs==2026.9.0 'moto[server]==5.2.3' jax==0.10.2 2>pip.log || { cat pip.log; exit 2; }
 cat > run.py <<'P'
 import os
 import socket
