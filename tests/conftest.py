@@ -41,6 +41,7 @@ if os.environ.get("TANGENT_JAX_TYPECHECK"):
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
+from s3_server import serving_bucket  # noqa: E402
 
 from tangent_jax.models.anchor import Pretrained  # noqa: E402
 from tangent_jax.models.protocol import initial_weights  # noqa: E402
@@ -78,6 +79,15 @@ def shared():
     if not (SHARED / "weights").is_dir():
         pytest.skip("../shared is absent: needs its weights and photographs")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    """A real S3 server on this machine, with an empty bucket."""
+    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
+    pytest.importorskip("s3fs", reason="s3fs is absent")
+    with serving_bucket(tmp_path_factory.mktemp("copies")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

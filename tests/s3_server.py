@@ -8,6 +8,7 @@ process: it prints its port.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ class Server:
 
     def __init__(self, url):
         self.url = url
+        self.numbers = itertools.count()
 
     def tell(self, **rule):
         request = urllib.request.Request(f"{self.url}/-/rule", json.dumps(rule).encode(), method="POST")
@@ -38,6 +40,18 @@ class Server:
     def mend(self):
         """Answers all requests again."""
         self.tell(method="")
+
+    def fresh(self):
+        """A URL in the bucket that holds nothing."""
+        return f"s3://bucket/{next(self.numbers)}"
+
+    def put(self, folder):
+        """The URL of a copy of a folder."""
+        url = self.fresh()
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.fs.put_file(path, f"{url}/{path.relative_to(folder)}")
+        return url
 
 
 @contextlib.contextmanager
@@ -59,6 +73,7 @@ def serving_bucket(copies):
                 patch.setenv(name, value)
             server.environment, server.fs = environment, fsspec.filesystem("s3", skip_instance_cache=True)
             server.fs.mkdir("bucket")
+            server.copies = copies
             yield server
 
 

@@ -29,7 +29,7 @@ from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk
 from tangent_jax.train.objective import Objective
-from tangent_jax.train.targets import Predict, as_numbers
+from tangent_jax.train.targets import Predict, is_real
 
 RATE = 0.01  # rate of plain descent, in units of 1 / clip norm: so small that the canary stays clipped
 DESCENT = optax.sgd(RATE)
@@ -88,10 +88,13 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 
 def finite_scores(scores: Any, least: int) -> np.ndarray:
     """The scores as an array "n", in f64; InputError for fewer than `least`, or numbers that are not finite."""
-    array = as_numbers("scores", scores)
-    is_valid = array.ndim == 1 and len(array) >= least and np.isfinite(array).all()
-    got = f"shape {array.shape}" + " with NaN or infinity" * (not np.isfinite(array).all())
-    if not is_valid:
+    array = np.asarray(scores)
+    is_number = array.dtype.kind != "b" and is_real(array.dtype)
+    if is_number:
+        array = array.astype(np.float64)
+    is_finite = is_number and np.isfinite(array).all()
+    if not (is_finite and array.ndim == 1 and len(array) >= least):
+        got = f"{array.dtype} of shape {array.shape}" + " with NaN or infinity" * bool(is_number and not is_finite)
         raise InputError(f"scores must be at least {least} finite numbers of each kind; got {got}.")
     return array
 

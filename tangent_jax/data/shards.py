@@ -112,9 +112,9 @@ def read_owners(table: str | os.PathLike) -> dict[str, Owner]:
         lines = csv.reader(read_text(path).splitlines())
     rows = [[cell.strip() for cell in row] for row in lines if row]
     pairs = file_and_owner(where, rows, chosen)
-    if not all(len(pair) == 2 and all(pair) for pair in pairs):
-        short = next(pair for pair in pairs if len(pair) != 2 or not all(pair))
-        raise InputError(f"{where} must hold file,owner in every line; got {','.join(short)}: leave such lines out")
+    short = [pair for pair in pairs if len(pair) != 2 or not all(pair)]
+    if short:
+        raise InputError(f"{where} must hold file,owner in every line; got {','.join(short[0])}: leave such lines out")
     spellings: dict[Owner, str] = {}
     for _, owner in pairs:
         first = spellings.setdefault(Owner(owner), owner)

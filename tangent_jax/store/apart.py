@@ -206,10 +206,10 @@ class Filling:
                 raise InputError(
                     f"{part.root} must be a part of this run; {has}. Give all parts the same flags, or delete this one"
                 )
-            unlike = [n for n in part if n in self.store and fingerprint_in(part, n) != fingerprint_in(self.store, n)]
-            if unlike:
+            clash = self.store.clashes(part)
+            if clash:
                 raise InputError(
-                    f"{part.root} must hold what {self.store.root} lacks; both trained {unlike[0]}, to other numbers. "
+                    f"{part.root} must hold what {self.store.root} lacks; both trained {clash[0]}, to other numbers. "
                     "Delete this part"
                 )
             self.store.add_all(part)
@@ -290,9 +290,11 @@ class Filling:
 
     def put(self, name: str, dw: Tree, origin: Provenance, factors: Curvature | None) -> None:
         """Adds a component, unless another run of the same settings has done so meanwhile."""
-        self.store.reload()
-        if not (name in self.store and self.is_current(self.store, name)):
+        try:
             self.store.put(name, dw, origin, factors)
+        except InputError:
+            if name not in self.store or not self.is_current(self.store, name):
+                raise
 
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
@@ -307,11 +309,6 @@ class Filling:
         """A component with its provenance and factors."""
         factors = self.store.factors(name) if self.factors else None
         return jax.tree.map(np.asarray, self.store.read_tree(name)), self.store.provenance(name), factors
-
-
-def fingerprint_in(store: Store, name: str) -> str:
-    """The fingerprint of a component's numbers."""
-    return store.state.components[name].weights
 
 
 def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

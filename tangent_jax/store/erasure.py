@@ -81,7 +81,9 @@ def others(store: Store, names: Sequence[str], unseen: Sequence[str], cache: Pat
     exports = store.state.exports_of(names)
     lines = [f"{export.path}: an export of a removed component" for export in exports]
     killed = [partial_of(Path(export.path), export.result) for export in exports]
-    lines += [f"{folder}: an export of a removed component that was killed" for folder in killed if folder.is_dir()]
+    lines += [
+        f"{folder}: an export of a removed component that was killed" for folder in killed if os.path.isdir(folder)
+    ]
     reached = os.path.realpath(cache) if cache.is_dir() else ""
     for name in [*store] if unseen else names:
         origin = store.provenance(name)

@@ -7,6 +7,7 @@ none saw, the places of copies. Data sets are not opened.
 
 import dataclasses
 import difflib
+import functools
 import json
 import re
 import sys
@@ -156,7 +157,7 @@ def images_of_owner(store: Store, origins: Mapping[str, Provenance], owner: Owne
     if found:
         return found, {}
     owners = {whose for origin in origins.values() for whose in origin.owners.values()}
-    return found, {owner: day_of(store, owner) or refuse("owner", owner, owners)}
+    return found, {owner: Removals(store).day_of(owner) or refuse("owner", owner, owners)}
 
 
 def images_named(
@@ -172,6 +173,7 @@ def images_named(
             named.setdefault(normal_name(name), set()).add(identifier)
     found: set[str] = set()
     removed: dict[str, str] = {}
+    removals = Removals(store)
     for word in words:
         meant = {word} if IDENTIFIER.fullmatch(word) else named.get(normal_name(word), set())
         if len(meant) > 1:
@@ -179,9 +181,9 @@ def images_named(
             several = f"names {len(meant)} images, in {', '.join(where)}"
             print(f"{visible(word)} {several}; all are asked for (an identifier asks for one)", file=sys.stderr)
         if not meant:
-            removed[word] = day_of(store, normal_name(word)) or refuse("examples", word, named)
+            removed[word] = removals.day_of(normal_name(word)) or refuse("examples", word, named)
         elif all(map(store.has_forgotten, meant)):
-            removed[word] = day_of(store, *meant)
+            removed[word] = removals.day_of(*meant)
         found |= meant
     return found, removed
 
@@ -197,16 +199,23 @@ def near_to(word: str, known: Iterable[str]) -> str:
     return visible(f", and near it are {', '.join(near)}" if near else ", and none is near it")
 
 
-def day_of(store: Store, *texts: str) -> str:
-    """The day on which the store last removed an identifier, a requested name or an owner; "" if it did not."""
-    hidden = store.forms(texts)
-    for line in reversed(store.state.removals):
-        if not hidden.isdisjoint(line.forgotten):
-            return line.time[:10]
-        receipt = read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
-        if not hidden.isdisjoint({receipt.owner, *receipt.asked}):
-            return line.time[:10]
-    return ""
+class Removals:
+    """The removals of a store, latest first; each receipt is read once, where it is needed."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.read = functools.cache(lambda name: read_receipt(store.root / "receipts" / f"{name}.json")[0])
+
+    def day_of(self, *texts: str) -> str:
+        """The day on which an identifier, a requested name or an owner was last removed; "" if it was not."""
+        hidden = {*self.store.key.hide_all(texts)}
+        for line in reversed(self.store.state.removals):
+            if not hidden.isdisjoint(line.forgotten):
+                return line.time[:10]
+            receipt = self.read(line.receipt)
+            if not hidden.isdisjoint({receipt.owner, *receipt.asked}):
+                return line.time[:10]
+        return ""
 
 
 def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:

@@ -119,15 +119,14 @@ def erase_cached(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
     """
     with store.using():
         check_fits(store, plan)
-        cache = cache or Cache()
-        traces = in_cache(store, plan, cache)
-        return traces._replace(
-            not_reached=traces.not_reached + erasure.others(store, [*plan.components], plan.unseen, cache.path)
-        )
+        return outside(store, plan, cache or Cache())
 
 
-def in_cache(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:
-    """What the cache has of a plan's images, and of those removed before: erased, or with only_look alone listed."""
+def outside(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:
+    """The rows in a cache of a plan's images, and of those removed before, and all that a removal does not reach.
+
+    The rows are erased; with only_look they are listed alone.
+    """
     gone = {*plan.identifiers}
     origins = store.origins.values()
     names = {name for origin in origins for i, name in origin.images_seen + origin.anchor_images if i in gone}
@@ -135,16 +134,16 @@ def in_cache(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = Fa
     def is_removed(identifier: str) -> bool:
         return identifier in gone or store.has_forgotten(identifier)
 
-    return erasure.erase_cached(cache.path, is_removed, names, only_look)
+    others = erasure.others(store, [*plan.components], plan.unseen, cache.path)
+    cached = erasure.erase_cached(cache.path, is_removed, names, only_look)
+    return cached._replace(not_reached=cached.not_reached + others)
 
 
 def traces_of(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:
     """All that a removal deletes, cached rows at once, and what it does not reach."""
-    names = [*plan.components]
-    files = erasure.files_of(store, names)
-    others = erasure.others(store, names, plan.unseen, cache.path)
-    cached = in_cache(store, plan, cache, only_look)
-    return Traces(files + cached.deleted, cached.not_reached + others)
+    files = erasure.files_of(store, [*plan.components])
+    beyond = outside(store, plan, cache, only_look)
+    return beyond._replace(deleted=files + beyond.deleted)
 
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,10 @@ class Store(Disk, Components):
         Their units stand in hidden forms.
         """
         origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(self.forms(origin.protected_units()))) for origin in origins]
+        parts = [(origin.privacy, frozenset(self.key.hide_all(origin.protected_units()))) for origin in origins]
         parts += [(account.privacy, frozenset(account.examples)) for account in self.state.released]
         accounts = [(spent, units) for spent, units in parts if spent is not None]
         return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
-
-    def forms(self, texts: Iterable[str]) -> set[str]:
-        """The forms that these identifiers, or owners, have in the store's lists (keys.py)."""
-        return {*map(self.key.hide, texts)}
 
     # Changing
 
@@ -189,8 +185,7 @@ class Store(Disk, Components):
                 f"{other.root} has replaced a private component that was composed or exported, and its key hides the "
                 "images of that one: costs cannot be compared here. Keep that store apart"
             )
-        here = self.state.components
-        clash = [name for name in other if name in here and here[name].weights != theirs[name].weights]
+        clash = self.clashes(other)
         if clash:
             raise InputError(f"{clash[0]} of {other.root} has other numbers in {self.root}. Rename one of them")
         same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
@@ -207,6 +202,11 @@ class Store(Disk, Components):
             self.put(name, other.read_tree(name), other.provenance(name), factors, shown, is_made_here=False)
         self.say_lists(missing)
         return missing
+
+    def clashes(self, other: "Store") -> list[str]:
+        """The names that another store shares with this one, for other numbers."""
+        here, theirs = self.state.components, other.state.components
+        return [name for name in other if name in here and here[name].weights != theirs[name].weights]
 
     def take_account(self, other: "Store") -> None:
         """Journals the other store's releases and exports, except those journaled before."""
@@ -253,9 +253,9 @@ class Store(Disk, Components):
         released = set().union(*(account.examples for account in self.state.released))
         public = {i for origin in here for i, _ in origin.public}
         check_public({i for i, _ in provenance.public}, private | provenance.identifiers)
-        check_public(self.forms(i for i, _ in provenance.public), released)
+        check_public({*self.key.hide_all(i for i, _ in provenance.public)}, released)
         check_public(public, provenance.identifiers)
-        check_public(self.state.public, self.forms(provenance.identifiers))
+        check_public(self.state.public, {*self.key.hide_all(provenance.identifiers)})
 
     @property
     def origins(self) -> Mapping[str, Provenance]:

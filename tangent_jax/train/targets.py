@@ -56,10 +56,15 @@ def as_labels(targets: Any, classes: int | None = None) -> Int32[np.ndarray, "n"
     return array.astype(np.int32, copy=False)
 
 
+def is_real(dtype: Any) -> bool:
+    """True for whole numbers, Booleans and floats, those of half precision too."""
+    return dtype.kind in "biu" or jax.numpy.issubdtype(dtype, np.floating)
+
+
 def as_numbers(name: str, values: Any) -> Float64[np.ndarray, "..."]:
     """The values in f64, those of bfloat16 too; InputError for what is no array of real numbers."""
     array = as_array(name, values)
-    if array.dtype.kind not in "biu" and not jax.numpy.issubdtype(array.dtype, np.floating):
+    if not is_real(array.dtype):
         raise InputError(f"{name} must be numbers; got {array.dtype}")
     return array.astype(np.float64)
 

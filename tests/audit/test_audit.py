@@ -261,9 +261,9 @@ def test_scores_that_are_no_finite_numbers_prove_nothing(bad):
     """NaN scores "proved" 3.3."""
     good = np.zeros(40)
     for scores in ((bad, good), (good, bad)):
-        with pytest.raises(InputError, match=r"scores must be (at least 4 finite )?numbers"):
+        with pytest.raises(InputError, match="scores must be at least 4 finite numbers"):
             epsilon_lower_bound(*scores, 1e-5)
-    with pytest.raises(InputError, match=r"scores must be (at least 2 finite )?numbers"):
+    with pytest.raises(InputError, match="scores must be at least 2 finite numbers"):
         noise_scale(bad)
 
 

@@ -1,38 +1,18 @@
 """Data sets at s3:// are those of the same files on disk: classes, names, labels, bytes; what goes wrong is told."""
 
 import dataclasses
-import itertools
 import pickle
 
 import pytest
 from data.layouts import as_parquet, as_saved, as_tar, refused
 from photos import as_zip, photographs, picture, summary
-from s3_server import serving_bucket
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import index_in
 from tangent_jax.data.registry import open_dataset
 
-NUMBERS = itertools.count()
 IMAGES = [picture() for _ in range(6)]
 LABELS = [0, 1, 0, 1, 0, 1]
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
-    pytest.importorskip("s3fs", reason="s3fs is absent")
-    with serving_bucket(tmp_path_factory.mktemp("copies")) as server:
-        yield server
-
-
-def at_url(s3, root):
-    """The URL of a copy of a folder."""
-    url = f"s3://bucket/{next(NUMBERS)}"
-    for path in root.rglob("*"):
-        if path.is_file():
-            s3.fs.put_file(path, f"{url}/{path.relative_to(root)}")
-    return url
 
 
 def tar_of(rows):
@@ -76,7 +56,7 @@ def test_a_data_set_at_a_url_is_that_on_disk(kind, s3, tmp_path):
     root = tmp_path / "z"
     root.mkdir()
     name, path = make(kind, root)
-    url = at_url(s3, root)
+    url = s3.put(root)
     with index_in(tmp_path):
         here, there = open_dataset(f"{name}:{root}{path}"), open_dataset(f"{name}:{url}{path}")
         assert (here.classes, summary(here), here.remarks) == (there.classes, summary(there), there.remarks)
@@ -95,12 +75,12 @@ def test_images_without_a_place_in_the_table_are_located_at_a_url(s3, tmp_path):
     (tmp_path / "z/images").mkdir(parents=True)
     (tmp_path / "z/images/a.png").write_bytes(IMAGES[0])
     (tmp_path / "z/t.csv").write_text("path,label\na.png,x\n")
-    refused(f"csv:{at_url(s3, tmp_path / 'z')}/t.csv", r"images/a.png is there. Write \?folder=images")
+    refused(f"csv:{s3.put(tmp_path / 'z')}/t.csv", r"images/a.png is there. Write \?folder=images")
 
 
 def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_path):
     photographs(tmp_path / "z", 2)
-    url = at_url(s3, tmp_path / "z")
+    url = s3.put(tmp_path / "z")
     train = open_dataset(f"folder:{url}").train
     read = train.read_identified()
     train.held.clear()
@@ -115,7 +95,7 @@ def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_p
 def test_what_is_no_data_set_at_a_url_is_one_line(s3, tmp_path):
     (tmp_path / "z").mkdir()
     as_saved(tmp_path / "z/train", columns(range(6)))
-    url = at_url(s3, tmp_path / "z")
+    url = s3.put(tmp_path / "z")
     refused(f"hf:{url}", "files at a URL must be parquet")
     refused("folder:s3://bucket/nothing", "s3://bucket/nothing must be a file or folder; it does not")
     refused("folder:s3://none/nothing", "s3://none/nothing must be a file or folder; it does not")

@@ -6,6 +6,7 @@ import pytest
 from helpers import content_of_stores
 from run_binary import run, start, wait_until
 
+from tangent_jax.commands.shared.shards import delete_part
 from tangent_jax.store.store import Store
 
 FLAGS = ["--method=fc", "--shards=3", "--at_once=1"]
@@ -72,6 +73,17 @@ def test_a_deletion_of_a_part_that_was_killed_is_finished(alone, tmp_path):
     (left / "HEAD").write_text("of a store that is half deleted")
     assert run("compose", *flags)[0] == line
     assert not left.exists()
+
+
+def test_a_part_that_is_a_link_is_deleted_with_its_folder(tmp_path):
+    """As where stores lie on another disk."""
+    folder, part = tmp_path / "disk/store", tmp_path / "stores/part-0-of-2/store"
+    for parent in (folder, part.parent):
+        parent.mkdir(parents=True)
+    part.symlink_to(folder)
+    delete_part(part)
+    assert not folder.exists()
+    assert not part.parent.exists()
 
 
 def test_a_search_is_not_left_to_parts(alone, tmp_path):

@@ -11,7 +11,7 @@ import slurm
 from helpers import in_long
 from photos import as_zip, photographs
 from run_binary import module_of, output_of, run_here, start, wait_until
-from s3_server import forget_clients, serving_bucket
+from s3_server import forget_clients
 
 from tangent_jax.core import trees
 from tangent_jax.pretrained.load import load, save
@@ -31,8 +31,8 @@ LINE = re.compile(r"\w+: \S.+")
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    """A server, with a data set and weights in its bucket; `here`: the same on disk."""
+def s3(s3, tmp_path_factory):
+    """The server, with a data set and weights in its bucket; `here`: the same on disk."""
     here = tmp_path_factory.mktemp("inputs")
     photographs(here / "photos", 8)
     as_zip(
@@ -40,11 +40,10 @@ def s3(tmp_path_factory):
         {str(p.relative_to(here / "photos")): p.read_bytes() for p in (here / "photos").rglob("*.png")},
     )
     save(here / "weights.safetensors", load("builtin"))
-    with serving_bucket(tmp_path_factory.mktemp("copies")) as server:
-        server.here = here
-        for path in here.rglob("*.*"):
-            server.fs.put_file(path, f"bucket/{path.relative_to(here)}")
-        yield server
+    s3.here = here
+    for path in here.rglob("*.*"):
+        s3.fs.put_file(path, f"bucket/{path.relative_to(here)}")
+    return s3
 
 
 @pytest.fixture(autouse=True)

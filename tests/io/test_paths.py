@@ -1,11 +1,10 @@
 """Places at URLs, on a real S3 server (moto's): what is read, copied and written, and what is refused in one line."""
 
-import itertools
 import re
 
 import numpy as np
 import pytest
-from s3_server import forget_clients, serving_bucket
+from s3_server import forget_clients
 
 from tangent_jax.core.checks import InputError, without_secrets
 from tangent_jax.io import paths
@@ -13,23 +12,13 @@ from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.files import expand_path
 from tangent_jax.train.run import History
 
-NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
-    pytest.importorskip("s3fs", reason="s3fs is absent")
-    with serving_bucket(tmp_path_factory.mktemp("copies")) as server:
-        yield server
-
 
 @pytest.fixture
 def url(s3, tmp_path, monkeypatch):
     """A URL that holds nothing; copies of weights lie in tmp_path."""
     monkeypatch.setattr(paths, "COPIES", str(tmp_path / "copies"))
     s3.mend()
-    yield f"s3://bucket/{next(NUMBERS)}"
+    yield s3.fresh()
     s3.mend()
     forget_clients()
 

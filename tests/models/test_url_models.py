@@ -1,6 +1,5 @@
 """Weights, components and exports at s3:// are those of the same files on disk."""
 
-import itertools
 import json
 
 import jax
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from helpers import assert_rel_close, origin, part
 from models.layouts import model, said, timm
-from s3_server import serving_bucket
 from safetensors.numpy import save_file
 
 from tangent_jax.core import trees
@@ -24,27 +22,8 @@ from tangent_jax.store.erasure import others
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.store import Store
 
-NUMBERS = itertools.count()
 MODEL = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
 W = initial_weights(MODEL, jax.random.key(0))
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    pytest.importorskip("moto.server", reason="moto[server] is absent: pip install 'moto[server]' s3fs")
-    pytest.importorskip("s3fs", reason="s3fs is absent")
-    copies = tmp_path_factory.mktemp("copies")
-    with serving_bucket(copies) as server:
-        server.copies = copies
-        yield server
-
-
-def put(s3, folder):
-    """The URL of a copy of a folder."""
-    url = f"s3://bucket/{next(NUMBERS)}"
-    for path in folder.iterdir():
-        s3.fs.put_file(path, f"{url}/{path.name}")
-    return url
 
 
 def same(one, other):
@@ -52,7 +31,7 @@ def same(one, other):
 
 
 def test_weights_come_back(s3):
-    url = f"s3://bucket/{next(NUMBERS)}/w.safetensors"
+    url = f"{s3.fresh()}/w.safetensors"
     save(url, Pretrained(MODEL, W, ""))
     pretrained = load(url)
     assert same(pretrained.w, W)
@@ -70,18 +49,18 @@ def test_weights_in_several_files_come_from_a_folder(s3, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     said(tmp_path)
     (tmp_path / "optimizer.pt").write_bytes(b"")
-    assert_rel_close(load(put(s3, tmp_path)).w, model()[1])
+    assert_rel_close(load(s3.put(tmp_path)).w, model()[1])
     assert not [*s3.copies.rglob("optimizer.pt")]
 
 
 def test_a_component_and_an_export_are_read_and_leave_no_copy(s3, tmp_path):
     write_component(tmp_path / "dw.safetensors", part(0), {"a": "b"})
-    dw, metadata = read_component(f"{put(s3, tmp_path)}/dw.safetensors")
+    dw, metadata = read_component(f"{s3.put(tmp_path)}/dw.safetensors")
     assert same(dw, part(0))
     assert metadata["a"] == "b"
     predict = tangent(Pretrained(MODEL, W, ""), blocks=1)
     export(tmp_path / "export", predict, predict.zeros(), {})
-    pretrained, step = load_export(put(s3, tmp_path / "export"))
+    pretrained, step = load_export(s3.put(tmp_path / "export"))
     assert same(pretrained.w, W)
     assert same(step, predict.zeros())
     assert not [*s3.copies.rglob("dw.safetensors")], "a copy that a removal could not reach"
