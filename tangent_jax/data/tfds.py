@@ -8,6 +8,9 @@
 Names and versions mean what `tfds.load` makes of them: without a version the highest one, compared by numbers (10.0.0
 after 2.0.0); `1.*.*` is the highest that fits; without a configuration the default that NAME/.config/metadata.json
 states. Without DATA_DIR, TFDS's own folder is read. An image is named SPLIT/ROW.
+
+Images are read as the encoded bytes that TFDS stores, the files' own, and decoded like those of a folder: what TFDS
+decodes depends on which packages are installed (palettes as numbers, the lower byte of 16 bits, no EXIF).
 """
 
 import os
@@ -48,8 +51,9 @@ def tfds(where: str) -> Dataset:
         columns = [column_of(package, feature, title, stated) for title, feature in features.items()]
         image = choose("image", chosen, [c for c, _ in columns], folder)
         label = choose("label", chosen, [c for _, c in columns], folder)
-        skipping = {image: package.decode.SkipDecoding()}
-        parts = {split: part_of(builder, split, image, label, skipping) for split in builder.info.splits}
+        encoded = {image: package.decode.SkipDecoding()}
+        sources = {split: builder.as_data_source(split, decoders=encoded) for split in builder.info.splits}
+        parts = {split: part_of(source, split, image, label) for split, source in sources.items()}
     except InputError:
         raise
     except Exception as error:  # TFDS raises many kinds of errors
@@ -219,16 +223,17 @@ def column_of(package: Any, feature: Any, name: str, stated: set[str]) -> tuple[
     is_number = is_tensor and feature.shape == () and np.dtype(feature.np_dtype).kind in "biuf"
     is_class = isinstance(feature, kinds.ClassLabel)
     is_label = is_class or is_number or isinstance(feature, kinds.Text)
-    image = Column(name, holds, isinstance(feature, kinds.Image), name in stated)
-    return image, Column(name, holds, is_label, name in stated)
+    is_image = isinstance(feature, kinds.Image)
+    if is_image and np.dtype(feature.np_dtype).kind == "f":  # stored as the four bytes of each number
+        holds, is_image = f"Image of {np.dtype(feature.np_dtype).name}, whose range is not stated", False
+    return Column(name, holds, is_image, name in stated), Column(name, holds, is_label, name in stated)
 
 
-def part_of(builder: Any, split: str, image: str, label: str, skipping: Any) -> Part:
-    """The examples of one split."""
-    source = builder.as_data_source(split, decoders=skipping)
+def part_of(source: Any, split: str, image: str, label: str) -> Part:
+    """The examples of one split, of a TFDS source that does not decode images."""
     labels = [plain(source[i][label]) for i in range(len(source))]
     names = tuple(f"{split}/{i}" for i in range(len(labels)))
-    return Part(names, labels, partial(read_record, builder.as_data_source(split), image), None)
+    return Part(names, labels, partial(read_record, source, image), None)
 
 
 def plain(value: Any) -> Any:
@@ -237,6 +242,6 @@ def plain(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def read_record(source: Any, image: str, i: int) -> np.ndarray:
-    """The image of record `i` of a TFDS source."""
-    return np.asarray(source[i][image])
+def read_record(source: Any, image: str, i: int) -> bytes:
+    """The encoded image of record `i` of a TFDS source that does not decode images."""
+    return bytes(source[i][image])

@@ -12,10 +12,21 @@ import pytest
 from PIL import Image
 
 
-def png(value):
-    """A grey PNG of 9 x 9."""
+def picture(i):
+    """An encoded picture of 9 x 8, of a kind that TFDS decodes otherwise than viewers: palette, 16 bits, EXIF, 1 bit."""
+    ramp = np.arange(72).reshape(8, 9)
+    grey = Image.fromarray((3 * ramp + i).astype(np.uint8))
+    turn = Image.Exif()
+    turn[0x112] = 6
+    kinds = (
+        (grey.quantize(16), "PNG", {}),
+        (Image.fromarray((900 * ramp).astype(np.uint16)), "PNG", {}),
+        (grey.convert("RGB"), "JPEG", {"exif": turn}),
+        (Image.fromarray(ramp % 2 == 0), "PNG", {}),
+    )
+    image, form, options = kinds[i]
     buffer = io.BytesIO()
-    Image.new("RGB", (9, 9), (value,) * 3).save(buffer, "PNG")
+    image.save(buffer, form, **options)
     return buffer.getvalue()
 
 
@@ -42,7 +53,7 @@ def prepared():
 
         def _generate_examples(self, count):
             for i in range(count):
-                row = {"image": io.BytesIO(png(40 * i)), "label": ["cat", "dog"][i % 2], "kind": (i + 1) % 2}
+                row = {"image": io.BytesIO(picture(i)), "label": ["cat", "dog"][i % 2], "kind": (i + 1) % 2}
                 yield i, row | {"number": 5 * (i % 2), "tags": [0, 1]}
 
     root = Path(tempfile.mkdtemp())
