@@ -23,7 +23,7 @@ from PIL.PngImagePlugin import PngImageFile
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import INTERPOLATIONS, ImageSize, Preprocessing, sides
 from tangent_jax.data.formats import CONVERT, DO, damaged, format_of, open_picture, quiet
-from tangent_jax.data.tiff import as_eight_bits, black_as_zero, check_tiff
+from tangent_jax.data.tiff import as_decoded, as_eight_bits, check_tiff
 
 PNM_SPACE = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
 PNM_HEADER = re.compile(rb"P([56])" + 3 * (PNM_SPACE + rb"(\d{1,10})") + rb"[ \t\r\n\v\f]")
@@ -98,7 +98,7 @@ def opened(image: bytes | np.ndarray, name: str) -> tuple[Image.Image, str]:
     kind = format_of(image)
     if kind == "TIFF":
         check_tiff(image, name)
-        image = black_as_zero(image)
+        image = as_decoded(image)
     picture = open_picture(image, kind, name)
     try:
         frames = getattr(picture, "n_frames", 1) if kind in ANIMATED else 1

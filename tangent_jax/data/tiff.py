@@ -22,12 +22,14 @@ MOST_PAGES = 10_000  # directories that are counted
 SUBFILE, OLD_SUBFILE, BITS, COMPRESSION, COLOURS = 254, 255, 258, 259, 262  # tags
 SAMPLES, PLANES, PALETTE, SUBFILES, EXTRA, KIND, DNG = 277, 284, 320, 330, 338, 339, 50706
 IS_SMALLER, IS_MASK = 1, 4  # bits of NewSubfileType
-WHITE_IS_ZERO, GREY, PALETTED = 0, 1, 3  # values of PhotometricInterpretation
+WHITE_IS_ZERO, GREY, RGB, PALETTED, CMYK, YCBCR = 0, 1, 2, 3, 5, 6  # values of PhotometricInterpretation
+COLOURS_OF = {RGB: 3, CMYK: 4, YCBCR: 3}  # samples of a pixel's colour, where it is not one
+ALPHA = (1, 2)  # values of ExtraSamples: transparency, multiplied in or not
 SENSOR = (32803, 34892)
 CIELAB = (8, 9, 10)
 READ_BITS = (1, 2, 4, 8, 12, 16)
-MOST_SAMPLES = 6  # of Pillow
 LONG = (b"+\0", b"\0+")  # the version in the header of a BigTIFF
+LONG_NUMBER = 4  # the type of a tag of 32-bit numbers
 KINDS = {2: "signed numbers", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
 
 
@@ -60,38 +62,52 @@ def unread_samples(page: Any, is_big_endian: bool) -> str:
     for kind in kinds:
         if kind in KINDS:
             return f"of {KINDS[kind]}, whose range it does not state"
-    if samples > MOST_SAMPLES:
-        return f"of {samples} bands"
+    if colours in CIELAB:
+        return "in CIELAB colours"
+    spare = samples - COLOURS_OF.get(colours, 1)
+    has_alpha, is_grey = spare == 1 and bool({*extra[:1]} & {*ALPHA}), colours in (WHITE_IS_ZERO, GREY)
+    in_planes = samples > 1 and page.get(PLANES) == 2
+    if spare > 1 or (spare and colours not in COLOURS_OF and not has_alpha):
+        return f"of {samples} bands that are not all stated to be colours or transparency (photometric=RGB states it)"
     if len({*bits}) > 1 or bits[0] not in READ_BITS:
         return f"of {of_bits} a sample"
-    if bits[0] == 12 and (samples > 1 or is_big_endian or colours not in (WHITE_IS_ZERO, GREY)):
+    if bits[0] == 12 and (samples > 1 or is_big_endian or not is_grey):
         return "of 12 bits a sample in colour, or in big-endian order"
-    if bits[0] == 16 and samples == 2 and extra:
-        return "of 16 bits, grey with transparency"
-    if bits[0] == 16 and samples > 1 and page.get(PLANES) == 2 and page.get(COMPRESSION, 1) == 1:
-        return "of 16 bits in separate planes without compression"  # Pillow would read other values
-    return "in CIELAB colours" if colours in CIELAB else ""
+    if has_alpha and is_grey and (bits[0] == 16 or in_planes or colours == WHITE_IS_ZERO):
+        return "of grey with transparency, in 16 bits, in separate planes, or with white as zero"
+    if in_planes and page.get(COMPRESSION, 1) == 1 and (bits[0] == 16 or (spare and not has_alpha)):
+        return "in separate planes without compression, of 16 bits or with a fourth band"  # Pillow reads other values
+    return ""
 
 
-def black_as_zero(content: bytes) -> bytes:
-    """A TIFF of grey samples of more than 8 bits whose white is 0, with a tag that says that its black is.
+def as_decoded(content: bytes) -> bytes:
+    """A TIFF with the tags that Pillow needs to read its samples as they are.
 
-    Pillow inverts samples of 8 bits alone. `as_eight_bits` inverts these, and needs their raw values.
+    Pillow inverts samples of 8 bits whose white is 0; those of more bits `as_eight_bits` inverts. PlanarConfiguration
+    has no meaning for one band, and Pillow refuses its value 2.
     """
     first = [*directories(content)[:1], {}][0]
-    is_deep = as_tuple(first.get(BITS, 1)) in ((12,), (16,))
-    if not is_deep or first.get(COLOURS, WHITE_IS_ZERO) != WHITE_IS_ZERO:
-        return content
+    tags = {}
+    if as_tuple(first.get(BITS, 1)) in ((12,), (16,)) and first.get(COLOURS, WHITE_IS_ZERO) == WHITE_IS_ZERO:
+        tags[COLOURS] = GREY
+    if first.get(SAMPLES, 1) == 1 and first.get(PLANES, 1) != 1:
+        tags[PLANES] = 1
+    return with_tags(content, tags) if tags else content
+
+
+def with_tags(content: bytes, tags: dict[int, int]) -> bytes:
+    """A TIFF with other numbers for tags of one number in its first directory."""
     order, is_long = (">" if content[:1] == b"M" else "<"), content[2:4] in LONG
     start = ImageFileDirectory_v2(content[: 16 if is_long else 8]).next
-    size = 20 if is_long else 12
+    size, first = (20, start + 8) if is_long else (12, start + 2)
     (count,) = struct.unpack_from(f"{order}{'Q' if is_long else 'H'}", content, start)
-    entries = start + (8 if is_long else 2)
-    for place in range(entries, entries + size * count, size):
-        if struct.unpack_from(f"{order}H", content, place)[0] == COLOURS:
-            value = place + size - (8 if is_long else 4)
-            return content[:value] + struct.pack(f"{order}H", GREY) + content[value + 2 :]
-    return content
+    changed = bytearray(content)
+    for place in range(first, first + size * count, size):
+        tag, kind = struct.unpack_from(f"{order}HH", content, place)
+        if tag in tags:
+            form = "I" if kind == LONG_NUMBER else "H"
+            struct.pack_into(f"{order}{form}", changed, place + size - (8 if is_long else 4), tags[tag])
+    return bytes(changed)
 
 
 def directories(content: bytes, start: int | None = None) -> list[Any]:

@@ -118,6 +118,8 @@ GREYS = [
     *(("TIFF, white is zero, zlib", bits, 2**bits - 1 - v,
        tiff({"pixels": zlib.compress(packed(v, bits, order="<")), 258: bits, 259: 8, 262: 0}))
       for bits in (1, 8, 12, 16) for v in shares(bits)),
+    *(("TIFF, one band in planes", bits, v, tiff({"pixels": packed(v, bits, order=o), 258: bits, 284: 2}, order=o))
+      for bits in (8, 16) for v in shares(bits) for o in "<>"),
     *(("TIFF RGB", bits, v, tiff({"pixels": packed(v, bits, 3, "<"), 258: [bits] * 3, 262: 2, 277: 3}))
       for bits in (8, 16) for v in shares(bits)),
     *(("PGM", bits, v, b"P5 8 8 %d\n" % (2**bits - 1) + packed(v, 16 if bits > 8 else 8))
@@ -191,6 +193,7 @@ def test_alpha_of_a_tiff_is_multiplied_in_or_not_as_it_says():
 
 SMALL = {"pixels": packed(50, 8), 254: 1}
 LARGE = {"pixels": packed(200, 8)}
+TAGS = [{284: planes, 259: packing} for planes in (1, 2) for packing in (1, 8)]  # how bands are stored
 
 
 @pytest.mark.parametrize("pages", [[LARGE], [SMALL], [LARGE, SMALL], [{**LARGE, "inner": SMALL}],
@@ -212,7 +215,24 @@ def test_a_preview_or_mask_of_a_tiffs_picture_is_no_second_one(pages):
         (tiff({"pixels": packed(5, 8), 339: 2}), "of signed numbers"),
         (tiff({"pixels": packed(5, 16, 13), 258: [16] * 13, 277: 13}), "of 13 bands"),
         (tiff({"pixels": packed(5, 8, 3), 258: [5, 6, 5], 277: 3, 262: 2}), "of 5 and 6 bits a sample"),
-        (tiff({"pixels": packed(5, 16, 2), 258: [16] * 2, 277: 2, 338: [2]}), "of 16 bits, grey with transparency"),
+        (tiff({"pixels": packed(5, 16, 2), 258: [16] * 2, 277: 2, 338: [2]}), "of grey with transparency, in 16"),
+        *(
+            (
+                tiff({"pixels": packed(5, 8, 2), 258: [8] * 2, 277: 2, 338: [2], **tags}),
+                "of grey with transparency, in 16",
+            )
+            for tags in ({284: 2}, {284: 2, 259: 8}, {262: 0})
+        ),
+        *(
+            (tiff({"pixels": packed(5, bits, count), 258: [bits] * count, 277: count, **tags}), f"of {count} bands")
+            for count in (2, 3, 4)
+            for bits in (8, 16)
+            for tags in TAGS
+        ),
+        *(
+            (tiff({"pixels": packed(5, 8, 5), 258: [8] * 5, 262: 2, 277: 5, 338: [2, 0], **tags}), "of 5 bands")
+            for tags in TAGS
+        ),
         (png(8, 0, packed(5, 8))[:45], "must be a whole PNG picture"),
     ],
 )
@@ -399,6 +419,8 @@ PAGE = [
      [white("TIFF"), white("TIFF", "CMYK"), white("TIFF", "P"), white("TIFF", "1", compression="group4"),
       white("TIFF", "YCbCr", compression="jpeg"),
       tiff({"pixels": packed(65535, 16, 3), 258: [16] * 3, 262: 2, 277: 3})]),
+    ("TIFF", "several bands without PhotometricInterpretation RGB, in any storage",
+     [tiff({"pixels": packed(5, 16, 3), 258: [16] * 3, 277: 3, **tags}) for tags in TAGS]),
     ("TIFF", "floats", [tiff({"pixels": packed(5, 32), 258: 32, 339: 3})]),
     ("TIFF", "signed numbers", [tiff({"pixels": packed(5, 16), 258: 16, 339: 2})]),
     ("TIFF", "CIELAB", [tiff({"pixels": packed(5, 8, 3), 258: [8] * 3, 277: 3, 262: 8})]),
