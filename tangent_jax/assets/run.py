@@ -100,9 +100,13 @@ def read_image(path: str, size: tuple[int, int], preprocessing: dict[str, Any]) 
         raise ValueError(f"{path} must be a picture in {', '.join(FORMATS)}; {error}. Otherwise {SAVE_IT}") from error
     high, wide = size
     width, height = resized_shape(picture.size, size, preprocessing)
-    picture = picture.resize((width, height), Image.Resampling[preprocessing["interpolation"].upper()])
-    halves = (width - wide) / 2, (height - high) / 2
-    left, top = map(math.floor if preprocessing["centre"] == "floor" else round, halves)
+    interpolation = Image.Resampling[preprocessing["interpolation"].upper()]
+    picture = picture.resize((width, picture.height), interpolation).resize((width, height), interpolation)  # in turn
+    cropped = width - wide, height - high
+    if preprocessing["centre"] == "floor":
+        left, top = (pixels // 2 for pixels in cropped)
+    else:
+        left, top = (round(pixels / 2) if pixels > 0 else -(-pixels // 2) for pixels in cropped)
     return np.asarray(picture.crop((left, top, left + wide, top + high)))
 
 
@@ -133,7 +137,10 @@ def resized_shape(picture: tuple[int, int], size: tuple[int, int], preprocessing
         return width, height
     if preprocessing["resize"] == "exact":
         return wide, high
-    if wide * height >= high * width:
+    if high != wide:
+        ratio = min(height / high, width / wide)
+        return round(width / ratio), round(height / ratio)
+    if height >= width:
         return wide, int(wide * height / width)
     return int(high * width / height), high
 

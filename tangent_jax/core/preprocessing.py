@@ -44,7 +44,8 @@ class Preprocessing:
     interpolation   one of INTERPOLATIONS
     resize          "short" keeps the aspect ratio and crops the long side, "exact" does not; "none" only crops
     centre          of an odd number of pixels that are cropped, the half before the image is rounded: "nearest" to the
-                    even number, as torchvision and timm do, or "floor", as Hugging Face's processors do
+                    even number (of pixels that are added, down), as torchvision and timm do, or "floor", as Hugging
+                    Face's processors do
 
     >>> scale = tj.models.Preprocessing(crop=0.875)
     >>> scale.resized_shape((640, 480), 224), scale.normalize(jnp.zeros((1, 2, 2, 3), jnp.uint8)).max().item()
@@ -80,7 +81,8 @@ class Preprocessing:
     def resized_shape(self, picture: tuple[int, int], image_size: ImageSize) -> tuple[int, int]:
         """Width and height of a picture after resizing, before the centre crop.
 
-        Source: torchvision's Resize, as timm evaluates: the short side floor(size / crop), the other in proportion.
+        Source: what timm evaluates by. Squares: torchvision's Resize, the short side floor(size / crop), the other in
+        proportion, cut to a whole number. Rectangles: timm's ResizeKeepRatio, the same, rounded.
         """
         if self.resize == "none":
             return picture
@@ -88,7 +90,10 @@ class Preprocessing:
         high, wide = (int(side / self.crop) for side in sides(image_size))
         if self.resize == "exact":
             return wide, high
-        if wide * height >= high * width:
+        if high != wide:
+            ratio = min(height / high, width / wide)
+            return round(width / ratio), round(height / ratio)
+        if height >= width:
             return wide, int(wide * height / width)
         return int(high * width / height), high
 
@@ -98,7 +103,8 @@ class Preprocessing:
         cropped = picture[0] - wide, picture[1] - high
         if self.centre == "floor":
             return cropped[0] // 2, cropped[1] // 2
-        return round(cropped[0] / 2), round(cropped[1] / 2)
+        left, top = (round(pixels / 2) if pixels > 0 else -(-pixels // 2) for pixels in cropped)
+        return left, top
 
     def normalize(
         self, images: Num[Array | np.ndarray, "*b 3"], dtype: jax.typing.DTypeLike = jnp.float32

@@ -98,6 +98,16 @@ def test_the_defaults_are_augregs_and_each_filter_is_its_own():
         assert (decode(noise, "", 32, Preprocessing(crop=0.9, interpolation=name)) == want).all()
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_the_width_is_resized_first_with_every_pillow(interpolation):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 60, 3), np.uint8))
+    kind = Image.Resampling[interpolation.upper()]
+    rows = [noise.crop((0, y, 60, y + 1)).resize((50, 1), kind) for y in range(400)]
+    want = Image.fromarray(np.concatenate([np.asarray(row) for row in rows])).resize((50, 50), kind)
+    squash = Preprocessing(crop=1.0, interpolation=interpolation, resize="exact")
+    assert (decode(encoded(noise), "", 50, squash) == np.asarray(want)).all()
+
+
 def test_a_format_that_is_not_supported_starts_no_decoder(monkeypatch):
     """EPS reaches Ghostscript, whatever the file is called."""
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program ran"))

@@ -32,7 +32,7 @@ def by_transformers(picture, resized, crop, resample, factor=1 / 255, mean=0.5, 
     """The pixels: resized to (height, width), or None; cropped in the middle, rounded down, with black around."""
     image = Image.fromarray(picture)
     if resized is not None:
-        image = image.resize(resized[::-1], resample)
+        image = image.resize((resized[1], image.height), resample).resize(resized[::-1], resample)  # as Pillow 12
     pixels = np.asarray(image)
     if crop is not None:
         canvas = np.zeros((200, 200, 3), np.uint8)
