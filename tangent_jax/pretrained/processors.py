@@ -44,6 +44,7 @@ HARMLESS = frozenset((
     "processor_class", "reduce_labels", "return_tensors", "transformers_version",
 ))  # fmt: skip
 """Fields that change no image: all images are RGB here, and arrays in one order."""
+SAY_IT = "If that is wrong, put a config.json with timm's pretrained_cfg beside it"
 WARPED_FROM = 384  # pixels: ConvNext's processor crops smaller images, and warps these
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]

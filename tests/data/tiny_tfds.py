@@ -13,7 +13,7 @@ from PIL import Image
 
 
 def picture(i):
-    """An encoded picture of 9 x 8, of a kind that TFDS decodes otherwise than viewers: palette, 16 bits, EXIF, 1 bit."""
+    """An encoded picture of a kind that TFDS decodes otherwise than viewers: palette, 16 bits, EXIF, 1 bit."""
     ramp = np.arange(72).reshape(8, 9)
     grey = Image.fromarray((3 * ramp + i).astype(np.uint8))
     turn = Image.Exif()

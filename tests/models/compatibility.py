@@ -2,13 +2,15 @@
 
     PYTHONPATH=. python tests/models/compatibility.py            (part of `make parity`; 5 minutes)
 
-Three lists, each a table of the page; torch and the programs are imported only where a case runs, so that a quick test
+Four lists, each a table of the page; torch and the programs are imported only where a case runs, so that a quick test
 (test_compatibility.py) can hold the lists against the page.
 
     FILES        small random models, saved by their own program: largest difference of the outputs from the program's,
                  over the largest output, at the file's own image size and at others
     PROCESSORS   JSON of image processors: largest difference of the pixels, in levels of 255, over pictures of
                  several shapes
+    IMAGES       weights whose images the tensors or open_clip's JSON decide: largest difference of the pixels from the
+                 program's own transform, in levels of 255
     POSITIONS    filters of position embeddings: largest difference at 300 random pairs of grids
 
 The exit code is 1 where one differs by more than LIMITS.
@@ -20,6 +22,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +35,13 @@ from tangent_jax.data.decode import decode
 from tangent_jax.models.vit.positions import FILTERS, resample
 from tangent_jax.pretrained.files import Tensors
 from tangent_jax.pretrained.processors import PROCESSORS as KNOWN
-from tangent_jax.pretrained.processors import Published, images_of
+from tangent_jax.pretrained.processors import Images, Published, images_of
 from tangent_jax.pretrained.vit.stated import PUBLISHED
+from tangent_jax.pretrained.vit.weights import images_of_torchvision
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- models -->", "<!-- /models -->"
-LIMITS = {"files": 1e-4, "processors": 1e-3, "positions": 1e-4}
+LIMITS = {"files": 1e-4, "processors": 1e-3, "images": 1e-3, "positions": 1e-4}
 
 Answer = Callable[[np.ndarray], np.ndarray]
 """What the program answers to normalised images "b y x 3"."""
@@ -382,12 +386,15 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
     "timm, crop_pct 0.9": ("timm", {"input_size": [3, 224, 224], "crop_pct": 0.9, "mean": [0.5] * 3, "std": [0.5] * 3}),
     "timm, crop_pct 0.95, 255 pixels, bilinear": (
         "timm", {"input_size": [3, 255, 255], "crop_pct": 0.95, "interpolation": "bilinear"}),
+    "timm, 224 x 160": ("timm", {"input_size": [3, 224, 160], "crop_pct": 0.9}),
+    "timm, 161 x 221, crop_pct 1.1": ("timm", {"input_size": [3, 161, 221], "crop_pct": 1.1}),
+    "timm, 160 x 224, squash": ("timm", {"input_size": [3, 160, 224], "crop_pct": 0.95, "crop_mode": "squash"}),
     "timm, squash": ("timm", {"input_size": [3, 224, 224], "crop_pct": 1.0, "crop_mode": "squash"}),
     "timm, border": ("timm", {"input_size": [3, 224, 224], "crop_mode": "border"}),
     "timm, no crop_pct": ("timm", {"input_size": [3, 224, 224], "test_input_size": [3, 288, 288]}),
 }  # fmt: skip
 """(model_type, or timm for a pretrained_cfg, and the JSON) by title."""
-SHAPES = ((203, 301), (301, 203), (224, 224), (900, 100), (223, 257))
+SHAPES = ((203, 301), (301, 203), (224, 224), (900, 100), (223, 257), (60, 90))
 """Height and width of the pictures."""
 KINDS = PUBLISHED | {"resnet": Published("ConvNextImageProcessor", PUBLISHED["dinov2"].preprocessing)}
 KINDS |= {"beit": Published("BeitImageProcessor", PUBLISHED["vit"].preprocessing)}
@@ -404,18 +411,10 @@ def compare_processor(kind: str, fields: dict[str, Any]) -> tuple[str, float]:
         return f"refused: {error}", 0.0
     assert images is not None
     assert images.size is not None
-    worst = total = count = 0.0
-    for i, (height, width) in enumerate(SHAPES):
-        picture = np.random.default_rng(i).integers(0, 256, (height, width, 3), np.uint8)
-        want = by_timm(fields, picture) if kind == "timm" else by_transformers(kind, fields, picture)
-        pixels = decode(picture, "", images.size, images.preprocessing)
-        got = np.asarray(images.preprocessing.normalize(pixels[None]))[0]
-        assert got.shape == want.shape, (got.shape, want.shape)
-        levels = 255 * np.array(images.preprocessing.std)
-        difference = np.abs(got - want) * levels
-        worst, total, count = max(worst, difference.max()), total + difference.mean(), count + 1
+    program = partial(by_timm, fields) if kind == "timm" else partial(by_transformers, kind, fields)
+    mean, worst = largest_difference(images, program)
     height, width = sides(images.size)
-    return f"{height} x {width} | {total / count:.0e} | {worst:.0e}", float(worst)
+    return f"{height} x {width} | {mean:.0e} | {worst:.0e}", worst
 
 
 def by_transformers(kind: str, fields: dict[str, Any], picture: np.ndarray) -> np.ndarray:
@@ -432,20 +431,109 @@ def by_transformers(kind: str, fields: dict[str, Any], picture: np.ndarray) -> n
 
 
 def by_timm(fields: dict[str, Any], picture: np.ndarray) -> np.ndarray:
-    """The pixels "y x 3" of timm's evaluation, written out, for it needs torchvision to run."""
-    from PIL import Image
+    """The pixels "y x 3" of timm's own transform."""
     from timm_models import timm
 
     said = timm.data.resolve_data_config(pretrained_cfg=fields)
-    _, height, width = said["input_size"]
-    assert height == width
-    image, scale = Image.fromarray(picture), int(np.floor(height / said["crop_pct"]))
-    short = min(image.size)
-    resized = (scale, scale) if said["crop_mode"] == "squash" else tuple(int(scale * s / short) for s in image.size)
-    image = image.resize(resized, Image.Resampling[said["interpolation"].upper()])
-    left, top = (round((side - height) / 2) for side in image.size)
-    cropped = np.asarray(image.crop((left, top, left + height, top + height)), np.float32) / 255
-    return (cropped - np.array(said["mean"], np.float32)) / np.array(said["std"], np.float32)
+    return transformed(timm.data.create_transform(**said, is_training=False), picture)
+
+
+def transformed(transform: Callable[[Any], Any], picture: np.ndarray) -> np.ndarray:
+    """The pixels "y x 3" of a transform from Pillow's pictures to PyTorch's tensors."""
+    from PIL import Image
+
+    return transform(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
+
+
+def largest_difference(images: Images, program: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+    """(mean, largest) difference of our pixels from a program's in levels of 255, over noise of SHAPES."""
+    assert images.size is not None
+    differences = []
+    for i, (height, width) in enumerate(SHAPES):
+        picture = np.random.default_rng(i).integers(0, 256, (height, width, 3), np.uint8)
+        want, pixels = program(picture), decode(picture, "", images.size, images.preprocessing)
+        got = np.asarray(images.preprocessing.normalize(pixels[None]))[0]
+        assert got.shape == want.shape, (got.shape, want.shape)
+        differences.append(np.abs(got - want) * 255 * np.array(images.preprocessing.std))
+    return float(np.mean([d.mean() for d in differences])), float(max(d.max() for d in differences))
+
+
+# Images of weights
+
+OWN = {"layers": 2, "width": 48, "head_width": 16, "patch_size": 8}
+SIGLIP = {"timm_model_name": "vit_base_patch16_siglip_224", "timm_model_pretrained": False, "image_size": 224}
+SIGLIP |= {"timm_pool": "map", "timm_proj": "none"}
+SQUASH = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
+OPEN_CLIP: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "open_clip, no preprocess_cfg": (OWN | {"image_size": 32}, None),
+    "open_clip, squash, bilinear": (OWN | {"image_size": 32}, SQUASH | {"interpolation": "bilinear"}),
+    "open_clip, 32 x 64": (OWN | {"image_size": [32, 64]}, {}),
+    "open_clip, 16 x 64, squash": (OWN | {"image_size": [16, 64]}, SQUASH),
+    "open_clip, SigLIP of timm": (SIGLIP, SQUASH),
+    "open_clip, SigLIP of timm, no preprocess_cfg": (SIGLIP, None),
+}
+"""(vision_cfg, preprocess_cfg) by title."""
+VITS = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+IMAGES = (*OPEN_CLIP, *(f"torchvision {name}" for name in (*VITS, *RESNETS)))
+
+
+def compare_images(title: str) -> tuple[str, float]:
+    """(what the table says, the largest difference in levels of 255) of one kind of weights."""
+    if title in OPEN_CLIP:
+        with tempfile.TemporaryDirectory() as folder:
+            program = open_clip_in(Path(folder), *OPEN_CLIP[title])
+            model = tj.load(folder).model
+        images = Images(model.preprocessing, model.image_size)
+        _, worst = largest_difference(images, program)
+        height, width = sides(model.image_size)
+        return f"{height} x {width} | {worst:.0e} | ", worst
+    import torchvision
+
+    name, said, largest = title.removeprefix("torchvision "), [], 0.0
+    for weights in torchvision.models.get_model_weights(name):
+        transform = weights.transforms()
+        side = transform.crop_size[0]
+        images, line = of_torchvision(name, side)
+        _, worst = largest_difference(images, partial(transformed, transform))
+        is_assumed = weights.name != "IMAGENET1K_V1" and line
+        said.append(f"{weights.name}: {f'{worst:.0f}, in one line' if is_assumed else f'{worst:.0e}'}")
+        largest = max(largest, 0.0 if is_assumed else worst)
+    return f"224 x 224 and its own | {largest:.0e} | {'; '.join(said)}", largest
+
+
+def open_clip_in(folder: Path, vision: dict[str, Any], preprocess: dict[str, Any] | None) -> Callable:
+    """Writes a small model of open_clip's; its own pixels of a picture."""
+    import open_clip
+    from safetensors.torch import save_file
+
+    is_of_timm = "timm_model_name" in vision
+    width = 768 if is_of_timm else 24
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    config = {"embed_dim": width, "vision_cfg": vision, "text_cfg": text, "custom_text": is_of_timm}
+    whole = {"model_cfg": config} | ({} if preprocess is None else {"preprocess_cfg": preprocess})
+    (folder / "open_clip_config.json").write_text(json.dumps(whole))
+    kind = open_clip.CustomTextCLIP if is_of_timm else open_clip.CLIP
+    state = kind(width, dict(vision), dict(text)).state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, folder / "open_clip_model.safetensors")
+    return partial(transformed, open_clip.create_model_from_pretrained(f"local-dir:{folder}")[1])
+
+
+def of_torchvision(name: str, side: int) -> tuple[Images, str]:
+    """(the images that a bare file of torchvision's is loaded with, what a line says of it)."""
+    import torch
+    import torchvision
+
+    if name in RESNETS:
+        from tangent_jax.pretrained.resnet import IMAGES_OF_TORCHVISION, OF_TORCHVISION
+
+        return Images(IMAGES_OF_TORCHVISION, side), OF_TORCHVISION
+    with torch.device("meta"):
+        model = getattr(torchvision.models, name)(image_size=side)
+    blocks = model.encoder.layers
+    sizes = (model.hidden_dim, len(blocks), blocks[0].mlp[0].out_features, model.patch_size)
+    images, line = images_of_torchvision(sizes, side)
+    return images._replace(size=side), line
 
 
 # Positions
@@ -529,13 +617,25 @@ def section() -> tuple[str, list[str]]:
         "",
         "`preprocessor_config.json` (or `image_processor` of `processor_config.json`) and timm's `pretrained_cfg`, on",
         f"noise of {', '.join(f'{height} x {width}' for height, width in SHAPES)} pixels: differences in levels of 255",
-        "from the processors of transformers that use Pillow, and from timm's steps.",
+        "from the processors of transformers that use Pillow, and from timm's own transform, with Pillow 12.",
         "",
         "| JSON | images | mean difference | largest |",
         "|---|---|---|---|",
     ]
     for title, (kind, fields) in PROCESSORS.items():
         add(title, *compare_processor(kind, fields), LIMITS["processors"], 3)
+    lines += [
+        "",
+        "### Images of bare weights, and of open_clip",
+        "",
+        "As above, from the program's own transform. Where torchvision's tensors do not show which weights they are,",
+        "those of IMAGENET1K_V1 are assumed, and a line says so.",
+        "",
+        "| weights | images | largest | of each |",
+        "|---|---|---|---|",
+    ]
+    for title in IMAGES:
+        add(title, *compare_images(title), LIMITS["images"], 3)
     lines += [
         "",
         "### Positions at another image size",
@@ -553,6 +653,8 @@ def section() -> tuple[str, list[str]]:
 
 
 def main() -> None:
+    import timm_models  # noqa: F401  (it takes the operators out of torchvision, which others import)
+
     text, differing = section()
     page = PAGE.read_text() if PAGE.exists() else f"# Compatibility\n\n## Models\n\n{BEGIN}\n{END}\n"
     before, rest = page.split(BEGIN)

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from timm_models import NAMES, timm
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
@@ -58,7 +59,7 @@ def compare(model, folder, architecture=None, size=None):
     return "agrees" if error <= 1e-4 else "differs", float(error)
 
 
-def of_timm(timm, name, family):
+def of_timm(name, family):
     """The verdicts of one architecture: with config.json, and bare."""
     args = {"depth": 1} if family == "vit" else {"layers": (1, 1, 1, 1)}
     try:
@@ -133,12 +134,10 @@ def main(pattern=""):
         print(f"{name}: {verdict} {what}", file=sys.stderr)
         worst[f"Hugging Face, {name}"] = what if verdict != "refused" else 0.0
         differing += [name] if verdict == "differs" else []
-    from timm_models import NAMES, timm  # later: transformers would take its torchvision for one
-
     for name, family in NAMES.items():
         if not re.search(pattern, name):
             continue
-        for kind, (verdict, what) in zip(("config.json", "bare"), of_timm(timm, name, family), strict=False):
+        for kind, (verdict, what) in zip(("config.json", "bare"), of_timm(name, family), strict=False):
             counts[f"timm, {family}, {kind}"][verdict] += 1
             print(f"{name} ({kind}): {verdict} {what if isinstance(what, str) else f'{what:.1e}'}", file=sys.stderr)
             if verdict != "refused":

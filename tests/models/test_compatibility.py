@@ -2,15 +2,16 @@
 
 import re
 
-from models.compatibility import BEGIN, END, FILES, PAGE, POSITIONS, PROCESSORS
+from models.compatibility import BEGIN, END, FILES, IMAGES, PAGE, POSITIONS, PROCESSORS
 
 from tangent_jax.models.vit.positions import FILTERS
 
 
 def test_the_page_has_a_row_for_each_case_of_parity_and_no_other():
     text = PAGE.read_text().split(BEGIN)[1].split(END)[0]
-    rows = [line[2:].split(" | ")[0] for line in text.splitlines() if re.match(r"\| (?!file |JSON |filter )", line)]
-    assert rows == [*FILES, *PROCESSORS, *POSITIONS]
+    lines = [line for line in text.splitlines() if re.match(r"\| (?!file |JSON |weights |filter )", line)]
+    rows = [line[2:].split(" | ")[0] for line in lines]
+    assert rows == [*FILES, *PROCESSORS, *IMAGES, *POSITIONS]
 
 
 def test_each_filter_of_positions_has_an_owner():

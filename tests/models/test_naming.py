@@ -19,7 +19,11 @@ from saved import modern
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.preprocessing import CLIP, Preprocessing
 from tangent_jax.models.predict import tangent
+from tangent_jax.models.protocol import initial_weights
+from tangent_jax.models.vit.config import vit_config
+from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.config_fields import WITHOUT_EFFECT
 from tangent_jax.pretrained.left_out import KINDS, left_out
 from tangent_jax.pretrained.load import load
@@ -616,6 +620,25 @@ def test_open_clip_s_visual_tower_is_read_with_its_json(tmp_path, prefix):
     found = load(tmp_path)
     assert found.model.config == config.replace(activation="quick_gelu")
     assert_rel_close(found.w, w)
+
+
+def test_the_images_of_open_clip_are_those_of_its_json_also_where_timm_builds_the_tower(tmp_path):
+    squash = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bilinear", "resize_mode": "squash"}
+    want = Preprocessing(crop=1.0, interpolation="bilinear", resize="exact")
+    config = vit_config("Ti/16", classes=2, depth=12)
+    w = initial_weights(VisionTransformer(config), jax.random.key(0))
+    tensors = {f"visual.trunk.{name}": np.ascontiguousarray(value) for name, value in timm(config, w).items()}
+    save_file(tensors, tmp_path / "open_clip_model.safetensors")
+    vision = {"timm_model_name": "vit_tiny_patch16_224", "image_size": 224}
+    for beside, own in (({"preprocess_cfg": squash}, want), ({}, Preprocessing(*CLIP, 1.0))):
+        whole = {"model_cfg": {"embed_dim": 2, "vision_cfg": vision, "text_cfg": {}}} | beside
+        (tmp_path / "open_clip_config.json").write_text(json.dumps(whole))
+        assert load(tmp_path).model.preprocessing == own
+
+
+def test_open_clip_s_images_of_two_sides_are_of_that_size(tmp_path):
+    open_clip(tmp_path, {}, image_size=[16, 4])
+    assert load(tmp_path).model.image_size == (16, 4)  # as many patches as 8 x 8
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from tangent_jax.data.decode import decode
 from tangent_jax.pretrained.files import Tensors
 from tangent_jax.pretrained.load import load
 from tangent_jax.pretrained.processors import PROCESSORS, Published, images_of
+from tangent_jax.pretrained.resnet import prepared
 from tangent_jax.pretrained.vit.stated import PUBLISHED
+from tangent_jax.pretrained.vit.weights import B_16, H_14, L_16, images_of_torchvision
 
 SHAPES = [(20, 33), (33, 20), (24, 24), (70, 9)]
 SMALL = {"height": 8, "width": 12}
@@ -254,3 +256,36 @@ def test_a_file_without_a_processor_has_that_of_the_published_models_in_one_line
     found = modern("dinov2", tmp_path)
     assert found.model.preprocessing == Preprocessing(*IMAGENET, 0.875, centre="floor")
     assert "images are prepared as for dinov2's published models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "side", "before", "interpolation", "is_assumed"),
+    [
+        (B_16, 224, 256, "bilinear", True),  # or SWAG_LINEAR
+        (B_16, 384, 384, "bicubic", False),  # SWAG_E2E
+        (L_16, 224, 242, "bilinear", True),
+        (L_16, 512, 512, "bicubic", False),
+        (H_14, 224, 224, "bicubic", False),
+        (H_14, 518, 518, "bicubic", False),
+        ((768, 12, 3072, 32), 224, 256, "bilinear", False),
+        ((1024, 24, 4096, 32), 224, 256, "bilinear", False),
+        (B_16, 320, 365, "bilinear", True),  # trained by its user
+    ],
+)
+def test_torchvision_s_weights_are_prepared_by_what_their_tensors_show(sizes, side, before, interpolation, is_assumed):
+    """Source: transforms() of torchvision 0.28's ViT_*_Weights; `make parity` compares the pixels."""
+    images, line = images_of_torchvision(sizes, side)
+    own = images.preprocessing
+    assert (own.resized_shape((900, 900), side)[0], own.interpolation) == (before, interpolation)
+    assert (own.mean, own.std) == IMAGENET
+    assert bool(line) == is_assumed
+
+
+def test_a_line_says_what_is_assumed_of_a_bare_resnet(capsys):
+    said = prepared(Tensors({}, {}, {}, "FILE"))
+    assert said.preprocessing == Preprocessing(*IMAGENET, 0.875, "bilinear")
+    line = "FILE does not say how its images are prepared: as by torchvision's IMAGENET1K_V1"
+    assert f"{line} (bilinear, 224 of 256 pixels) is assumed" in capsys.readouterr().err
+    timm = {"config": {"pretrained_cfg": {"crop_pct": 0.95, "interpolation": "bicubic"}}}
+    assert prepared(Tensors({}, {}, timm, "FILE")).preprocessing == Preprocessing(*IMAGENET, 0.95)
+    assert not capsys.readouterr().err

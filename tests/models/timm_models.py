@@ -1,37 +1,9 @@
-"""timm without torchvision, which it imports for image transforms that no model needs; its models of our families."""
+"""timm's models of our families, with torchvision less its operators, which are built for CUDA."""
 
-import importlib.machinery
 import sys
+import types
 
-FILTERS = ("BILINEAR", "BICUBIC", "NEAREST", "LANCZOS", "BOX", "HAMMING")
-
-
-class Absent:
-    """A module of any names, in the place of torchvision."""
-
-    def create_module(self, spec):
-        return None
-
-    def exec_module(self, module):
-        def member(name):
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return type(name, (), {filter: filter.lower() for filter in FILTERS})
-
-        module.__path__, module.__getattr__ = [], member
-
-
-class Finder:
-    def find_spec(self, name, path, target=None):
-        return (
-            importlib.machinery.ModuleSpec(name, Absent(), is_package=True)
-            if name.split(".")[0] == "torchvision"
-            else None
-        )
-
-
-if importlib.machinery.PathFinder.find_spec("torchvision") is None:
-    sys.meta_path.insert(0, Finder())
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 import timm  # noqa: E402
 from timm.models._registry import _model_to_module  # noqa: E402

@@ -9,10 +9,11 @@ Source: open_clip's model.py, CLIPVisionCfg and _build_vision_tower.
 from typing import Any
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.preprocessing import CLIP, Preprocessing
+from tangent_jax.core.preprocessing import CLIP, Preprocessing, check_image_size
 from tangent_jax.io.records import convert
 from tangent_jax.pretrained.architectures import check_understood, find
 from tangent_jax.pretrained.files import Tensors
+from tangent_jax.pretrained.processors import Images, as_size
 
 NAME = "open_clip_config"
 MODEL = ("embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale", "init_logit_bias")
@@ -41,8 +42,8 @@ def vision_of(file: Tensors) -> tuple[dict[str, Any], dict[str, Any]]:
     return vision, model
 
 
-def facts_of(file: Tensors) -> tuple[dict[str, Any], Preprocessing]:
-    """(fields of a configuration, usual preprocessing) of a visual tower under open_clip's names.
+def facts_of(file: Tensors) -> tuple[dict[str, Any], Images]:
+    """(fields of a configuration, its images) of a visual tower under open_clip's names.
 
     Raises: InputError if neither the JSON nor the caller says the activation and the heads, and for unknown fields.
     """
@@ -61,10 +62,10 @@ def facts_of(file: Tensors) -> tuple[dict[str, Any], Preprocessing]:
             f"{file.architecture} must have {width} features; got a class token of shape {got} in {file.path}"
         )
     fields = {name: facts[name] for name in ("heads", "activation", "eps")}
-    return fields, Preprocessing(*CLIP, 1.0)
+    return fields, Images(Preprocessing(*CLIP, 1.0), None)
 
 
-def of_json(file: Tensors) -> tuple[dict[str, Any], Preprocessing]:
+def of_json(file: Tensors) -> tuple[dict[str, Any], Images]:
     """The facts in open_clip_config.json."""
     where = f"{NAME}.json beside {file.path}"
     vision, model = vision_of(file)
@@ -90,16 +91,19 @@ def of_json(file: Tensors) -> tuple[dict[str, Any], Preprocessing]:
     return {"heads": width // max(per_head, 1), "activation": activation, "eps": 1e-5}, images_of(file)
 
 
-def images_of(file: Tensors) -> Preprocessing:
-    """The preprocessing in open_clip_config.json; CLIP's is the default."""
+def images_of(file: Tensors) -> Images:
+    """The images of open_clip_config.json: by preprocess_cfg, CLIP's by default, of the size of vision_cfg."""
     where = f"preprocess_cfg of {NAME}.json beside {file.path}"
     whole = file.beside.get(NAME, {})
     said: dict[str, Any] = convert(dict[str, Any], whole.get("preprocess_cfg", {}), where)
     check_understood(said, IMAGES, where)
-    mode = said.get("resize_mode", "shortest")
+    mode = said.get("resize_mode") or "shortest"
     if mode not in ("shortest", "squash"):
         raise InputError(f"resize_mode of {where} must be shortest or squash; got {mode}")
-    fields = {"mean": said.get("mean", [*CLIP[0]]), "std": said.get("std", [*CLIP[1]]), "crop": 1.0}
-    fields |= {"interpolation": said.get("interpolation", "bicubic")}
+    fields = {"mean": said.get("mean") or [*CLIP[0]], "std": said.get("std") or [*CLIP[1]], "crop": 1.0}
+    fields |= {"interpolation": said.get("interpolation") or "bicubic"}
     fields |= {"resize": "exact" if mode == "squash" else "short"}
-    return convert(Preprocessing, fields, where)
+    given = vision_of(file)[0].get("image_size", 224)
+    size = convert(int | tuple[int, int], given, f"image_size of vision_cfg of {NAME}.json beside {file.path}")
+    check_image_size(size)
+    return Images(convert(Preprocessing, fields, where), size if isinstance(size, int) else as_size(*size))

@@ -31,7 +31,7 @@ from tangent_jax.models.vit.tables import (
 from tangent_jax.pretrained.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
-from tangent_jax.pretrained.processors import Images, images_of, images_or_published
+from tangent_jax.pretrained.processors import SAY_IT, Images, fraction_of, images_of, images_or_published
 from tangent_jax.pretrained.vit import open_clip
 from tangent_jax.pretrained.vit.stated import (
     DEFAULT_HEADS,
@@ -85,6 +85,9 @@ TORCHVISION_HEADS = {
     (1280, 32, 5120, 14): 16,
 }
 """The heads of torchvision's ViTs, by width, depth, MLP and patch size."""
+B_16, L_16, H_14 = (768, 12, 3072, 16), (1024, 24, 4096, 16), (1280, 32, 5120, 14)
+SWAG = ((B_16, 384), (L_16, 512), (H_14, 518), (H_14, 224))
+"""Sizes and images of torchvision's weights that only SWAG's have."""
 STATED = {"hidden_size": "width", "num_hidden_layers": "depth", "intermediate_size": "mlp_width"}
 STATED |= {"patch_size": "patch_size", "num_register_tokens": "registers"}
 STATED |= {"use_swiglu_ffn": "gated", "use_gated_mlp": "gated"}
@@ -107,6 +110,8 @@ def from_timm(file: Tensors) -> Pretrained:
         facts["pool"] = "token_register"
         flat = with_one_head(with_distillation(flat, file.path), file.path)
     prepared = images_of(file)
+    if prepared is None and open_clip.NAME in file.beside:
+        prepared = open_clip.images_of(file)
     if prepared is None:
         if images is None:
             line = "does not say how images are normalised: by mean and deviation 0.5, as AugReg's, is assumed"
@@ -264,7 +269,7 @@ def from_open_clip(file: Tensors) -> Pretrained:
     """Reads open_clip's visual tower, with open_clip_config.json or the caller's name; its projection is the head."""
     fields, images = open_clip.facts_of(file)
     flat = translate(file.tensors, OPEN_CLIP, file.path, "open_clip's visual tower")
-    return build(flat, file._replace(beside={}), fields, Images(images, None))
+    return build(flat, file._replace(beside={}), fields, images)
 
 
 def from_torchvision(file: Tensors) -> Pretrained:
@@ -282,9 +287,28 @@ def from_torchvision(file: Tensors) -> Pretrained:
             f"vit_b_32, vit_l_16, vit_l_32 and vit_h_14 has (width, depth, MLP, patch) {sizes}. Say architecture=NAME "
             "of ours, such as S/16, if it has these sizes"
         )
-    images = Images(Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear"), None)
     fields = {"heads": heads, "eps": 1e-6, "position_filter": "bicubic_corners"}
-    return build(flat, file._replace(beside={}), fields, images)
+    bare = file._replace(beside={})
+    prepared = images_of(file)
+    if prepared is None:
+        prepared, line = images_of_torchvision(sizes, image_size(flat, bare, shape[0], {}, None))
+        if line:
+            tell(f"{file.path} does not say how its images are prepared: {line}. {SAY_IT}")
+    return build(flat, bare, fields, prepared)
+
+
+def images_of_torchvision(sizes: tuple[int, ...], side: ImageSize) -> tuple[Images, str]:
+    """(the images of torchvision's weights of such tensors, what a line says of it where others are like them).
+
+    Source: `transforms()` of torchvision's ViT_*_Weights. SWAG's take bicubic without a margin, others bilinear.
+    """
+    if (sizes, side) in SWAG:
+        return Images(Preprocessing(*IMAGENET, crop=1.0), None), ""
+    before = 242 if sizes == L_16 else 256
+    prepared = Preprocessing(*IMAGENET, crop=fraction_of(224, before), interpolation="bilinear")
+    others = "" if sizes[-1] == 32 and side == 224 else "; SWAG's are bicubic, without a margin"
+    line = f"as by torchvision's IMAGENET1K_V1 (bilinear, 224 of {before} pixels) is assumed{others}"
+    return Images(prepared, None), line if others else ""
 
 
 def read_fields(file: Tensors) -> dict[str, Any]:
@@ -302,8 +326,11 @@ def read_fields(file: Tensors) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
-    """Infers the architecture from the tensors; `known` are fields that the file states."""
+def infer(flat: Flat, file: Tensors, known: dict[str, Any], prepared: ImageSize | None) -> ViTConfig:
+    """Infers the architecture from the tensors.
+
+    known: fields that the file states; prepared: the size of its images, where it states one.
+    """
     path, rotary = file.path, known.get("positions") == "rotary"
     needed = ["patch_embedding/kernel", "block_0/mlp_in/kernel"] + ["position_embedding"] * (not rotary)
     for name in needed:
@@ -327,7 +354,7 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
         )
     head, pool = flat.get("head/kernel", np.zeros((0, 0))), "token" if "class_token" in flat else "avg"
     pool = "attention" if "pool/query_token" in flat else "token_avg" if head.shape[0] == 2 * width else pool
-    fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch, known), **known}
+    fields: dict[str, Any] = {"pool": pool, "image_size": image_size(flat, file, patch, known, prepared), **known}
     return ViTConfig(
         width=width,
         depth=len(numbers),
@@ -344,10 +371,10 @@ def infer(flat: Flat, file: Tensors, known: dict[str, Any]) -> ViTConfig:
     )
 
 
-def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any]) -> Any:
-    """The stated image size, if the position embedding has as many patches; else a square."""
+def image_size(flat: Flat, file: Tensors, patch: int, known: dict[str, Any], prepared: ImageSize | None) -> Any:
+    """The stated image size, else that of prepared images, if it has as many patches as positions; else a square."""
     of_architecture = known.pop("image_size", None)
-    said = of_architecture or file.config(Beside).image_size
+    said = of_architecture or file.config(Beside).image_size or prepared
     said = tuple(said) if isinstance(said, list) else said
     said = said[0] if isinstance(said, tuple) and said[0] == said[1] else said
     check_image_size(said or 224)
@@ -388,7 +415,7 @@ def build(flat: Flat, file: Tensors, known: dict[str, Any], images: Images, is_o
     """
     flat = with_class_row(flat, known.pop("class_position", None))
     known = {name: value for name, value in known.items() if value is not None}
-    config = infer(flat, file, known)
+    config = infer(flat, file, known, images.size)
     check_stated(config, file)
     check_timm(config, file)
     reshaped = ("/attention/", "class_token", "position_embedding", "registers", "query_token")
