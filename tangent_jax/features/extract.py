@@ -184,20 +184,23 @@ def rows_at_once() -> int:
 def find_kept(trunk: Trunk, rows: RowStore, spans: list[range], cache: Cache) -> Kept | None:
     """The rows of the highest stage that another folder has for every image of the spans; None if there are none."""
     wanted = {rows.identifiers[i] for span in spans for i in span}
-    folders = [folder for folder in sorted(cache.path.glob("*-*")) if folder != rows.folder]
-    for stage in range(trunk.stage, -1, -1) if folders else ():
+    holding = {}  # a folder's images cost little to compare; a key traces the program and hashes the weights
+    for folder in sorted(cache.path.glob("*-*")):
+        if folder == rows.folder or not ((folder / "complete").exists() and (folder / "examples.txt").exists()):
+            continue
+        listed = state_of(folder / "examples.txt")
+        names = identifiers_of(folder)
+        if wanted <= {*names}:
+            holding[folder] = listed, names
+    for stage in range(trunk.stage, -1, -1) if holding else ():
         lower = dataclasses.replace(trunk, stage=stage)
         key = lower.key(cache.dtype)
-        for folder in folders:
-            if not folder.name.startswith(f"{key}-") or not (folder / "complete").exists():
-                continue
-            listed = state_of(folder / "examples.txt")
-            names = identifiers_of(folder)
-            places = {name: i for i, name in enumerate(names) if name in wanted}
-            if len(places) < len(wanted):
+        for folder, (listed, names) in holding.items():
+            if not folder.name.startswith(f"{key}-"):
                 continue
             store = open_store(lower, names, cache, folder)
             store.listed = listed  # so that an erasure from here on is seen
+            places = {name: i for i, name in enumerate(names) if name in wanted}
             if not store.missing() and not store.skipped & {*places.values()}:
                 return Kept(stage, store, places)
     return None
