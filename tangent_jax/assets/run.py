@@ -55,9 +55,20 @@ def by_jax(folder: Path) -> Run:
     import jax
     from jax import export
 
-    program = jax.jit(export.deserialize(bytearray((folder / "model.jax").read_bytes())).call)
+    wrote = read_serving(folder)["jax"]
     arrays = jax.device_put(read_tensors(folder / "weights.safetensors"))
-    return lambda inputs: program(arrays, inputs)
+
+    def run(inputs: np.ndarray) -> Any:
+        try:
+            return program(arrays, inputs)
+        except Exception as error:
+            if jax.__version_info__ >= tuple(int(part) for part in wrote.split(".")[:3]):
+                raise
+            said = f"model.jax needs jax {wrote}, which wrote it, or a newer one; this is jax {jax.__version__}"
+            raise ValueError(f"{said}: install that one, or export where this one is installed") from error
+
+    program = jax.jit(export.deserialize(bytearray((folder / "model.jax").read_bytes())).call)
+    return run
 
 
 def by_onnxruntime(folder: Path) -> Run:

@@ -5,10 +5,12 @@ import io
 import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -262,6 +264,19 @@ def test_a_program_refuses_other_inputs_in_one_line():
     for wrong in (inputs_of(2)[:, :, :4], inputs_of(2).astype(np.float32)):
         with pytest.raises(ValueError, match=r"inputs must be uint8 of shape \('b', 8, 8, 3\); got"):
             program(wrong)
+
+
+def test_a_program_of_a_newer_jax_says_which_it_needs(tmp_path, monkeypatch):
+    folder = shutil.copytree(MADE_BEFORE, tmp_path / "newer")
+    path = folder / "serving.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"jax": "99.1.0"}))
+
+    def unknown(*_):
+        raise RuntimeError("custom call not registered")
+
+    monkeypatch.setattr("jax.export.deserialize", lambda _: SimpleNamespace(call=unknown))
+    with pytest.raises(ValueError, match=r"model.jax needs jax 99.1.0, which wrote it, or a newer one; this is jax 0"):
+        RUN["load"](folder)(inputs_of(2))
 
 
 class Counting(VisionTransformer):
