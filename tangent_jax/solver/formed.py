@@ -57,4 +57,4 @@ def add_products(
 
     beside = parts.jacobian.side_by_side(q)
     (sums, norms), _ = jax.lax.scan(add, (jax.tree.map(jnp.zeros_like, beside), total.norms), (parts, outputs, v))
-    return Summed(trees.plus(total.total, parts.jacobian.apart(sums, total.total)), norms)
+    return total._replace(total=trees.plus(total.total, parts.jacobian.apart(sums, total.total)), norms=norms)

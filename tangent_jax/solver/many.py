@@ -40,7 +40,7 @@ from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.formed import add_products, form_all
 from tangent_jax.solver.optimum import Solved, curvature_of
-from tangent_jax.solver.passes import SHOWN, Part, Summed
+from tangent_jax.solver.passes import ROUNDING, Part, Summed
 from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective, as_objective, check_penalty, make_objective
@@ -165,7 +165,10 @@ class Many:
         self.leading = leading(
             lambda q: (
                 self.add_products(
-                    Summed(jax.tree.map(lambda leaf: penalty * leaf, q), jnp.zeros(count)), q, v, nowhere
+                    Summed(jax.tree.map(lambda leaf: penalty * leaf, q), jnp.zeros(count), jnp.zeros(count)),
+                    q,
+                    v,
+                    nowhere,
                 ).total
             ),
             penalty,
@@ -239,7 +242,7 @@ class Many:
         total = self.add_products(total, q, v, at_point)
         changed = np.minimum(np.abs(v - 1), 1).mean(1)
         state, norms = states.advance(state, total.total, at_point, self.inverse, self.leading, changed)
-        return state, placement.on_host(norms), placement.on_host(total.rounding)
+        return state, placement.on_host(norms), placement.on_host(total.rounding + ROUNDING * total.noise)
 
     def add_products(self, total: Summed, q: Tree, v: np.ndarray, at_point: Array) -> Summed:
         """`total` plus the products of one pass, as in `states.add_products`."""
@@ -259,8 +262,7 @@ class Many:
     @property
     def nearly(self) -> float:
         """The residual norm at which a problem's conjugate gradients end, with its rounding."""
-        rounding = float(self.gradient.rounding)
-        return max(NEAR * self.target - rounding, SHOWN * rounding)
+        return max(NEAR * self.target - float(self.gradient.rounding), float(self.gradient.noise))
 
     def is_done(self, place: Place, norm: float, rounding: float) -> bool:
         """Adds a pass to the history; True if it was the problem's last; decides what the next pass is."""

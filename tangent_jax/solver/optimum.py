@@ -4,11 +4,11 @@
 
     certificate = (|grad F(dw)| + rounding) / Lambda >= |dw - dw*|        F is Lambda-strongly convex
 
-`rounding` bounds the gradient's rounding error in its dtype (passes.Summed). By default GPUs and TPUs multiply float32
-in TF32 or bf16, whose errors are larger: every pass asks JAX for the precision "highest". A square loss gives one
-linear system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel 1952) with the
-layers' Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the same inner solver
-and a backtracking line search. There is no learning rate.
+`rounding` bounds the gradient's rounding error in its dtype (`Objective.gradient_sizes`). By default GPUs and TPUs
+multiply float32 in TF32 or bf16, whose errors are larger: every pass asks JAX for the precision "highest". A square
+loss gives one linear system (J^T H J + Lambda) dw = -grad F(0), solved by conjugate gradients (Hestenes and Stiefel
+1952) with the layers' Kronecker factors as preconditioner (curvature.py). Other losses use Newton's method with the
+same inner solver and a backtracking line search. There is no learning rate.
 """
 
 import time
@@ -28,7 +28,7 @@ from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.trees import along
 from tangent_jax.linear import cg
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
-from tangent_jax.solver.passes import SHOWN, Summed
+from tangent_jax.solver.passes import Summed
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective, as_objective, check_penalty, make_objective
@@ -195,8 +195,8 @@ class Solver:
     @jax.default_matmul_precision("highest")
     def begin(self, state: State) -> tuple[State, Row]:
         """Computes the gradient at a new point, and the first direction, unless the point is the last."""
-        (gradient, _), value, rounding = self.gradient(state.base)
-        norm = float(trees.norm(gradient))
+        gradient, value = self.gradient(state.base)
+        norm, rounding = float(trees.norm(gradient.total)), float(gradient.rounding)
         if not np.isfinite(norm):
             raise InputError(f"the gradient must be finite; got norm {norm}. Look for inputs that are not finite.")
         row = self.row(norm, loss=value, rounding=rounding, exact=True)
@@ -208,15 +208,15 @@ class Solver:
         forcing = 0.0 if self.problem.is_quadratic else min(0.1, (norm / first) ** 0.5) * norm
         if self.problem.predict.exact is not self.problem.predict:
             forcing = max(forcing, INNER * norm)
-        tolerance = jnp.asarray(max(0.9 * self.target - rounding, forcing, SHOWN * rounding))
-        return State(state.base, cg.init(gradient, self.inverse), tolerance, jnp.zeros(())), row
+        tolerance = jnp.asarray(max(0.9 * self.target - rounding, forcing, float(gradient.noise)))
+        return State(state.base, cg.init(gradient.total, self.inverse), tolerance, jnp.zeros(())), row
 
-    def gradient(self, dw: Tree) -> tuple[Summed, float, float]:
-        """Gradient and value of F at dw, and the rounding; for a square loss the factors are computed first."""
+    def gradient(self, dw: Tree) -> tuple[Summed, float]:
+        """Gradient and value of F at dw; for a square loss the factors are computed first."""
         if self.problem.is_quadratic:
             self.factorise()
         gradient, value, self.outputs = self.problem.gradient(dw)
-        return gradient, value, float(gradient.rounding)
+        return gradient, value
 
     def factorise(self) -> None:
         """Computes the factors, unless they are known or the model has no closed form."""

@@ -15,28 +15,32 @@ from tangent_jax.core import placement, trees
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.jacobian import Fresh, Kept, Steps, StoredJacobian, keep
 from tangent_jax.solver.curvature import Curvature, batch_curvature
-from tangent_jax.train.objective import Objective
+from tangent_jax.train.objective import ROUNDING, Objective
 from tangent_jax.train.targets import Predict
 
-ROUNDING = 8  # eps of the summed norms: 0.6 to 4.2 were measured against f64
-SHOWN = 1 / ROUNDING  # share of that at which conjugate gradients end: below it they follow rounding
 CACHED = 1 << 25  # bytes of a batch's values on a CPU: more would exceed its caches
 
 
 class Summed(NamedTuple):
-    """A sum of batches' gradients, and of their norms, to which rounding is relative."""
+    """A sum of gradients, the norms of its batches, and the sizes of its examples (`Objective.gradient_sizes`)."""
 
     total: Tree
     norms: Array
+    sizes: Array
 
     def plus(self, own: Tree) -> "Summed":
-        """The sum with one more batch."""
-        return Summed(trees.plus(self.total, own), self.norms + trees.norm(own))
+        """The sum with one more batch; its sizes are added apart."""
+        return self._replace(total=trees.plus(self.total, own), norms=self.norms + trees.norm(own))
 
     @property
     def rounding(self) -> Array:
-        """The largest rounding error of the sum, in L2: `ROUNDING` units of the norms; no test exceeds it."""
-        return ROUNDING * jnp.finfo(self.norms.dtype).eps * self.norms
+        """The largest rounding error of the sum, in L2."""
+        return ROUNDING * jnp.finfo(self.sizes.dtype).eps * self.sizes
+
+    @property
+    def noise(self) -> Array:
+        """The usual rounding error of the sum: below it conjugate gradients follow rounding."""
+        return jnp.finfo(self.norms.dtype).eps * self.norms
 
 
 class Part(NamedTuple):
@@ -64,6 +68,13 @@ def add_gradient(total: Summed, part: Part, dw: Tree, objective: Objective) -> t
     j = part.jacobian.at(dw)
     losses, slope = jax.value_and_grad(partial(part.loss, objective))(j.outputs)
     return total.plus(j.vjp(slope)), losses, j.outputs
+
+
+@jax.jit
+def gradient_size(part: Part, dw: Tree, objective: Objective) -> Array:
+    """The sum of the sizes of the batch's gradients, of its `Fresh` J."""
+    sizes = objective.gradient_sizes(part.jacobian.predict, dw, part.jacobian.x, part.targets)
+    return jnp.sum(jnp.where(part.example_weights > 0, sizes * part.example_weights, 0))
 
 
 @partial(jax.jit, donate_argnames="total")

@@ -97,16 +97,20 @@ class Problem:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
         total, losses, outputs = self.ridge(dw), [], []
         exact = self.predict.exact
-        for part in self.parts() if exact is self.predict else self.fresh(exact):
+        parts = self.parts() if exact is self.predict else self.fresh(exact)
+        for part, fresh in zip(parts, self.fresh(exact), strict=True):
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
+            total = total._replace(sizes=total.sizes + passes.gradient_size(fresh, dw, self.objective))
             losses.append(loss)
             outputs.append(f)
-        return total, sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.norm(dw)) ** 2, outputs
+        value = sum(map(float, losses)) + 0.5 * self.total_penalty * float(trees.norm(dw)) ** 2
+        return total, value, outputs
 
     def ridge(self, dw: Tree) -> passes.Summed:
         """Lambda dw, the first term of a gradient."""
         total = trees.along(self.zero, self.total_penalty, dw)
-        return passes.Summed(total, trees.norm(total))
+        norm = trees.norm(total)
+        return passes.Summed(total, norm, jnp.copy(norm))  # donated apart
 
     def product(self, v: Tree, outputs: Sequence[Array | np.ndarray]) -> Tree:
         """The Hessian of F, at a step of these outputs, times v. One pass."""
@@ -161,8 +165,10 @@ class Problem:
         part = Part(Fresh(self.predict, x, np.arange(len(y))), y, np.ones(len(y), self.dtype))
         f = np.zeros((len(y), self.classes), self.dtype)
         of_gradient = dataclasses.replace(part.jacobian, predict=self.predict.exact)
+        exact = part._replace(jacobian=of_gradient)
         programs = [
-            program(passes.add_gradient, self.ridge(dw), part._replace(jacobian=of_gradient), dw, self.objective),
+            program(passes.add_gradient, self.ridge(dw), exact, dw, self.objective),
+            program(passes.gradient_size, exact, dw, self.objective),
             program(passes.add_product, dw, part, dw, f, self.objective),
         ]
         if self.predict.has_factors:

@@ -64,7 +64,8 @@ def operands(
         q = jax.tree.map(partial(jnp.where, at), x, p)
         ridge = jax.tree.map(lambda leaf: total_penalty * leaf, q)
         begun = jax.tree.map(lambda leaf, g: leaf + jnp.where(at, g, 0), ridge, gradient.total)
-        return q, Summed(begun, trees.norm(ridge) + jnp.where(at, gradient.norms, 0))
+        norms, sizes = (jnp.where(at, each, 0) for each in (gradient.norms, gradient.sizes))
+        return q, Summed(begun, trees.norm(ridge) + norms, sizes)
 
     x = jax.lax.cond(at_point.any(), jax.vmap(corrected), lambda x, *_: x, state.x, state.r, at_point)
     q, total = jax.vmap(own)(x, state.p, at_point)

@@ -60,6 +60,16 @@ class Loss:
         root = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None]
         return jnp.einsum("bck,nbk->nbc", root, directions(outputs, key, count))
 
+    def hessian_diagonal(
+        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
+    ) -> Float[Array, "b c"]:
+        """The diagonal of the Hessian of each example's loss in its outputs, "b c"."""
+
+        def diagonal(pair: tuple[Array, Any]) -> Array:
+            return jnp.diagonal(jax.hessian(lambda z: self(z[None], pair[1][None])[0])(pair[0]))
+
+        return jax.lax.map(diagonal, (outputs, jnp.asarray(targets)))  # one Hessian "c c" at a time
+
     def quadratic(self, targets: Any, classes: int) -> tuple[Float[Array, "n c"], Float[Array, "n c"]] | None:
         """(t, p) of a square loss, "n c" each, for targets "n ..." and outputs of `classes` numbers; else None."""
         return None
@@ -100,6 +110,11 @@ class SquareLoss(Loss):
     ) -> Float[Array, "k b c"]:
         """The root of the Hessian, which is diagonal and the same for all outputs, "k b c"."""
         return jnp.sqrt(self.of(outputs, targets)[1]) * directions(outputs, key, count)
+
+    def hessian_diagonal(
+        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
+    ) -> Float[Array, "b c"]:
+        return self.of(outputs, targets)[1]
 
     def of(
         self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
@@ -181,6 +196,12 @@ class CrossEntropy(Loss):
         """The root R of diag(p) - p p^T = R R^T, "k b c":  R = diag(sqrt p) - p sqrt(p)^T."""
         p, v = jax.nn.softmax(outputs), directions(outputs, key, count)
         return jnp.sqrt(p) * v - p * jnp.sum(jnp.sqrt(p) * v, -1, keepdims=True)
+
+    def hessian_diagonal(
+        self, outputs: Float[Array, "b c"], targets: Shaped[Array | np.ndarray, "b ..."]
+    ) -> Float[Array, "b c"]:
+        p = jax.nn.softmax(outputs)
+        return p * (1 - p)
 
     def check(self, targets: Any, classes: int | None) -> None:
         check_labels(targets, classes)

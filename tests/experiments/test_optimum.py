@@ -43,8 +43,8 @@ def result_of(*arguments):
 
 def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places, tmp_path):
     out, store = tmp_path / "out", f"--store={tmp_path / 'store'}"
-    result = result_of("finetune", *places, *SOLVED, "--certificate=1e-3", "--factors", f"--out={out}")
-    assert result["certificate"] <= 1e-3
+    result = result_of("finetune", *places, *SOLVED, "--certificate=5e-3", "--factors", f"--out={out}")
+    assert result["certificate"] <= 5e-3
     assert result["accuracy"] > 0.9
     assert result["passes"] >= 3
     assert result["converged"]
@@ -58,7 +58,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     _, err = run(*removal, "--dry_run")
     assert "moved to the optimum of the 43 left" in err
     removed = result_of(*removal)
-    assert removed["certificate"] <= 1e-3 < removed["certificate_before"]
+    assert removed["certificate"] <= 5e-3 < removed["certificate_before"]
     assert removed["passes"] < result["passes"] + 2
     assert f"{out}: a cache, or results of a run" in removed["not_reached"]
     receipt = json.loads(Path(removed["receipt"]).read_text())["predicate"]
@@ -72,7 +72,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     images = open_dataset(left.recipe.dataset).train
     rows = [i for i, identifier in enumerate(images.identifiers()) if identifier not in gone]
     features = extract(predict, images.take(np.array(rows)), Cache(tmp_path / "again"))
-    cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=1e-3)
+    cold = solve(predict, features, make_objective("rsl", 4.8 / 43), certificate=5e-3)
     gap = trees.plus(Store(tmp_path / "store")["all"].dw, trees.scale(-1.0, cold.dw))
     assert float(trees.squared_norm(gap)) ** 0.5 <= removed["certificate"] + cold.info.certificate
     assert left.total_penalty == pytest.approx(4.8)

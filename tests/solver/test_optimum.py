@@ -241,6 +241,63 @@ def test_rounding_ends_a_run(x64):
     assert not exact.info.converged
 
 
+def adversarial(seed):
+    """(x, y) whose gradients cancel or differ in size: x holds inputs "n 8" and the outputs at dw = 0, "n 3"."""
+    rng, n = np.random.default_rng(seed), 24
+    kind = ("copies", "bursts", "scaled", "offset")[seed % 4]
+    x, f = rng.standard_normal((n, 8)), np.repeat(rng.standard_normal((1, 3)) * rng.choice([0, 1, 30]), n, 0)
+    if kind == "copies":  # of one image, with several labels
+        x = np.repeat(x[:1], n, 0) * rng.choice([1, 10, 30]) + rng.choice([0, 1e-4, 1e-2]) * x
+    elif kind == "bursts":
+        x = np.repeat(x[:3], 8, 0) * rng.choice([1, 10]) + 1e-3 * x
+    elif kind == "scaled":
+        x *= 10.0 ** rng.uniform(-2, 2, 8)
+    else:
+        f += rng.choice([3, 100, 1000])
+    return np.concatenate([x, f], 1).astype(np.float32), rng.integers(0, 3, n)
+
+
+def optimum_in_f64(x, y, objective):
+    """argmin of the objective in f64, by Newton's method: "8 3"."""
+    x, f_0, hot, lam = x[:, :8].astype(np.float64), x[:, 8:].astype(np.float64), np.eye(3)[y], objective.penalty
+    is_square, w = isinstance(objective.loss, SquareLoss), np.zeros((8, 3))
+
+    def value(w):
+        f = f_0 + x @ w
+        square, log = (f - 15 * hot) ** 2 / 3, np.logaddexp.reduce(f, 1) - (f * hot).sum(1)
+        return (square.sum(1) if is_square else log).mean() + lam / 2 * np.square(w).sum()
+
+    for _ in range(100):
+        f = f_0 + x @ w
+        p = np.exp(f - np.logaddexp.reduce(f, 1, keepdims=True))
+        u = 2 / 3 * (f - 15 * hot) if is_square else p - hot
+        h = np.repeat(2 / 3 * np.eye(3)[None], len(x), 0) if is_square else p[:, :, None] * (np.eye(3) - p[:, None])
+        hessian = np.einsum("ni,nj,ncd->icjd", x, x, h).reshape(24, 24) / len(x) + lam * np.eye(24)
+        step = np.linalg.solve(hessian, (x.T @ u / len(x) + lam * w).ravel()).reshape(8, 3)
+        t = next((t for t in 0.5 ** np.arange(40) if value(w - t * step) < value(w)), 0.0)
+        w = w - t * step
+        if t == 0 or np.linalg.norm(step) < 1e-13 * np.linalg.norm(w):
+            break
+    return w
+
+
+@pytest.mark.parametrize("count", [24, *in_long(500)])
+def test_no_certificate_is_below_the_distance_where_gradients_cancel(count):
+    """The bound on rounding is of the examples' gradients: those of a batch may cancel, their errors do not."""
+
+    def predict(dw, x):
+        return x[:, :8] @ dw + x[:, 8:]
+
+    for seed in range(count):
+        (x, y), rng = adversarial(seed), np.random.default_rng(seed)
+        objective = make_objective(("ce", "rsl")[seed // 4 % 2], float(np.float32(10 ** rng.uniform(-4, 0))))
+        data = Batches(x, y, batch_size=8)
+        solved = solve(predict, data, objective, start=np.zeros((8, 3), np.float32), certificate=None, passes=40)
+        distance = np.linalg.norm(np.asarray(solved.dw, np.float64) - optimum_in_f64(x, y, objective))
+        assert distance <= solved.info.certificate, seed
+        assert distance <= distance_bound(predict, solved.dw, data, objective), seed
+
+
 @pytest.mark.parametrize(("loss", "count"), [("rsl", 1), ("ce", None)])
 def test_factors_are_inverted_only_where_a_pass_will_use_them(monkeypatch, loss, count):
     """The last gradient diagonalised all factors again and dropped the result."""

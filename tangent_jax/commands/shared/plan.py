@@ -190,7 +190,7 @@ def optimum_phase(objective: tj.Objective, predict: tj.Predictor, features: tj.F
     scalar: Any = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     seen = part._replace(jacobian=kept) if keeps else part
-    gradient = on_mesh((passes.Summed(zero, scalar), seen, zero, objective), mesh)
+    gradient = on_mesh((passes.Summed(zero, scalar, scalar), seen, zero, objective), mesh)
     product = on_mesh((zero, seen, zero, outputs, objective), mesh)
     curvature = on_mesh((part, zero, outputs, objective, key, 0), mesh)
     signals = -(-SIGNALS // len(batches))
