@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
@@ -88,6 +88,19 @@ def place(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: _on(leaf, devices, spec(np.shape(leaf))), tree)
 
 
+def automatic(array: Any) -> Any:
+    """An array that lies on a mesh of explicit axes (`jax.make_mesh`), on the same devices with axes that XLA divides.
+
+    Indexing and products of arrays with explicit axes must name the sharding of each result, which ours do not.
+    """
+    named = getattr(array, "sharding", None)
+    if isinstance(array, jax.core.Tracer) or not isinstance(named, NamedSharding):
+        return array
+    if AxisType.Explicit not in named.mesh.axis_types:
+        return array
+    return jax.device_put(array, NamedSharding(Mesh(named.mesh.devices, named.mesh.axis_names), named.spec))
+
+
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, Array | np.ndarray)
 
@@ -95,7 +108,7 @@ def _is_array(leaf: Any) -> bool:
 def _on(leaf: Any, devices: Mesh, spec: PartitionSpec) -> Any:
     if not _is_array(leaf):
         return leaf
-    return jnp.asarray(leaf) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
+    return jnp.asarray(automatic(leaf)) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
 
 
 def _put(array: Any, sharding: NamedSharding) -> Array:

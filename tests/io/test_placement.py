@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import tangent_jax as tj
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.io import hosts, job
@@ -62,3 +64,18 @@ def test_open_mpi_5_needs_mpi4py_or_the_three_flags(monkeypatch):
         cluster(environment)
     monkeypatch.setattr(job, "find_spec", lambda name: object())
     assert cluster(environment) == "mpi4py"
+
+
+def test_arrays_on_a_mesh_of_explicit_axes_train_and_solve():
+    whole = NamedSharding(jax.make_mesh((1,), ("d",)), PartitionSpec())
+    assert AxisType.Explicit in whole.mesh.axis_types
+    x, start = jax.device_put((np.eye(8, 5, dtype=np.float32), {"k": np.zeros((5, 3), np.float32)}), whole)
+    data = Batches(x, np.arange(8) % 3, jax.random.key(0), batch_size=4)
+
+    def linear(dw, x):
+        return x @ dw["k"]
+
+    fitted = tj.fit(linear, data, start=start, epochs=1)
+    solution = tj.solve(linear, data, tj.make_objective("rsl", 0.1), start=start)
+    assert tj.outputs(linear, fitted.dw, x).shape == (8, 3)
+    assert tj.evaluate(linear, solution.dw, data) == 0.75
