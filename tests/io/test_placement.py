@@ -67,9 +67,9 @@ def test_open_mpi_5_needs_mpi4py_or_the_three_flags(monkeypatch):
 
 
 def test_arrays_on_a_mesh_of_explicit_axes_train_and_solve():
-    whole = NamedSharding(jax.make_mesh((1,), ("d",)), PartitionSpec())
-    assert AxisType.Explicit in whole.mesh.axis_types
-    x, start = jax.device_put((np.eye(8, 5, dtype=np.float32), {"k": np.zeros((5, 3), np.float32)}), whole)
+    divided = NamedSharding(jax.make_mesh((1,), ("d",)), PartitionSpec("d"))
+    assert AxisType.Explicit in divided.mesh.axis_types
+    x, start = jax.device_put((np.eye(8, 5, dtype=np.float32), {"k": np.zeros((5, 3), np.float32)}), divided)
     data = Batches(x, np.arange(8) % 3, jax.random.key(0), batch_size=4)
 
     def linear(dw, x):
