@@ -7,7 +7,8 @@ files             written by process 0; a resumed run reads them in process 0, w
 random keys       drawn by process 0, known to all
 
 Every computation is one logical program on global arrays, which XLA divides (GSPMD); so noise, for example, is added
-once. Another number of devices only changes the order of sums over examples, and so their last bits.
+once. Another number of devices changes the order of sums over examples, and the last bits of single rows, too, as XLA
+compiles other shapes.
 """
 
 import functools
