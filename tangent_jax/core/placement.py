@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
@@ -95,11 +96,12 @@ def automatic(array: Any) -> Any:
     Indexing and products of arrays with explicit axes must name the sharding of each result, which ours do not.
     """
     named = getattr(array, "sharding", None)
-    if isinstance(array, jax.core.Tracer) or not isinstance(named, NamedSharding):
+    if isinstance(array, Tracer) or not isinstance(named, NamedSharding):
         return array
-    if AxisType.Explicit not in named.mesh.axis_types:
+    of = named.mesh
+    if not isinstance(of, Mesh) or AxisType.Explicit not in of.axis_types:
         return array
-    return jax.device_put(array, NamedSharding(Mesh(named.mesh.devices, named.mesh.axis_names), named.spec))
+    return jax.device_put(array, NamedSharding(Mesh(np.asarray(of.devices), of.axis_names), named.spec))
 
 
 def _is_array(leaf: Any) -> bool:
