@@ -6,11 +6,13 @@ Source: Liu et al. 2024: the first-order Taylor expansion of f around w. Only th
 others are closed over, as a zero tangent would cost the full product.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax.errors import TraceContextError
 from jax import Array
 from jaxtyping import Shaped
@@ -28,12 +30,14 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
     Returns:    f_lin; its dw is a part of w (missing leaves are frozen and cost nothing).
     Guarantees: the tangent is linear in dw; `jax.grad`, `vmap`, `jit` and `linear_transpose` apply.
     Raises:     InputError if dw has no leaf, a leaf that w lacks, one of another shape or one of whole numbers; for an
-                NNX module that changes its state, such as a dropout in training.
+                NNX module that changes its state, such as a dropout in training, or with shared weights.
 
     >>> f_lin = linearize(lambda w, x: w["a"] * x + w["b"], {"a": 2.0, "b": 1.0})
     >>> [float(part) for part in f_lin({"a": 10.0}, 3.0)]
     [7.0, 30.0]
     """
+
+    check_shared(w)
 
     def f_lin(dw: Tree, *x: Any) -> Dual:
         trees.check_part(w, dw)
@@ -44,6 +48,19 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
         return Dual(*jax.jvp(partial(of_part, f, w, x), (trees.restrict(w, dw),), (dw,)))
 
     return f_lin
+
+
+def check_shared(w: Tree) -> None:
+    """Raises InputError for an NNX module with a shared weight, which as a pytree has it twice."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None or not isinstance(w, nnx.Module):
+        return
+    floats = [id(leaf) for leaf in jax.tree.leaves(w) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    if len({*floats}) < len(floats):
+        raise InputError(
+            "w must have each weight once; got an NNX module with shared weights. Pass its state: graph, w = "
+            "nnx.split(module), and f = lambda w, x: nnx.merge(graph, w)(x)"
+        )
 
 
 def of_part(f: Callable[..., Array], w: Tree, x: tuple[Any, ...], part: Tree) -> Shaped[Array, "..."]:

@@ -47,6 +47,14 @@ def test_an_nnx_model_after_split():
     assert_rel_close(linearize(f, w)(last, x), Dual(*jax.jvp(lambda w: f(w, x), (w,), (nnx.merge_state(last, zero),))))
 
 
+def test_an_nnx_module_with_tied_weights_is_refused():
+    rngs = nnx.Rngs(0)
+    one, drop = nnx.Linear(3, 3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs, deterministic=True)
+    linearize(lambda m, x: m(x), nnx.Sequential(one, drop, nnx.Linear(3, 3, rngs=rngs), drop))
+    with pytest.raises(InputError, match="w must have each weight once; got an NNX module with shared weights"):
+        linearize(lambda m, x: m(x), nnx.Sequential(one, one))
+
+
 @pytest.mark.parametrize(
     "layer", [nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))], ids=["dropout", "norm"]
 )

@@ -44,7 +44,11 @@ def main() -> None:
 
 
 def own_penalty() -> float:
-    """The single penalty of --penalty; by default the Recipe's."""
+    """The single penalty of --penalty; by default the Recipe's, with --by=component alone: it certifies no change."""
+    if not F["penalty"].present and F.by != "component":
+        raise InputError(
+            f"--penalty must be given with --by={F.by}; got none. Try 0.1, or the choice of --by=kernel on fewer images"
+        )
     values = positive("penalty") if F["penalty"].present else [float(tj.Recipe().objective.penalty)]
     if len(values) != 1:
         raise InputError(f"--penalty must be one number beside --by=component or solver; got {','.join(F.penalty)}")

@@ -2,7 +2,7 @@
 
 --out receives result.json, checkpoints, and dw.safetensors (the tangent weights with their provenance).
 With --solver=optimum a --certificate that is not reached in --passes ends with exit code 1, after all is written;
---passes without --certificate asks for the passes alone.
+--passes without --certificate asks for the passes alone. It needs --penalty, --certificate or --passes.
 """
 
 import sys
@@ -29,6 +29,11 @@ def main() -> None:
     recipe = setup.recipe()
     if F.factors and not recipe.trained.is_linear:
         raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
+    if recipe.is_optimum and not any(F[name].present for name in ("penalty", *OPTIMUM[1:])):
+        raise InputError(
+            f"--penalty must be given with --solver=optimum: at its default of {F.penalty:g} no --certificate is "
+            "reached. Try 0.1, or pass --passes without --certificate"
+        )
     anchors.check_flags(recipe)
     dataset = setup.open_dataset(recipe.dataset)
     if F.plan:

@@ -7,7 +7,8 @@ files             written by process 0; a resumed run reads them in process 0, w
 random keys       drawn by process 0, known to all
 
 Every computation is one logical program on global arrays, which XLA divides (GSPMD); so noise, for example, is added
-once. Another number of devices only changes the order of sums over examples, and so their last bits.
+once. Another number of devices changes the order of sums over examples, and the last bits of single rows, too, as XLA
+compiles other shapes.
 """
 
 import functools
@@ -20,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
@@ -88,6 +90,20 @@ def place(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: _on(leaf, devices, spec(np.shape(leaf))), tree)
 
 
+def automatic(array: Any) -> Any:
+    """An array that lies on a mesh of explicit axes (`jax.make_mesh`), on the same devices with axes that XLA divides.
+
+    Indexing and products of arrays with explicit axes must name the sharding of each result, which ours do not.
+    """
+    named = getattr(array, "sharding", None)
+    if isinstance(array, Tracer) or not isinstance(named, NamedSharding):
+        return array
+    of = named.mesh
+    if not isinstance(of, Mesh) or AxisType.Explicit not in of.axis_types:
+        return array
+    return jax.device_put(array, NamedSharding(Mesh(np.asarray(of.devices), of.axis_names), named.spec))
+
+
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, Array | np.ndarray)
 
@@ -95,7 +111,7 @@ def _is_array(leaf: Any) -> bool:
 def _on(leaf: Any, devices: Mesh, spec: PartitionSpec) -> Any:
     if not _is_array(leaf):
         return leaf
-    return jnp.asarray(leaf) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
+    return jnp.asarray(automatic(leaf)) if devices.size == 1 else _put(leaf, NamedSharding(devices, spec))
 
 
 def _put(array: Any, sharding: NamedSharding) -> Array:

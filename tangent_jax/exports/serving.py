@@ -50,7 +50,13 @@ def write_stablehlo(folder: Path, predict: ComponentPredictor, dw: Tree, classes
     arrays = flat(predict, dw)
     specs = {path: jax.ShapeDtypeStruct(array.shape, array.dtype) for path, array in arrays.items()}
     with one_line("model must take any batch size (x.shape[0], not len(x))"), no_source_paths():
-        program = export.export(jax.jit(partial(serve, predict)), platforms=PLATFORMS)(specs, any_batch(predict.model))
+        try:
+            program = export.export(jax.jit(partial(serve, predict)), platforms=PLATFORMS)(
+                specs, any_batch(predict.model)
+            )
+        except NotImplementedError as error:  # a primitive that a platform lacks, such as eig
+            first = str(error).splitlines()[0].rstrip(".")
+            raise InputError(f"model must lower for {', '.join(PLATFORMS)}; got: {first}") from error
     write_whole(folder / "model.jax", bytes(program.serialize()))
     write_whole(folder / "weights.safetensors", encode(arrays, {}))
     version = {"jax": jax.__version__, "calling_convention": program.calling_convention_version}

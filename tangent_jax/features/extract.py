@@ -216,12 +216,13 @@ def fill(rows: RowStore, compute: Callable[[list[range]], Values]) -> None:
     other disks get the shares of the others afterwards.
     Raises: InputError if a process does not see what another wrote.
     """
-    keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
-    is_keeper = keeper == jax.process_index()
     placement.together(rows.create)
     lacks = np.isin(np.arange(rows.chunks), placement.together(rows.missing))
     missing = np.flatnonzero(placement.gather(lacks).any(0))
+    is_keeper = True
     if len(missing):
+        keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
+        is_keeper = keeper == jax.process_index()
         shares = [share.tolist() for share in np.array_split(missing, jax.process_count())]
         placement.together(lambda: write_all(rows, shares[jax.process_index()], compute))
         progress.agree_to_stop()

@@ -9,11 +9,12 @@
 A chunk is journaled after its bytes are on disk, so an interrupted extraction resumes; a chunk with missing or altered
 bytes or line is missing. Several processes may fill one store: the lock is held for the write of one chunk, never while
 one is computed, and a finished chunk is not written again. Files that did not change since `complete` are not read
-again to be checked; delete `complete` to check every byte.
+again to be checked; delete `complete` to check every byte. Whole rows are read from a read-only disk, too.
 """
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -38,6 +39,7 @@ ERASED = "erased"
 """The identifier of a row that was erased."""
 TICK = 2  # seconds: the coarsest clock of a file system
 LARGE = 4 << 30  # bytes: rows that take long to check again
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)  # of a folder that this user cannot write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,18 +178,30 @@ class RowStore:
     # Writing
 
     def create(self) -> None:
-        """Creates the files that are not there, with room for all rows.
+        """Creates the files that are not there, with room for all rows; whole rows on a read-only disk need none.
 
-        Raises: OSError if the disk has no room; new files are deleted.
+        Raises: OSError if the disk has no room; new files are deleted. OSError if rows are missing on a read-only disk.
         """
-        make_private(self.folder)
         listed = self.folder / "examples.txt"
-        with hold_lock(self.folder / "lock", quiet=True):
-            if not listed.exists() or identifiers_of(self.folder) != [*self.identifiers]:  # before rows, for `erase`
-                write_examples(self.folder, self.identifiers)
-            self.listed = state_of(listed)
-            if not self.file.exists() or self.file.stat().st_size != len(self) * self.nbytes:
-                allocate(self.file, len(self) * self.nbytes)
+        try:
+            make_private(self.folder)
+            with hold_lock(self.folder / "lock", quiet=True):
+                if not self.is_listed():  # before rows, for `erase`
+                    write_examples(self.folder, self.identifiers)
+                self.listed = state_of(listed)
+                if not self.file.exists() or self.file.stat().st_size != len(self) * self.nbytes:
+                    allocate(self.file, len(self) * self.nbytes)
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            with hold_lock(self.folder / "lock", shared=True, quiet=True):
+                if not self.is_listed() or self.missing():
+                    raise
+                self.listed = state_of(listed)
+
+    def is_listed(self) -> bool:
+        """True if the folder says that its rows are those of these images."""
+        return (self.folder / "examples.txt").exists() and identifiers_of(self.folder) == [*self.identifiers]
 
     def write(self, rows: range, values: Shaped[np.ndarray, "k ..."], skipped: Sequence[int] = ()) -> None:
         """Writes the rows of one or more whole chunks, then their journal lines; finished chunks stay as they are.
@@ -226,10 +240,14 @@ class RowStore:
             return
         if self.inputs.nbytes > LARGE:
             sleep(TICK)  # so that the next start does not read all of a large cache
-        with hold_lock(self.folder / "lock", quiet=True):
-            if state_of(self.folder / "examples.txt") == self.listed:
-                complete = Complete(self.stamps(), tuple(sorted(self.skipped)), self.reader)
-                write_whole(self.folder / "complete", json.dumps(dataclasses.asdict(complete)))
+        try:
+            with hold_lock(self.folder / "lock", quiet=True):
+                if state_of(self.folder / "examples.txt") == self.listed:
+                    complete = Complete(self.stamps(), tuple(sorted(self.skipped)), self.reader)
+                    write_whole(self.folder / "complete", json.dumps(dataclasses.asdict(complete)))
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
 
     def read_complete(self) -> Complete | None:
         """The content of `finish`, if no file changed since; else None."""
@@ -280,7 +298,7 @@ class OpenRows:
         path = self.folder / "examples.txt"
         if self.erased is None and path.exists() and state_of(path) == self.listed:
             return values
-        with hold_lock(self.folder / "lock", quiet=True):  # an erasure that began is over then
+        with hold_lock(self.folder / "lock", shared=True, quiet=True):  # an erasure that began is over then
             names = identifiers_of(self.folder) if path.exists() else []
             values = self.copied(index)
         is_listed = len(names) == len(self)

@@ -25,16 +25,27 @@ def cluster(environment: Mapping[str, str]) -> str | None:
     """The cluster whose multi-process job the environment describes, or None.
 
     JAX's own detection is not used: it takes every Kubernetes pod for a part of a job. Pods get their numbers by flags
-    (examples/cluster/finetune.yaml).
+    (examples/cluster/finetune.yaml). Open MPI comes before Slurm, within whose jobs its processes are one task a host.
+    JAX reads the coordinator of Open MPI 4 from the environment, that of Open MPI 5 by mpi4py alone.
+
+    Raises: InputError for Open MPI 5 without mpi4py.
     """
 
     def count(name: str) -> int:
         return int(environment.get(name, "1"))
 
     is_slurm = {"SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_LOCALID"} <= {*environment}  # by srun
+    if count("OMPI_COMM_WORLD_SIZE") > 1:
+        if "OMPI_MCA_orte_hnp_uri" in environment:
+            return "ompi"
+        if find_spec("mpi4py") is None:
+            raise InputError(
+                "mpi4py must be installed under Open MPI 5, which JAX knows by it alone; it is not. Install it, or "
+                "give --coordinator=HOST:PORT, --processes=N and --process_id=$OMPI_COMM_WORLD_RANK"
+            )
+        return "mpi4py"
     described = {
         "slurm": is_slurm and count("SLURM_NTASKS") > 1,
-        "ompi": count("OMPI_COMM_WORLD_SIZE") > 1,
         "gketpu": "," in environment.get("TPU_WORKER_HOSTNAMES", environment.get("TPU_PROCESS_ADDRESSES", "")),
         "gcetpu": environment.get("JAX_PLATFORMS", "") != "cpu" and find_spec("libtpu") is not None,
     }

@@ -189,7 +189,7 @@ def fit_private(
     >>> fitted.steps, round(fitted.info.spent.compute_epsilon(), 1)
     (5, 8.0)
     """
-    dw, predict = start_of(predict, start), trees.as_pytree(predict)
+    dw, predict = start_of(predict, start), jax.tree.map(placement.automatic, trees.as_pytree(predict))
     objective = as_objective(objective, default_objective)
     optimizer = as_data(momentum() if optimizer is None else optimizer)
     batches, units = as_units(data, mechanism)

@@ -188,7 +188,7 @@ def make_problem(
     Raises: InputError for a predictor that is not affine in dw, a step of other leaves than it trains, targets that do
             not fit the loss, invalid example weights.
     """
-    tangent = as_tangent(predict)
+    tangent, like = jax.tree.map(placement.automatic, (as_tangent(predict), like))
     check_leaves(tangent, like)
     batches = as_batches(data)
     zero = jax.tree.map(jnp.zeros_like, like)

@@ -202,7 +202,7 @@ class OnDevice:
 
 def as_inputs(inputs: Any) -> Any:
     """The inputs as an array of numbers "n ..."; an array on disk or on the device stays there."""
-    inputs = inputs if hasattr(inputs, "nbytes") else as_array("inputs", inputs)
+    inputs = placement.automatic(inputs) if hasattr(inputs, "nbytes") else as_array("inputs", inputs)
     are_numbers = jnp.issubdtype(inputs.dtype, jnp.number) or inputs.dtype == bool
     if not inputs.shape or not are_numbers:
         raise InputError(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jaxtyping import Int32
 
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, instance, whole_number
@@ -203,7 +204,8 @@ def fit(
                 what `tj.show_progress` yields.
     Returns:    Fitted.
     Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
-                resident. Another number of devices sums in another order; a run may resume there.
+                resident. Another number of devices changes last bits, of sums and rows; a run may
+                resume there.
     Edge cases: a last batch that is not full is padded; padding has no weight.
     Raises:     InputError for no epoch, unusable data or targets, a loss that is not finite.
 
@@ -287,7 +289,13 @@ def step_keys(data: Any, epoch: int, first: int, count: int) -> Any:
     instance("data", data, Batches, do)
     assert data.key is not None
     of_epoch = jax.random.fold_in(jax.random.fold_in(data.key, epoch), 1)
-    return placement.replicate(jax.vmap(partial(jax.random.fold_in, of_epoch))(jnp.arange(first, first + count)))
+    return placement.replicate(fold_each(of_epoch, jnp.arange(first, first + count)))
+
+
+@jax.jit
+def fold_each(key: Array, numbers: Int32[Array, "k"]) -> Array:
+    """Keys "k", each folded alone: under vmap, one of impl unsafe_rbg would depend on the others."""
+    return jax.lax.map(partial(jax.random.fold_in, key), numbers)
 
 
 def step_program(training: Training, state: State, data: Batches) -> str:

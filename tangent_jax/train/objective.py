@@ -213,6 +213,7 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
 def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
     """The shape of one output; InputError unless outputs, targets and loss fit each other."""
     placement.check_alike(partial(sample_of_data, batches))
+    predict, dw = jax.tree.map(placement.automatic, (predict, dw))
     shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
     check_targets(batches.targets[batches.rows], shape, objective)
     return shape

@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float64, Int32, Num
 
-from tangent_jax.core import trees
+from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, as_array, failure
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.tangent import as_tangent
@@ -134,6 +134,6 @@ def start_of(predict: Predict, start: Tree | None) -> Tree:
     zeros = as_tangent(predict).zeros()
     if start is None and zeros is None:
         raise InputError("start must be given for a function; got none. Pass start=, dw to begin at.")
-    start = zeros if start is None else start
+    start = zeros if start is None else jax.tree.map(placement.automatic, start)
     check_start(start, zeros is None)
     return start

@@ -50,7 +50,7 @@ def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
     [
         ("private", ["--subset=head"], "private"),
         *in_long(("finetune", ["--weights=random:S/16", "--batch_size=128"], "fit")),
-        *in_long(("finetune", ["--solver=optimum"], "optimum")),
+        *in_long(("finetune", ["--solver=optimum", "--penalty=0.1"], "optimum")),
     ],
 )
 def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):

@@ -54,6 +54,8 @@ CASES = [
     ("compose", "--shard=-1/2", "--shard must be I/N with I in 0..N-1; got -1/2"),
     ("compose", "--out=s3://b/x", "--out: a path must be one of this machine; got s3://b/x"),
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
+    ("finetune", "--solver=optimum", "--penalty must be given with --solver=optimum: at its default of 1e-05 no"),
+    ("influence effects", "--by=solver", "--penalty must be given with --by=solver; got none"),
     ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
     ("private", "--canaries=100 --noise_seed=1", "--canaries must be without --noise_seed"),
     ("paper table3", "--method=taft,public", "--public and --method=public must be given together"),

@@ -279,6 +279,12 @@ def test_a_program_of_a_newer_jax_says_which_it_needs(tmp_path, monkeypatch):
         RUN["load"](folder)(inputs_of(2))
 
 
+class Spectral(VisionTransformer):
+    def apply(self, w, x, start=0, stop=None):
+        y = super().apply(w, x, start, stop)
+        return y + jnp.linalg.eigvals(jnp.eye(2)).real.sum()
+
+
 class Counting(VisionTransformer):
     def apply(self, w, x, start=0, stop=None):
         return super().apply(w, x, start, stop) * len(x)
@@ -294,6 +300,9 @@ def test_what_cannot_leave_is_refused_in_one_line_and_nothing_is_written(tmp_pat
     counting = dataclasses.replace(predict, model=Counting(predict.model.config))
     with pytest.raises(InputError, match=r"model must take any batch size .*; got TypeError"):
         export(tmp_path / "out", counting, dw, {}, "stablehlo")
+    spectral = dataclasses.replace(predict, model=Spectral(predict.model.config))
+    with pytest.raises(InputError, match=r"model must lower for cpu, cuda, tpu; got: .* 'eig' .* platform"):
+        export(tmp_path / "out", spectral, dw, {}, "stablehlo")
     double = dataclasses.replace(predict, w=jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), predict.w))
     with pytest.raises(InputError, match=r"leaves must fit float32; got w/.* in float64"):
         export(tmp_path / "out", double, dw, {}, "stablehlo")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tangent_jax.core.rows import Rows
 from tangent_jax.features import extract, row_store
 from tangent_jax.features.extract import AHEAD, fill
 from tangent_jax.features.row_store import RowStore, erase
-from tangent_jax.io import progress
+from tangent_jax.io import files, progress
 from tangent_jax.io.files import hold_lock
 from tangent_jax.io.journal import Journal
 
@@ -57,6 +58,30 @@ def test_a_filled_store_has_all_rows_and_names_the_skipped_ones(tmp_path):
     rows = filled(tmp_path)
     assert np.array_equal(rows.inputs, ROWS)
     assert (rows.skipped, store_in(tmp_path).missing()) == ({131}, [])
+
+
+@pytest.mark.parametrize("is_copied", [False, True], ids=["mounted", "copied"])  # a copy has other times
+def test_a_whole_store_is_read_from_a_read_only_disk(tmp_path, monkeypatch, is_copied):
+    def refuse(*args, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def opened(path, mode, open_plain=files.open_plain):
+        return open_plain(path, mode) if mode in ("r", "rb") else refuse()
+
+    filled(tmp_path)
+    if is_copied:
+        os.utime(tmp_path / "inputs.bin")
+    monkeypatch.setattr(files, "open_plain", opened)
+    for name in ("chmod", "touch", "unlink", "write_bytes"):
+        monkeypatch.setattr(Path, name, refuse)
+    computed = []
+    rows = filled(tmp_path, computed)
+    assert (computed, rows.skipped) == ([], {131})
+    assert np.array_equal(rows.opened()[:], ROWS)
+    (tmp_path / "journal.jsonl").open("w").close()
+    os.remove(tmp_path / "complete")
+    with pytest.raises(OSError, match="Read-only file system"):
+        filled(tmp_path)
 
 
 def has_holder(lock):

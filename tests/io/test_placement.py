@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import tangent_jax as tj
 from tangent_jax.core import placement
-from tangent_jax.io import hosts
+from tangent_jax.core.checks import InputError
+from tangent_jax.io import hosts, job
 from tangent_jax.io.job import cluster
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.features import Features
@@ -31,6 +34,7 @@ def test_one_process_writes_and_agrees_with_itself():
 
 
 SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}
+OMPI_4 = {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,8 @@ SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_S
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, None),  # a script of sbatch, before srun
         ({**SRUN, "SLURM_NTASKS": "1"}, None),  # a task of an array
         ({**SRUN, "SLURM_NTASKS": "2"}, "slurm"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "ompi"),
+        ({"OMPI_COMM_WORLD_SIZE": "2", **OMPI_4}, "ompi"),
+        ({"OMPI_COMM_WORLD_SIZE": "2", **OMPI_4, **SRUN, "SLURM_NTASKS": "2"}, "ompi"),  # mpirun within a Slurm job
         ({"OMPI_COMM_WORLD_SIZE": "1"}, None),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),  # any pod
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, None),  # told by flags
@@ -50,3 +55,27 @@ SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_S
 )
 def test_a_job_is_one_that_the_environment_describes(environment, name):
     assert cluster({"JAX_PLATFORMS": "cpu", **environment}) == name
+
+
+def test_open_mpi_5_needs_mpi4py_or_the_three_flags(monkeypatch):
+    environment = {"OMPI_COMM_WORLD_SIZE": "2"}
+    monkeypatch.setattr(job, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="--coordinator=HOST:PORT, --processes=N and --process_id="):
+        cluster(environment)
+    monkeypatch.setattr(job, "find_spec", lambda name: object())
+    assert cluster(environment) == "mpi4py"
+
+
+def test_arrays_on_a_mesh_of_explicit_axes_train_and_solve():
+    divided = NamedSharding(jax.make_mesh((1,), ("d",)), PartitionSpec("d"))
+    assert AxisType.Explicit in divided.mesh.axis_types
+    x, start = jax.device_put((np.eye(8, 5, dtype=np.float32), {"k": np.zeros((5, 3), np.float32)}), divided)
+    data = Batches(x, np.arange(8) % 3, jax.random.key(0), batch_size=4)
+
+    def linear(dw, x):
+        return x @ dw["k"]
+
+    fitted = tj.fit(linear, data, start=start, epochs=1)
+    solution = tj.solve(linear, data, tj.make_objective("rsl", 0.1), start=start)
+    assert tj.outputs(linear, fitted.dw, x).shape == (8, 3)
+    assert tj.evaluate(linear, solution.dw, data) == 0.75

@@ -64,6 +64,13 @@ def test_streaming_from_disk_gives_the_same_bits(tmp_path):
     assert trees.fingerprint(streamed.dw) == trees.fingerprint(resident.dw)
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_a_steps_key_does_not_depend_on_its_chunk(impl):
+    data = Batches(X, Y, jax.random.key(0, impl=impl))
+    whole, parts = step_keys(data, 0, 0, 3), [step_keys(data, 0, first, count) for first, count in ((0, 1), (1, 2))]
+    assert np.array_equal(*map(jax.random.key_data, (whole, jnp.concatenate(parts))))
+
+
 def test_one_epoch_is_the_adam_steps_written_out(x64):
     """Against a loop in plain optax over the same order: batches, padding, penalty and decay."""
     predict, _ = predictor(depth=1)
