@@ -62,7 +62,8 @@ style: .venv/dev  ## docstrings, names, long and many-parameter functions: warni
 parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and onnxruntime, which a user never needs
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[parity,onnx]'
-	$(PIP) --no-deps timm==1.0.31 torchvision==0.28.0 open_clip_torch==3.3.0 ftfy==6.3.1 wcwidth regex
+	$(PIP) --no-deps timm==1.0.31
+	$(PIP) --no-deps --target build/programs torchvision==0.28.0 open_clip_torch==3.3.0 ftfy==6.3.1 wcwidth regex
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pillow==12.3.0  # 13 resizes in these programs otherwise
 	$(BIN)/python tests/models/make_architectures.py
 	$(BIN)/python tests/models/parity.py

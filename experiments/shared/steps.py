@@ -128,7 +128,7 @@ def make_pass(predict: tj.Predictor, data: tj.Batches, objective: tj.Objective, 
     fresh = passes.Part(jacobian, targets, chunk.present[0])
     kept = fresh._replace(jacobian=keep(jacobian, zero))
     outputs = jnp.zeros_like(kept.jacobian.outputs)
-    total = passes.Summed(zero, jnp.zeros(()))
+    total = passes.Summed(zero, jnp.zeros(()), jnp.zeros(()))
     key = jax.random.key(0) if signals else None
     return Pass(
         fresh,

@@ -1,8 +1,13 @@
-"""timm's models of our families, with torchvision less its operators, which are built for CUDA."""
+"""timm's models of our families, with a torchvision that is without its operators: those of PyPI are built for CUDA.
+
+`make parity` puts torchvision and open_clip into build/programs, where transformers does not find them.
+"""
 
 import sys
 import types
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2] / "build/programs"))
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 import timm  # noqa: E402
