@@ -73,6 +73,7 @@ parity: .venv/dev  ## also against PyTorch, timm, Hugging Face, jax_privacy and 
 	$(BIN)/python tests/models/make_frozen_head.py
 	$(BIN)/python -m pytest tests/exports tests/models tests/store tests/privacy/test_clipping.py \
 	  -k 'hugging_face or jax_privacy or pytorch or onnx'
+	$(PIP) pillow
 
 release: .venv/dev  ## wheel and sdist in build/dist, checked, and installed in an empty environment, where README's first lines run
 	rm -rf build/dist build/empty

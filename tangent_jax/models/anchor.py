@@ -17,6 +17,7 @@ from jaxtyping import PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.names import composed_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize, check_image_size
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
@@ -183,14 +184,15 @@ def name_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
 
 
 def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
-    """The names of classes as a tuple; InputError if they are no names, or a name repeats."""
+    """The names of classes as a tuple, composed (NFC); InputError if they are no names, or a name repeats."""
     is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
     if not (is_named and all(isinstance(name, str) for name in classes)):
         raise InputError(f"classes must be their number, or their names; got {repr(classes)[:80]}")
-    twice = [name for name, count in Counter(classes).items() if count > 1]
+    names = tuple(map(composed_name, classes))
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(f"names of classes must differ; got {twice[:1]} twice")
-    return tuple(classes)
+    return names
 
 
 def fingerprints(w: Tree) -> tuple[str, str]:

@@ -117,10 +117,13 @@ class Mechanism:
         """
         import dp_accounting  # takes a second
 
+        count = self.steps if steps is None else steps
+        if count == 0:  # which accountants refuse as a count
+            return dp_accounting.NoOpDpEvent()
         step = dp_accounting.GaussianDpEvent(float(self.noise_multiplier))
         if self.sampling_rate < 1:
             step = dp_accounting.PoissonSampledDpEvent(self.sampling_rate, step)
-        return dp_accounting.SelfComposedDpEvent(step, self.steps if steps is None else steps)
+        return dp_accounting.SelfComposedDpEvent(step, count)
 
 
 def make_mechanism(

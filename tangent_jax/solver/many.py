@@ -39,7 +39,7 @@ from tangent_jax.solver import passes as passes_of
 from tangent_jax.solver import states
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
 from tangent_jax.solver.formed import add_products, form_all
-from tangent_jax.solver.optimum import Solved, curvature_of
+from tangent_jax.solver.optimum import Solved, curvature_of, warn_of
 from tangent_jax.solver.passes import ROUNDING, Part, Summed
 from tangent_jax.solver.problem import Problem, as_example_weights, check_leaves, make_problem
 from tangent_jax.train.batches import Batches, Data
@@ -284,5 +284,7 @@ class Many:
         converged = last["gradient_norm"] + last["rounding"] <= self.target
         penalty = self.problem.total_penalty
         info = Solved(last["certificate"], last["gradient_norm"], penalty, converged, self.curvature)
+        if not converged:
+            warn_of(last, self.target / penalty, stacklevel=4)
         dw, seconds = placement.replicate(states.result(self.base, delta, k)), time.perf_counter() - place.began
         return Fitted(dw, place.history, seconds, last["passes"], None, info)

@@ -32,7 +32,18 @@ from tangent_jax.solver.passes import Summed
 from tangent_jax.solver.problem import Problem, make_problem
 from tangent_jax.train.batches import Batches, Data
 from tangent_jax.train.objective import Objective, as_objective, check_penalty, make_objective
-from tangent_jax.train.run import Checkpoints, Fitted, History, Log, OnStep, Row, Run, measure_name, run_identity
+from tangent_jax.train.run import (
+    Checkpoints,
+    Fitted,
+    History,
+    Log,
+    OnStep,
+    Row,
+    Run,
+    measure_name,
+    run_identity,
+    saves_of,
+)
 from tangent_jax.train.targets import Predict, start_of
 
 LINE_SEARCH = optax.scale_by_backtracking_linesearch(max_backtracking_steps=40, decrease_factor=0.5)
@@ -130,7 +141,7 @@ def solve(
     with Run(on_step, progress, log) as run:
         if checkpoints is not None:
             name = run_identity(problem.batches, problem.identity_inputs(dw), curvature, certificate, passes)
-            run.keep(checkpoints.open(name), measure_name(on_step, dw))
+            run.keep(saves_of(checkpoints, name), measure_name(on_step, dw))
         return Solver(problem, certificate, passes, curvature, run.history).run(dw, run)
 
 
@@ -272,11 +283,16 @@ class Solver:
         penalty = self.problem.total_penalty
         info = Solved(last.get("certificate"), last["gradient_norm"], penalty, converged, self.curvature)
         if self.target and not converged:
-            asked = f"the certificate is {last['certificate']:.3g}, not {self.target / penalty:.3g}"
-            text = f"not converged after {self.passes_used} passes: {asked}. Raise passes or penalty."
-            warnings.warn(text, stacklevel=4)
+            warn_of(last, self.target / penalty, stacklevel=5)
         dw, seconds = placement.replicate(state.base), sum(row["seconds"] for row in rows)
         return Fitted(dw, rows, seconds, self.passes_used, run, info)
+
+
+def warn_of(last: Row, target: float, stacklevel: int) -> None:
+    """Warns that a run ended with a certificate above the requested one."""
+    asked = f"the certificate is {last['certificate']:.3g}, not {target:.3g}"
+    text = f"not converged after {int(last['passes'])} passes: {asked}. Raise passes or penalty."
+    warnings.warn(text, stacklevel=stacklevel)
 
 
 def pass_values(row: Row) -> Row:

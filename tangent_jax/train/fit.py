@@ -49,6 +49,7 @@ from tangent_jax.train.run import (
     measure_name,
     norms_of,
     run_identity,
+    saves_of,
 )
 from tangent_jax.train.targets import Predict, output_shape, start_of
 
@@ -224,7 +225,9 @@ def fit(
         if checkpoints is not None:
             training = with_program(training, state, source)
             name = run_identity(source, training.traced, jax.tree.leaves((training, state)), epochs)
-            run.keep(checkpoints.open(name), measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source)))
+            run.keep(
+                saves_of(checkpoints, name), measure_name(on_step, dw, *metric_programs(metrics, predict, dw, source))
+            )
         state = jax.tree.map(jnp.array, run.restore(state))  # a copy: dw is donated
         state, training = placement.place((state, training))
         run.show(epochs, "epoch", len(run.history))

@@ -16,6 +16,7 @@ So a killed run resumes from its last save, with the rows of all steps before it
 checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.log_steps` keep them in a folder.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -98,6 +99,14 @@ class Checkpoints(Protocol):
     def open(self, run: str) -> Saved:
         """The saves of the run with this identity."""
         ...
+
+
+def saves_of(checkpoints: Checkpoints, run: str) -> Saved:
+    """The saves of a run; InputError for a folder's path, whose files only `tj.Checkpoints` knows."""
+    if isinstance(checkpoints, (str, os.PathLike)):
+        folder = os.fspath(checkpoints)
+        raise InputError(f"checkpoints must be tj.Checkpoints(folder); got {folder!r}. Pass tj.Checkpoints({folder!r})")
+    return checkpoints.open(run)
 
 
 @runtime_checkable

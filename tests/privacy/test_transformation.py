@@ -92,6 +92,7 @@ def test_an_accountant_composes_the_event_to_the_mechanisms_epsilon(rate):
     accountant = dp_accounting.pld.PLDAccountant().compose(mechanism.dp_event())
     assert accountant.get_epsilon(1e-5) == pytest.approx(mechanism.compute_epsilon(), rel=1e-3)
     assert mechanism.dp_event(7).count == 7
+    assert dp_accounting.pld.PLDAccountant().compose(mechanism.dp_event(0)).get_epsilon(1e-5) == 0
 
 
 def test_a_sum_of_another_norm_and_what_is_no_sum_are_refused():

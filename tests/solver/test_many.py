@@ -52,6 +52,12 @@ def test_each_problem_is_solved_to_its_normal_equations_and_its_certificate_boun
             assert exact == ([first, *[False] * (one.steps - 2), True] if one.steps > 1 else [True])
 
 
+def test_a_problem_that_does_not_reach_its_certificate_warns(case):
+    predict, _, data, start, _ = case
+    with pytest.warns(UserWarning, match=r"not converged after 1 passes: the certificate is .*, not 1e-09"):
+        list(solve_many(predict, data, RSL, example_weights=WEIGHTS[2:3], start=start, certificate=1e-9, passes=2))
+
+
 def test_the_order_is_that_of_the_rows_however_many_work_at_once_and_rows_are_read_as_they_are_needed(case):
     predict, _, data, start, _ = case
     read = []

@@ -85,6 +85,12 @@ def test_names_decide_a_class_and_not_its_index(case):
         both.of_classes(("dog",))
 
 
+def test_two_unicode_forms_of_a_name_are_one_class(case):
+    built, rows, targets = case
+    a, b = (of_rows(built, rows[targets == 1], np.zeros((targets == 1).sum(), int), (n,)) for n in ("é", "e\u0301"))
+    assert (a + b).classes == ("é",)
+
+
 def test_ridge_is_that_of_the_rows(case):
     built, rows, targets = case
     settings = Settings("ridge", 0.3, 2.0)

@@ -12,6 +12,7 @@ from experiments.shared.private_many import fit_private_many
 from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.progress import request_stop, show_progress, shown
@@ -89,6 +90,12 @@ def test_every_trainer_returns_one_type_with_its_own_info(tmp_path, name):
     assert type(fitted.info) is INFOS[name]
     saved = name in ("fit", "solve", "fit_private", "fit_audited")
     assert [path.parent.name for path in tmp_path.glob("*/checkpoint.json")] == ([fitted.run] if saved else [])
+
+
+def test_a_path_is_no_checkpoints_and_the_line_says_what_to_pass(tmp_path):
+    for folder in (tmp_path, str(tmp_path)):
+        with pytest.raises(InputError, match=rf"checkpoints must be tj.Checkpoints\(folder\); got '{tmp_path}'. Pass"):
+            solve(linear, DATA, SQUARE, start=START, checkpoints=folder)
 
 
 @pytest.mark.parametrize(
