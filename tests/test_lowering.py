@@ -118,10 +118,12 @@ def solver(predict, dw, x, y):
         keyed = jax.random.key(0)
         outputs = passes.outputs_of(part.jacobian, dw)
         kept, curvature = passes.keep_with_curvature(part, dw, outputs, OBJECTIVE, keyed, 0, 2)
+        size = passes.gradient_size(part, dw, OBJECTIVE)
         part = part._replace(jacobian=kept)
-        (gradient, _), _, outputs = passes.add_gradient(passes.Summed(dw, jnp.zeros(())), part, dw, OBJECTIVE)
-        bent = passes.add_product(dw, part, gradient, outputs, OBJECTIVE)
-        return cg.step(cg.init(gradient), bent), curvature, passes.change_of(kept, dw)
+        summed = passes.Summed(dw, jnp.zeros(()), size)
+        summed, _, outputs = passes.add_gradient(summed, part, dw, OBJECTIVE)
+        bent = passes.add_product(dw, part, summed.total, outputs, OBJECTIVE)
+        return cg.step(cg.init(summed.total), bent), curvature, passes.change_of(kept, dw), summed.rounding
 
     return run, dw, steps.make_pass(predict, tj.Batches(x, y, batch_size=4), OBJECTIVE, signals=2).fresh
 

@@ -41,7 +41,7 @@ def cluster(environment: Mapping[str, str]) -> str | None:
         if find_spec("mpi4py") is None:
             raise InputError(
                 "mpi4py must be installed under Open MPI 5, which JAX knows by it alone; it is not. Install it, or "
-                "give --coordinator=HOST:PORT, --processes=N and --process_id=$OMPI_COMM_WORLD_RANK"
+                "give coordinator=HOST:PORT, processes=N and process_id=$OMPI_COMM_WORLD_RANK"
             )
         return "mpi4py"
     described = {

@@ -60,7 +60,7 @@ def test_a_job_is_one_that_the_environment_describes(environment, name):
 def test_open_mpi_5_needs_mpi4py_or_the_three_flags(monkeypatch):
     environment = {"OMPI_COMM_WORLD_SIZE": "2"}
     monkeypatch.setattr(job, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="--coordinator=HOST:PORT, --processes=N and --process_id="):
+    with pytest.raises(InputError, match="give coordinator=HOST:PORT, processes=N and process_id="):
         cluster(environment)
     monkeypatch.setattr(job, "find_spec", lambda name: object())
     assert cluster(environment) == "mpi4py"
