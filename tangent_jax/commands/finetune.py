@@ -29,7 +29,7 @@ def main() -> None:
     recipe = setup.recipe()
     if F.factors and not recipe.trained.is_linear:
         raise InputError("--factors needs --method=taft or fc, whose components factors weigh; got nlft")
-    if recipe.is_optimum and not any(F[name].present for name in ("penalty", *OPTIMUM[1:])):
+    if recipe.is_optimum and not any(F[name].present for name in ("penalty", "certificate", "passes")):
         raise InputError(
             f"--penalty must be given with --solver=optimum: at its default of {F.penalty:g} no --certificate is "
             "reached. Try 0.1, or pass --passes without --certificate"

@@ -44,7 +44,6 @@ HARMLESS = frozenset((
     "processor_class", "reduce_labels", "return_tensors", "transformers_version",
 ))  # fmt: skip
 """Fields that change no image: all images are RGB here, and arrays in one order."""
-SAY_IT = "If that is wrong, put a config.json with timm's pretrained_cfg beside it"
 WARPED_FROM = 384  # pixels: ConvNext's processor crops smaller images, and warps these
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -136,6 +135,14 @@ def images_or_published(file: Tensors, kind: str, published: Published) -> Image
         return images
     tell(f"{file.path} has no preprocessor_config.json beside it: images are prepared as for {kind}'s published models")
     return Images(published.preprocessing, None)
+
+
+def images_assumed(path: str, preprocessing: Preprocessing, line: str) -> Images:
+    """The images of a file that does not say how they are prepared; `line` says what is assumed, "" if it is known."""
+    if line:
+        remedy = "If that is wrong, put a config.json with timm's pretrained_cfg beside it"
+        tell(f"{path} does not say how its images are prepared: {line}. {remedy}")
+    return Images(preprocessing, None)
 
 
 def of_timm(fields: Mapping[str, Any], where: str) -> Images:

@@ -8,7 +8,6 @@ import re
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
-from tangent_jax.io.progress import tell
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.resnet.config import SIZES, ResNetConfig, resnet_config
 from tangent_jax.models.resnet.model import ResNet
@@ -16,14 +15,14 @@ from tangent_jax.models.resnet.names import FIRST_BLOCK, Flat, is_known, to_ours
 from tangent_jax.pretrained.architectures import LABELS, OF_IMAGES, WHOLE, check_understood, find, key_of
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
-from tangent_jax.pretrained.processors import SAY_IT, Images, Published, images_of, images_or_published
+from tangent_jax.pretrained.processors import Images, Published, images_assumed, images_of, images_or_published
 
 HUGGING_FACE = ("embedding_size", "hidden_sizes", "depths", "layer_type", "downsample_in_first_stage")
 HUGGING_FACE += ("downsample_in_bottleneck", "hidden_act", "model_type")
 """The fields of a ResNet's config.json in Hugging Face's format, besides those without effect."""
 
-IMAGES_OF_TORCHVISION = Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear")
-OF_TORCHVISION = "as by torchvision's IMAGENET1K_V1 (bilinear, 224 of 256 pixels) is assumed; its V2 has 232"
+OF_TORCHVISION = Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear")
+ASSUMED = "as by torchvision's IMAGENET1K_V1 (bilinear, 224 of 256 pixels) is assumed; its V2 has 232"
 """The images of a bare file, and what a line says of them."""
 PUBLISHED = Published("ConvNextImageProcessor", Preprocessing(*IMAGENET, crop=0.875, centre="floor"))
 
@@ -64,12 +63,7 @@ def prepared(file: Tensors) -> Images:
     """The preparation of images: as the JSON says, or as those of Hugging Face's or torchvision's published models."""
     if file.beside.get("config", {}).get("model_type") == "resnet":
         return images_or_published(file, "resnet", PUBLISHED)
-    images = images_of(file)
-    if images is None:
-        line = "as by torchvision's IMAGENET1K_V1 (bilinear, 224 of 256 pixels) is assumed; V2 has 232"
-        tell(f"{file.path} does not say how its images are prepared: {line}. {SAY_IT}")
-        images = Images(Preprocessing(*IMAGENET, crop=0.875, interpolation="bilinear"), None)
-    return images
+    return images_of(file) or images_assumed(file.path, OF_TORCHVISION, ASSUMED)
 
 
 def infer(flat: Flat, path: str) -> ResNetConfig:

@@ -162,18 +162,12 @@ class Many:
         if not np.isfinite(norm):
             raise InputError(f"the gradient must be finite; got norm {norm}. Look for inputs that are not finite.")
         v, nowhere, penalty = np.ones((count, len(problem.batches))), jnp.zeros(count, bool), problem.total_penalty
-        self.leading = leading(
-            lambda q: (
-                self.add_products(
-                    Summed(jax.tree.map(lambda leaf: penalty * leaf, q), jnp.zeros(count), jnp.zeros(count)),
-                    q,
-                    v,
-                    nowhere,
-                ).total
-            ),
-            penalty,
-            states.empty(self.base, count).x,
-        )
+
+        def hessian(q: Tree) -> Tree:
+            start = Summed(jax.tree.map(lambda leaf: penalty * leaf, q), *jnp.zeros((2, count)))
+            return self.add_products(start, q, v, nowhere).total
+
+        self.leading = leading(hessian, penalty, states.empty(self.base, count).x)
 
     def run(
         self, asked: Iterator[Asked], at_once: int, count: int | None, progress: Progress

@@ -97,8 +97,9 @@ class Problem:
         """grad F(dw), F(dw), and the outputs at dw batch by batch, "b c". One pass."""
         total, losses, outputs = self.ridge(dw), [], []
         exact = self.predict.exact
-        parts = self.parts() if exact is self.predict else self.fresh(exact)
-        for part, fresh in zip(parts, self.fresh(exact), strict=True):
+        kept = self.parts() if self.keeps and exact is self.predict else None
+        for fresh in self.fresh(exact):
+            part = fresh if kept is None else next(kept)
             total, loss, f = passes.add_gradient(total, part, dw, self.objective)
             total = total._replace(sizes=total.sizes + passes.gradient_size(fresh, dw, self.objective))
             losses.append(loss)

@@ -205,8 +205,7 @@ def fit(
                 what `tj.show_progress` yields.
     Returns:    Fitted.
     Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
-                resident. Another number of devices changes last bits, of sums and rows; a run may
-                resume there.
+                resident. Another number of devices changes last bits, of sums and rows; a run may resume there.
     Edge cases: a last batch that is not full is padded; padding has no weight.
     Raises:     InputError for no epoch, unusable data or targets, a loss that is not finite.
 

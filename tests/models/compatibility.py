@@ -30,14 +30,15 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.preprocessing import sides
+from tangent_jax.core.preprocessing import Preprocessing, sides
 from tangent_jax.data.decode import decode
 from tangent_jax.models.vit.positions import FILTERS, resample
+from tangent_jax.pretrained import resnet
 from tangent_jax.pretrained.files import Tensors
 from tangent_jax.pretrained.processors import PROCESSORS as KNOWN
 from tangent_jax.pretrained.processors import Images, Published, images_of
 from tangent_jax.pretrained.vit.stated import PUBLISHED
-from tangent_jax.pretrained.vit.weights import images_of_torchvision
+from tangent_jax.pretrained.vit.weights import of_torchvision
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- models -->", "<!-- /models -->"
@@ -494,8 +495,8 @@ def compare_images(title: str) -> tuple[str, float]:
     for weights in torchvision.models.get_model_weights(name):
         transform = weights.transforms()
         side = transform.crop_size[0]
-        images, line = of_torchvision(name, side)
-        _, worst = largest_difference(images, partial(transformed, transform))
+        preprocessing, line = shown_by_torchvision(name, side)
+        _, worst = largest_difference(Images(preprocessing, side), partial(transformed, transform))
         is_assumed = weights.name != "IMAGENET1K_V1" and line
         said.append(f"{weights.name}: {f'{worst:.0f}, in one line' if is_assumed else f'{worst:.0e}'}")
         largest = max(largest, 0.0 if is_assumed else worst)
@@ -519,21 +520,18 @@ def open_clip_in(folder: Path, vision: dict[str, Any], preprocess: dict[str, Any
     return partial(transformed, open_clip.create_model_from_pretrained(f"local-dir:{folder}")[1])
 
 
-def of_torchvision(name: str, side: int) -> tuple[Images, str]:
-    """(the images that a bare file of torchvision's is loaded with, what a line says of it)."""
+def shown_by_torchvision(name: str, side: int) -> tuple[Preprocessing, str]:
+    """(the preprocessing that a bare file of torchvision's is loaded with, what a line says of it)."""
     import torch
     import torchvision
 
     if name in RESNETS:
-        from tangent_jax.pretrained.resnet import IMAGES_OF_TORCHVISION, OF_TORCHVISION
-
-        return Images(IMAGES_OF_TORCHVISION, side), OF_TORCHVISION
+        return resnet.OF_TORCHVISION, resnet.ASSUMED
     with torch.device("meta"):
         model = getattr(torchvision.models, name)(image_size=side)
     blocks = model.encoder.layers
     sizes = (model.hidden_dim, len(blocks), blocks[0].mlp[0].out_features, model.patch_size)
-    images, line = images_of_torchvision(sizes, side)
-    return images._replace(size=side), line
+    return of_torchvision(sizes, side)
 
 
 # Positions

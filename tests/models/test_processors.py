@@ -19,7 +19,7 @@ from tangent_jax.pretrained.load import load
 from tangent_jax.pretrained.processors import PROCESSORS, Published, images_of
 from tangent_jax.pretrained.resnet import prepared
 from tangent_jax.pretrained.vit.stated import PUBLISHED
-from tangent_jax.pretrained.vit.weights import B_16, H_14, L_16, images_of_torchvision
+from tangent_jax.pretrained.vit.weights import B_16, H_14, L_16, of_torchvision
 
 SHAPES = [(20, 33), (33, 20), (24, 24), (70, 9)]
 SMALL = {"height": 8, "width": 12}
@@ -274,8 +274,7 @@ def test_a_file_without_a_processor_has_that_of_the_published_models_in_one_line
 )
 def test_torchvision_s_weights_are_prepared_by_what_their_tensors_show(sizes, side, before, interpolation, is_assumed):
     """Source: transforms() of torchvision 0.28's ViT_*_Weights; `make parity` compares the pixels."""
-    images, line = images_of_torchvision(sizes, side)
-    own = images.preprocessing
+    own, line = of_torchvision(sizes, side)
     assert (own.resized_shape((900, 900), side)[0], own.interpolation) == (before, interpolation)
     assert (own.mean, own.std) == IMAGENET
     assert bool(line) == is_assumed

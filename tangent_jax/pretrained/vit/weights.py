@@ -31,7 +31,13 @@ from tangent_jax.models.vit.tables import (
 from tangent_jax.pretrained.architectures import ARGUMENTS, OF_IMAGES, READ, WHOLE
 from tangent_jax.pretrained.family import Family, Naming, any_name
 from tangent_jax.pretrained.files import Tensors, assemble
-from tangent_jax.pretrained.processors import SAY_IT, Images, fraction_of, images_of, images_or_published
+from tangent_jax.pretrained.processors import (
+    Images,
+    fraction_of,
+    images_assumed,
+    images_of,
+    images_or_published,
+)
 from tangent_jax.pretrained.vit import open_clip
 from tangent_jax.pretrained.vit.stated import (
     DEFAULT_HEADS,
@@ -291,24 +297,23 @@ def from_torchvision(file: Tensors) -> Pretrained:
     bare = file._replace(beside={})
     prepared = images_of(file)
     if prepared is None:
-        prepared, line = images_of_torchvision(sizes, image_size(flat, bare, shape[0], {}, None))
-        if line:
-            tell(f"{file.path} does not say how its images are prepared: {line}. {SAY_IT}")
+        side = image_size(flat, bare, shape[0], {}, None)
+        prepared = images_assumed(file.path, *of_torchvision(sizes, side))
     return build(flat, bare, fields, prepared)
 
 
-def images_of_torchvision(sizes: tuple[int, ...], side: ImageSize) -> tuple[Images, str]:
-    """(the images of torchvision's weights of such tensors, what a line says of it where others are like them).
+def of_torchvision(sizes: tuple[int, ...], side: ImageSize) -> tuple[Preprocessing, str]:
+    """(the preprocessing of torchvision's weights of such tensors, what a line says where others are like them).
 
     Source: `transforms()` of torchvision's ViT_*_Weights. SWAG's take bicubic without a margin, others bilinear.
     """
     if (sizes, side) in SWAG:
-        return Images(Preprocessing(*IMAGENET, crop=1.0), None), ""
+        return Preprocessing(*IMAGENET, crop=1.0), ""
     before = 242 if sizes == L_16 else 256
     prepared = Preprocessing(*IMAGENET, crop=fraction_of(224, before), interpolation="bilinear")
     others = "" if sizes[-1] == 32 and side == 224 else "; SWAG's are bicubic, without a margin"
     line = f"as by torchvision's IMAGENET1K_V1 (bilinear, 224 of {before} pixels) is assumed{others}"
-    return Images(prepared, None), line if others else ""
+    return prepared, line if others else ""
 
 
 def read_fields(file: Tensors) -> dict[str, Any]:
