@@ -73,7 +73,7 @@ def run(
             else:
                 dw = recipe.fit(predict, train).dw
         accuracy = tj.evaluate(predict, dw, measured)
-        runs.add(key, accuracy, float(trees.squared_norm(dw)) ** 0.5)
+        runs.add(key, accuracy, float(trees.norm(dw)))
     return runs.done[key], runs.norms[key]
 
 

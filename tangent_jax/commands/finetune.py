@@ -72,7 +72,7 @@ def main() -> None:
         "skipped": train.skipped + test.skipped,
         "solver": F.solver,
         "anchor": F.save_anchor,
-        "step_norm": float(trees.squared_norm(fitted.dw)) ** 0.5,
+        "step_norm": float(trees.norm(fitted.dw)),
         "seconds": round(fitted.seconds, 3),
         **(optimum_of(fitted) if recipe.is_optimum else {}),
         "run": fitted.run,

@@ -1,4 +1,4 @@
-"""Identities: hashes of everything that decides a result; arrays by their bytes, functions by their programs.
+"""Identities: hashes of everything that decides a result; arrays by their digests, functions by their programs.
 
 The program of a function is its jaxpr: loss, gradient and update at the shapes of the run. Any change that can affect
 the result changes the identity: called code, attributes, a backward rule, a constant. Comments, names and file paths do
@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,10 +18,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.trees import array_bytes, leaves
+from tangent_jax.core.digests import digests
+from tangent_jax.core.trees import leaves
 
-PIECE = 1 << 24  # bytes of an array hashed at a time, so that a memory map is read in pieces
 CALLBACKS = ("pure_callback", "io_callback", "buffer_callback")
+Part = Any  # bytes, or an array, which counts by its digest
 UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
 """Parameters of a primitive that hold its location in the source."""
 
@@ -55,8 +56,8 @@ def primitives(f: Callable, *arguments: Any) -> set[str]:
     return of(jax.make_jaxpr(f)(*arguments).jaxpr)
 
 
-def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str, Any]]:
-    """Returns (the program of f(w, *arguments), the leaves of w that it reads, by path).
+def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str, Any], Sequence[Any]]:
+    """Returns (the program of f(w, *arguments), the leaves of w that it reads, by path, the types of its outputs).
 
     Dead code does not count, nor do leaves that only dead code reads.
     """
@@ -64,18 +65,21 @@ def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str
     live, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     flat = leaves(w)
     read = {path: leaf for (path, leaf), is_used in zip(flat.items(), used, strict=False) if is_used}
-    return fingerprint(closed_bytes(ClosedJaxpr(live, closed.consts)), jax.__version__.encode()), read
+    traced = fingerprint(closed_bytes(ClosedJaxpr(live, closed.consts)), jax.__version__.encode())
+    return traced, read, closed.out_avals
 
 
-def fingerprint(parts: Iterator[bytes | memoryview], start: bytes = b"") -> str:
-    """BLAKE2b (hex, 256 bits) of `start` and all parts, as one text."""
+def fingerprint(parts: Iterator[Part], start: bytes = b"") -> str:
+    """BLAKE2b (hex, 256 bits) of `start` and all parts, as one text; arrays by their digests."""
+    found = [*parts]
+    of_arrays = iter(digests([part for part in found if not isinstance(part, bytes)]))
     state = hashlib.blake2b(start, digest_size=32)
-    for part in parts:
-        state.update(part)
+    for part in found:
+        state.update(part if isinstance(part, bytes) else next(of_arrays))
     return state.hexdigest()
 
 
-def pieces(value: Any) -> Iterator[bytes | memoryview]:
+def pieces(value: Any) -> Iterator[Part]:
     """Yields the bytes of a value's type and content."""
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, bytes) or isinstance(value, str):
@@ -109,32 +113,27 @@ def parts(value: Any) -> list[Any]:
     )
 
 
-def of_array(value: Any) -> Iterator[bytes | memoryview]:
-    """Yields dtype, shape and bytes of an array, in pieces."""
+def of_array(value: Any) -> Iterator[Part]:
+    """Yields the dtype and shape of an array, and the array."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         yield f"{value.dtype} ".encode()  # the key's generator
         value = jax.random.key_data(value)
     yield f"array {value.dtype} {value.shape};".encode()
-    if not value.shape:
-        yield np.asarray(value).tobytes()
-        return
-    rows = max(1, PIECE // max(1, value.nbytes // max(1, len(value))))
-    for start in range(0, len(value), rows):
-        yield array_bytes(np.asarray(value[start : start + rows]))
+    yield value if hasattr(value, "nbytes") else np.asarray(value)
 
 
-def closed_bytes(closed: Any) -> Iterator[bytes | memoryview]:
+def closed_bytes(closed: Any) -> Iterator[Part]:
     """Yields the bytes of a jaxpr with its constants."""
     for constant in closed.consts:
         yield from of_array(constant if isinstance(constant, jax.Array) else np.asarray(constant))
     yield from of_jaxpr(closed.jaxpr)
 
 
-def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
+def of_jaxpr(jaxpr: Any) -> Iterator[Part]:
     """Yields the bytes of a jaxpr, its variables numbered as they appear."""
     numbers: dict[Any, int] = {}
 
-    def spelled(variables: Any) -> Iterator[bytes | memoryview]:
+    def spelled(variables: Any) -> Iterator[Part]:
         for v in variables:
             if isinstance(v, Literal):
                 yield from of_parameter(v.val)
@@ -156,7 +155,7 @@ def of_jaxpr(jaxpr: Any) -> Iterator[bytes | memoryview]:
     yield from spelled(jaxpr.outvars)
 
 
-def of_parameter(value: Any) -> Iterator[bytes | memoryview]:
+def of_parameter(value: Any) -> Iterator[Part]:
     """Yields the bytes of a primitive's parameter. A rule of derivatives counts only once traced, in the gradient."""
     if isinstance(value, ClosedJaxpr):
         yield from closed_bytes(value)

@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
-from jaxtyping import Float, Inexact, PRNGKeyArray, Shaped
+from jaxtyping import Float, Inexact, PRNGKeyArray
 
 from tangent_jax.core.checks import InputError, of_shape
+from tangent_jax.core.digests import digests
 from tangent_jax.core.notation import Dual, Tree
 
 NO_FLOATS = "Leave it out of dw; if it is an nnx.Param, make it an nnx.Variable"
@@ -153,20 +153,12 @@ def norm(tree: Tree) -> Float[Array, ""]:
 
 
 def fingerprint(tree: Tree) -> str:
-    """SHA-256 (hex) over path, dtype, shape and bytes of every leaf, in the order of the paths.
+    """SHA-256 (hex) over path, dtype, shape and digest (core/digests.py) of every leaf, in the order of the paths.
 
     Guarantees: equal for equal trees, for any order of insertion and any device; any changed bit changes it.
     """
+    flat = sorted(leaves(tree).items())
     state = hashlib.sha256()
-    for path, leaf in sorted(leaves(tree).items()):
-        value = np.asarray(leaf)
-        state.update(f"{path} {value.dtype} {value.shape};".encode())
-        state.update(array_bytes(value))
+    for (path, leaf), digest in zip(flat, digests([leaf for _, leaf in flat]), strict=True):
+        state.update(f"{path} {jnp.result_type(leaf)} {jnp.shape(leaf)};".encode() + digest)
     return state.hexdigest()
-
-
-def array_bytes(value: Shaped[np.ndarray, "..."]) -> bytes | memoryview:
-    """The bytes of an array in row-major order, without a copy if it is stored so."""
-    if value.ndim and value.size and not value.dtype.hasobject:
-        return np.ascontiguousarray(value).view(np.uint8).data
-    return value.tobytes()

@@ -272,7 +272,7 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
         try:
             y = jax.eval_shape(f, w, x)
             drawn = primitives(f, w, x) & DRAWS
-            program, read = program_reading(f, w, x)
+            program, read, _ = program_reading(f, w, x)
         except InputError:
             raise
         except Exception as error:

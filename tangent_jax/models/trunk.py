@@ -64,10 +64,10 @@ class Trunk:
         x = jax.ShapeDtypeStruct((1, *self.model.input_shape(0)), input_dtype(self.model))
         # traced again, as code may change
         program = partial(inspect.unwrap(run_trunk), model=self.model, stop=self.stage, dtype=self.dtype)
-        shape, said = jax.eval_shape(program, self.w, x).shape[1:], tuple(self.model.input_shape(self.stage))
+        traced, read, (out,) = program_reading(program, self.w, x)
+        shape, said = out.shape[1:], tuple(self.model.input_shape(self.stage))
         if shape != said:
             raise InputError(
                 f"apply must give the input of stage {self.stage} in the model's shape {said}; got {shape}"
             )
-        traced, read = program_reading(program, self.w, x)
         return identity(decoded, self.stage, str(self.row_dtype(kept)), traced, read)[:24]

@@ -1,15 +1,19 @@
 """Weights files, for all families of models: the tensors, the JSON files beside them, and checks."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.digests import note
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model
@@ -51,13 +55,13 @@ def assemble(
             other axes of the same size.
     """
     shapes = model.shapes()
-    w = {}
     for name in flat:
         if name not in shapes:
             raise InputError(
                 f"{path} must hold tensors of this architecture alone; it has no {name}, {flat[name].shape} in the file"
             )
-    for name, shape in shapes.items():
+
+    def checked(name: str, shape: tuple[int, ...]) -> jax.Array:
         given = flat.get(name, np.zeros(shape, np.float32) if optional and name.endswith(optional) else None)
         if given is None:
             raise InputError(f"{path} must hold the tensor of {name}, {shape}; it does not")
@@ -67,5 +71,10 @@ def assemble(
             raise InputError(f"{name} in {path} must have shape {shape}; got {value.shape}")
         if not np.isfinite(value).all():
             raise InputError(f"{name} in {path} must be finite; got NaN or infinity. Fetch the file again")
-        w[name] = jnp.asarray(value.reshape(shape))
+        leaf = jnp.asarray(value.reshape(shape))
+        note(leaf, value)
+        return leaf
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        w = dict(zip(shapes, pool.map(checked, shapes, shapes.values()), strict=True))
     return Pretrained(model, trees.nest(w), path)

@@ -115,7 +115,7 @@ def save(
     """Writes the file of --save_anchor, if it is given: the body at w + dw, the head of the source, and the session."""
     if F.save_anchor is None:
         return
-    if not np.isfinite(float(trees.squared_norm(dw))):
+    if not np.isfinite(float(trees.norm(dw))):
         raise InputError("the fine-tuned weights must be finite for --save_anchor; they are not. Lower --lr")
     paid = None
     if spent is not None:

@@ -12,6 +12,7 @@ computed (rules/class_query.py); the stage's input holds the standardised x^ of 
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -60,7 +61,10 @@ def run_block(config: ViTConfig, p: Tree, i: int, x: Float[Array, "b n d"], dx: 
         x, dx = replace_class_token(config, i, x, dx, p["new_class_token"])
     if reads_one_query(config, i):
         return class_row(config, p[f"block_{i}"], x, dx)
-    x, dx = block(config, p[f"block_{i}"], x, dx)
+    pairs = p[f"block_{i}"]
+    duals = jax.tree.leaves(pairs, is_leaf=lambda node: isinstance(node, Dual))
+    is_plain = dx is None and all(dual.tangent is None for dual in duals)
+    x, dx = (plain_block if is_plain else block)(config, pairs, x, dx)
     if reads_one_query(config, i + 1):
         return one_query_input(config, x, dx)
     return pool(config, x, dx) if i == config.depth - 1 else (x, dx)
@@ -75,6 +79,9 @@ def block(config: ViTConfig, p: Tree, x: Float[Array, "b n d"], dx: Float[Array,
         q, k = rotate(*q, turns), rotate(*k, turns)
     y, dy = dense(*attention(*q, *k, *v), p["attention"]["out"], OUT)
     return second_part(config, p, *residual(config, p, 1, x, dx, y, dy))
+
+
+plain_block = jax.jit(block, static_argnums=0)  # so that the equal blocks of a trunk are traced once
 
 
 def class_row(config: ViTConfig, p: Tree, x: Float[Array, "b n d"], dx: Float[Array, "b n d"] | None) -> Pair:

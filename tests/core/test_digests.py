@@ -1,0 +1,46 @@
+"""Digests of arrays: equal for equal bytes wherever they lie, and read once from an array that cannot change."""
+
+import hashlib
+
+import jax.numpy as jnp
+import numpy as np
+
+from tangent_jax.core import digests
+from tangent_jax.core.rows import Rows
+
+X = np.arange(60.0, dtype=np.float32).reshape(20, 3)
+
+
+def test_a_digest_is_of_the_bytes_wherever_they_lie(tmp_path):
+    X.tofile(tmp_path / "x")
+    on_disk = np.memmap(tmp_path / "x", X.dtype, "r", shape=X.shape)
+    twice = np.concatenate([X, X])
+    same = [X, jnp.array(X), on_disk, Rows(twice, np.arange(20, 40)), np.asfortranarray(X)]
+    assert len({*digests.digests(same)}) == 1
+    others = [X + 1, X[:19], np.float32(0), np.zeros((0, 3), np.float32)]
+    assert len({*digests.digests([X, *others])}) == 5
+
+
+def test_a_digest_is_of_those_of_pieces_of_whole_rows(monkeypatch):
+    monkeypatch.setattr(digests, "PIECE", 100)  # eight rows of twelve bytes
+    parts = [hashlib.sha256(X[start : start + 8].tobytes()).digest() for start in (0, 8, 16)]
+    assert digests.digests([X]) == [hashlib.sha256(b"".join(parts)).digest()]
+    changed = X.copy()
+    changed[19, 2] = 0
+    assert digests.digests([changed]) != digests.digests([X])
+
+
+def test_a_jax_array_is_read_once_and_forgotten_with_it(monkeypatch):
+    x, before = jnp.array(X), len(digests.KNOWN)
+    first = digests.digests([x])
+    monkeypatch.setattr(digests, "digest_of_piece", None)
+    assert digests.digests([x]) == first and len(digests.KNOWN) == before + 1
+    del x
+    assert len(digests.KNOWN) == before
+
+
+def test_numbers_that_can_change_are_read_again():
+    x = X.copy()
+    first = digests.digests([x])
+    x[0] = -1
+    assert digests.digests([x]) != first
