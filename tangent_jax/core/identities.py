@@ -10,7 +10,9 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -22,6 +24,7 @@ from tangent_jax.core.digests import digests
 from tangent_jax.core.trees import leaves
 
 CALLBACKS = ("pure_callback", "io_callback", "buffer_callback")
+CLOSED: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 Part = Any  # bytes, or an array, which counts by its digest
 UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
 """Parameters of a primitive that hold its location in the source."""
@@ -122,11 +125,12 @@ def of_array(value: Any) -> Iterator[Part]:
     yield value if hasattr(value, "nbytes") else np.asarray(value)
 
 
-def closed_bytes(closed: Any) -> Iterator[Part]:
-    """Yields the bytes of a jaxpr with its constants."""
-    for constant in closed.consts:
-        yield from of_array(constant if isinstance(constant, jax.Array) else np.asarray(constant))
-    yield from of_jaxpr(closed.jaxpr)
+def closed_bytes(closed: Any) -> list[Part]:
+    """The bytes of a jaxpr with its constants; kept, as the equal blocks of a network are one object."""
+    if closed not in CLOSED:
+        arrays = [a if isinstance(a, jax.Array) else np.asarray(a) for a in closed.consts]
+        CLOSED[closed] = [*chain(*map(of_array, arrays), of_jaxpr(closed.jaxpr))]
+    return CLOSED[closed]
 
 
 def of_jaxpr(jaxpr: Any) -> Iterator[Part]:

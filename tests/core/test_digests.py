@@ -34,7 +34,8 @@ def test_a_jax_array_is_read_once_and_forgotten_with_it(monkeypatch):
     x, before = jnp.array(X), len(digests.KNOWN)
     first = digests.digests([x])
     monkeypatch.setattr(digests, "digest_of_piece", None)
-    assert digests.digests([x]) == first and len(digests.KNOWN) == before + 1
+    assert digests.digests([x]) == first
+    assert len(digests.KNOWN) == before + 1
     del x
     assert len(digests.KNOWN) == before
 
