@@ -14,6 +14,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import anchors, command, plan, setup
 from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared.phases import phase, seconds
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -46,15 +47,19 @@ def main() -> None:
     numbers = sum(leaf.size for leaf in trees.leaves(predict.w).values())
     trained = f"{predict.subset} of {numbers:,}"
     print(f"{dataset.name}: {counts}", read, trained, sep="\n", file=sys.stderr)
-    train = setup.features(predict, images, "train inputs")
-    test = setup.features(predict, dataset.test, "test inputs")
+    with setup.compiling(recipe, predict, images, dataset.test):
+        train = setup.features(predict, images, "train inputs")
+        test = setup.features(predict, dataset.test, "test inputs")
     out = command.out_folder()
     measure = tj.metrics.Measure(predict, test)
     checkpoints = tj.Checkpoints(f"{command.out_place()}/checkpoints")
-    with tj.show_progress(f"{F.method}-{F.blocks}"):
+    with tj.show_progress(f"{F.method}-{F.blocks}"), phase("training"):
         fitted = recipe.fit(predict, train, on_step=measure, checkpoints=checkpoints)
-    write(out, fitted, predict, train, recipe, dataset.classes)
-    anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
+    with phase("writing"):
+        write(out, fitted, predict, train, recipe, dataset.classes)
+        anchors.save(predict, fitted.dw, train.examples, dataset, "finetune")
+    with phase("evaluation"):
+        accuracy = tj.evaluate(predict, fitted.dw, test)
     steady = float(np.median([row["seconds"] for row in fitted.history]))  # of an epoch: the first one also compiles
     result = {
         "method": F.method,
@@ -64,7 +69,7 @@ def main() -> None:
         "blocks": recipe.trained.leaves.blocks,
         "subset": predict.subset.name,
         "dataset": dataset.name,
-        "accuracy": tj.evaluate(predict, fitted.dw, test),
+        "accuracy": accuracy,
         "train_seconds": round(fitted.seconds, 3),
         "examples_per_second": round(len(train) / steady, 1),
         "trainable_parameters": predict.subset.size,
@@ -77,7 +82,9 @@ def main() -> None:
         **(optimum_of(fitted) if recipe.is_optimum else {}),
         "run": fitted.run,
     }
-    command.finish(result, history=fitted.history, recipe=plain(recipe))
+    taken = seconds()
+    print("seconds:", ", ".join(f"{name} {value:g}" for name, value in taken.items()), file=sys.stderr)
+    command.finish(result, history=fitted.history, recipe=plain(recipe), phases=taken)
     is_asked = F["certificate"].present or not F["passes"].present
     if is_asked and result.get("certificate") is not None and not result["converged"]:
         raise InputError(

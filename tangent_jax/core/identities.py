@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -72,7 +72,7 @@ def program_reading(f: Callable, w: Any, *arguments: Any) -> tuple[str, dict[str
     return traced, read, closed.out_avals
 
 
-def fingerprint(parts: Iterator[Part], start: bytes = b"") -> str:
+def fingerprint(parts: Iterable[Part], start: bytes = b"") -> str:
     """BLAKE2b (hex, 256 bits) of `start` and all parts, as one text; arrays by their digests."""
     found = [*parts]
     of_arrays = iter(digests([part for part in found if not isinstance(part, bytes)]))

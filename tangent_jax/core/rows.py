@@ -74,8 +74,11 @@ class Parts:
 
 def in_batches(run: Callable[[Any], Any], x: Any, size: int) -> Shaped[np.ndarray, "n ..."]:
     """run(x) for every row of x, "n ...", n > 0, in batches of `size` rows (the last is padded with zeros)."""
-    parts = []
-    for start in range(0, len(x), size):
-        batch = np.asarray(x[start : start + size])
-        parts.append(run(np.concatenate([batch, np.zeros((size - len(batch), *x.shape[1:]), batch.dtype)])))
+    parts = [run(padded(x[start : start + size], size)) for start in range(0, len(x), size)]
     return np.concatenate([placement.on_host(part) for part in parts])[: len(x)]
+
+
+def padded(x: Any, size: int) -> Shaped[np.ndarray, "n ..."]:
+    """A copy of the rows of x, with zeros to `size` rows."""
+    batch = np.asarray(x)
+    return np.concatenate([batch, np.zeros((size - len(batch), *batch.shape[1:]), batch.dtype)])

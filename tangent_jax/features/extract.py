@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 from jaxtyping import Shaped
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
-from tangent_jax.core.rows import in_batches
+from tangent_jax.core.rows import in_batches, padded
 from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
@@ -41,9 +42,9 @@ from tangent_jax.train.features import Features
 
 AHEAD = 2  # spans of rows that wait to be written while the next one is computed
 TURN = 32  # spans between two looks at what another program finished
-Values = Generator[tuple[Shaped[np.ndarray, "k ..."], list[int]], None, None]
-"""The rows of each span, and the places of unreadable images among them."""
-Run = Callable[[Shaped[np.ndarray, "n ..."], int], Shaped[np.ndarray, "n ..."]]
+Values = Generator[tuple[Shaped[np.ndarray | Array, "k ..."], list[int]], None, None]
+"""The rows of each span, which a device may still compute, and the places of unreadable images among them."""
+Run = Callable[[Shaped[np.ndarray, "n ..."], int], Shaped[np.ndarray | Array, "n ..."]]
 """The function (rows, their stage) -> rows of the trunk's last stage."""
 
 
@@ -97,8 +98,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     (5, 6)
     """
     cache = Cache() if cache is None else cache
-    if not isinstance(trunk, Trunk):
-        trunk = Trunk(trunk.model, trunk.w, trunk.subset.stage, trunk.dtype)
+    trunk = as_trunk(trunk)
     if not len(examples):  # nothing to compute, so no folder of the cache either
         empty = np.zeros((0, *trunk.model.input_shape(trunk.stage)), trunk.row_dtype(cache.dtype))
         return Features(empty, examples.labels, ())
@@ -109,6 +109,18 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
     whole = Features(rows.opened(), examples.labels, pairs, len(rows.skipped), str(cache.path))
     return whole.take(np.setdiff1d(np.arange(len(rows)), sorted(rows.skipped))) if rows.skipped else whole
+
+
+def expected(trunk: Any, examples: Examples, cache: Cache) -> Features:
+    """The features that `extract` will give, before they are computed: zeros of their shape, which take no memory."""
+    trunk = as_trunk(trunk)
+    shape = len(examples), *trunk.model.input_shape(trunk.stage)
+    return Features(np.broadcast_to(np.zeros((), trunk.row_dtype(cache.dtype)), shape), examples.labels, ())
+
+
+def as_trunk(trunk: Any) -> Trunk:
+    """A trunk, or that of a Predictor or FeatureMap."""
+    return trunk if isinstance(trunk, Trunk) else Trunk(trunk.model, trunk.w, trunk.subset.stage, trunk.dtype)
 
 
 def open_store(trunk: Trunk, identifiers: Sequence[str], cache: Cache, folder: Path | None = None) -> RowStore:
@@ -168,10 +180,15 @@ def on_devices(trunk: Trunk, traced: str) -> Run:
     size = rows_at_once() * placement.mesh(local=True).size
     settings = {"model": trunk.model, "stop": trunk.stage, "dtype": trunk.dtype, "traced": traced}
 
-    def run(x: Shaped[np.ndarray, "n ..."], start: int) -> Shaped[np.ndarray, "n ..."]:
-        return in_batches(
-            lambda part: run_trunk(w, placement.divide(part, 0, local=True), start=start, **settings), x, size
-        )
+    def run(x: Shaped[np.ndarray, "n ..."], start: int) -> Shaped[np.ndarray | Array, "n ..."]:
+        def of_batch(part: Shaped[np.ndarray, "k ..."]) -> Shaped[Array, "k ..."]:
+            return run_trunk(w, placement.divide(part, 0, local=True), start=start, **settings)
+
+        if len(x) > size:
+            return in_batches(of_batch, x, size)
+        return of_batch(padded(x, size))[
+            : len(x)
+        ]  # the writer waits for it, while the next images are decoded and sent
 
     return run
 

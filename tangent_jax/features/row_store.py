@@ -26,6 +26,7 @@ from time import sleep
 from typing import Any
 
 import numpy as np
+from jax import Array
 from jaxtyping import Shaped
 
 from tangent_jax.core.checks import InputError
@@ -203,12 +204,14 @@ class RowStore:
         """True if the folder says that its rows are those of these images."""
         return (self.folder / "examples.txt").exists() and identifiers_of(self.folder) == [*self.identifiers]
 
-    def write(self, rows: range, values: Shaped[np.ndarray, "k ..."], skipped: Sequence[int] = ()) -> None:
+    def write(self, rows: range, values: Shaped[np.ndarray | Array, "k ..."], skipped: Sequence[int] = ()) -> None:
         """Writes the rows of one or more whole chunks, then their journal lines; finished chunks stay as they are.
 
-        Args:       skipped: places among `values` of rows that hold nothing.
+        Args:       values: waited for if a device still computes them.
+                    skipped: places among `values` of rows that hold nothing.
         Raises:     InputError if images were erased since `create`: they may be among these.
         """
+        values = np.asarray(values)
         for start in range(rows.start, rows.stop, CHUNK):
             chunk = self.rows(start // CHUNK)
             places = [rows.start + place for place in skipped if rows.start + place in chunk]

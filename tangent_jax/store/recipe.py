@@ -181,6 +181,11 @@ class Recipe(BaseRecipe):
         """
         return self.trainer.fit(predict, features, self.objective, self.key, rows, **options)
 
+    def compile(self, predict: Predictor, features: Features) -> None:
+        """Compiles what `fit` with checkpoints runs on features of these shapes, for trainers that can."""
+        if isinstance(self.trainer, Adam):
+            self.trainer.compile(predict, features, self.objective, self.key)
+
     def of_classes(self, predict: Predictor, classes: Sequence[str], chosen: Sequence[str]) -> Predictor:
         """The predictor of some of its classes."""
         return restrict(predict, classes, chosen)

@@ -13,7 +13,7 @@ from tangent_jax.solver.optimum import Solved, solve
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import accuracy
 from tangent_jax.train.features import Features
-from tangent_jax.train.fit import fit
+from tangent_jax.train.fit import compile_fit, fit
 from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer, adam, project
 from tangent_jax.train.run import Fitted
@@ -56,8 +56,16 @@ class Adam(Tagged):
     ) -> Fitted:
         """Trains dw from zero on the features, or on `rows` of them, in the order of the key; options as `fit`."""
         data = self.batches(features, key, rows)
-        settings: Any = {"optimizer": self.optimizer(), "epochs": self.epochs, "metrics": {"train_accuracy": accuracy}}
-        return fit(predict, data, objective, **settings, log=current_log(), progress=shown, **options)
+        settings: Any = {"log": current_log(), "progress": shown} | options
+        return fit(predict, data, objective, **self.program(), epochs=self.epochs, **settings)
+
+    def compile(self, predict: Predict, features: Features, objective: Objective, key: Array) -> None:
+        """Compiles what `fit` with checkpoints runs on features of these shapes."""
+        compile_fit(predict, self.batches(features, key), objective, **self.program(), has_checkpoints=True)
+
+    def program(self) -> dict[str, Any]:
+        """The arguments of `fit` that decide its program."""
+        return {"optimizer": self.optimizer(), "metrics": {"train_accuracy": accuracy}}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,6 +75,13 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Nu
     return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
 
 
+def compile_outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> None:
+    """Compiles what `outputs` runs; only the shape and dtype of the inputs, "n ...", count. For one device."""
+    if placement.mesh().size == 1 and len(inputs):
+        x = jax.ShapeDtypeStruct((min(batch_size, len(inputs)), *inputs.shape[1:]), inputs.dtype)
+        call.lower(*placement.place((trees.as_pytree(predict), dw)), x).compile()
+
+
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 

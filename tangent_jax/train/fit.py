@@ -24,7 +24,7 @@ from tangent_jax.core.checks import InputError, instance, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
-from tangent_jax.train.batches import Batches, Chunk, Source, as_batches, epoch_chunks
+from tangent_jax.train.batches import STEPS, Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.objective import (
     Keyed,
@@ -243,6 +243,37 @@ def fit(
             row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
             run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
     return summary(placement.replicate(state.dw), run.history.merge(), run.identity)
+
+
+def compile_fit(
+    predict: Predict,
+    data: Batches,
+    objective: Objective | None = None,
+    *,
+    optimizer: Optimizer | optax.MultiSteps | None = None,
+    metrics: Metrics | None = None,
+    has_checkpoints: bool = False,
+) -> None:
+    """Compiles what `fit` runs with these arguments, so that a thread can do it while the inputs are computed.
+
+    Args:       data: only the shapes and dtypes of its inputs count.
+    Edge cases: nothing is compiled for inputs that are streamed, steps that draw, or more devices than one.
+    """
+    training, dw = make_training(predict, objective, optimizer, metrics or {}), start_of(predict, None)
+    if placement.mesh().size > 1 or not data.is_resident or training.draws:
+        return
+    state = training.start(dw)
+    training = with_program(training, state, data) if has_checkpoints else training
+    state, training = placement.place((state, training))
+    for steps in {min(STEPS, data.steps - start) for start in range(0, data.steps, STEPS)}:
+        order, present = (jax.ShapeDtypeStruct((steps, data.width), dtype) for dtype in (jnp.int32, jnp.float32))
+        chunk = Chunk(abstract(data.inputs), abstract(data.targets), order, present)
+        train_epoch.lower(training, state, chunk, None, 0.0).compile()
+
+
+def abstract(array: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an array, and its dtype on a device."""
+    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def with_program(training: Training, state: State, source: Any) -> Training:

@@ -44,6 +44,9 @@ def test_finetune_with_no_flags_beats_chance_and_leaves_its_files(tmp_path):
     stored = json.loads((tmp_path / "out/result.json").read_text())
     assert stored["accuracy"] == result["accuracy"]
     assert len(stored["history"]) == 3
+    taken = stored["phases"]
+    assert {*taken} >= {"import", "data", "weights", "features", "training", "evaluation", "writing", "compiling"}
+    assert 0 < sum(taken.values()) - taken["compiling"] - taken["total"] <= taken["total"] + 0.1
     dw, metadata = read_component(tmp_path / "out/dw.safetensors")
     assert sum(leaf.size for leaf in jax.tree.leaves(dw)) == 113002
     assert Provenance.from_json(metadata["provenance"]).recipe.trainer.learning_rate == 1e-3

@@ -18,11 +18,12 @@ from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.evaluate import evaluate, outputs, squared_error
-from tangent_jax.train.fit import fit, step_keys
+from tangent_jax.train.evaluate import accuracy, compile_outputs, evaluate, outputs, squared_error
+from tangent_jax.train.fit import compile_fit, fit, step_keys
 from tangent_jax.train.losses import LOSSES, CrossEntropy
 from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
 from tangent_jax.train.optimizers import adam, momentum, project
+from tangent_jax.train.targets import call
 
 X = np.asarray(jax.random.normal(jax.random.key(1), (70, 6, 12)), np.float32)
 Y = np.random.default_rng(1).integers(0, 7, 70)
@@ -327,6 +328,18 @@ def test_numbers_and_anchors_are_data_so_a_search_compiles_once(loss):
         for rate in (1e-2, 1e-3, 1e-4):
             run(predict, momentum(rate))
         assert len(programs) == 2
+
+
+def test_what_is_compiled_ahead_is_what_runs(tmp_path):
+    predict, dw = task()
+    shapes = np.broadcast_to(np.zeros((), X.dtype), X.shape)
+    settings = {"optimizer": adam(1e-2), "metrics": {"accuracy": accuracy}}
+    compile_fit(predict, batches(inputs=shapes, batch_size=1), **settings, has_checkpoints=True)  # chunks of 64 and 6
+    compile_outputs(predict, dw, shapes)
+    with programs_of(module.train_epoch) as trained, programs_of(call) as evaluated:
+        fit(predict, batches(batch_size=1), **settings, epochs=2, checkpoints=Checkpoints(tmp_path))
+        outputs(predict, dw, X)
+    assert (trained, evaluated) == ([], [])
 
 
 @pytest.mark.slow

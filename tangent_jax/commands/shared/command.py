@@ -24,7 +24,7 @@ import numpy as np
 from absl import app, flags, logging
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, jobs
+from tangent_jax.commands.shared import codes, jobs, phases
 from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse, path_of
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
@@ -123,6 +123,7 @@ def run(
     """
 
     def guarded(argv: list[str]) -> None:
+        phases.begin()
         logging.set_verbosity(logging.ERROR)
         warn_in_lines()
         given = argv[1:]

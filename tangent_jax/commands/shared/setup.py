@@ -3,21 +3,26 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed, path_of
+from tangent_jax.commands.shared.phases import phase
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
+from tangent_jax.features.extract import expected
 from tangent_jax.io import hosts
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.store.recipe import FLAT, AnyRecipe
+from tangent_jax.train.evaluate import compile_outputs
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
@@ -56,6 +61,7 @@ def settings_of(text: str) -> tj.solver.Settings:
 
 
 @functools.cache
+@phase("data")
 def open_dataset(spec: str) -> Dataset:
     """Opens the data set; prints files left out and duplicate images on stderr, once."""
     with tj.show_progress(f"reading {spec}"):
@@ -89,6 +95,7 @@ def predictor(recipe: AnyRecipe, classes: int | Sequence[str]) -> Any:
 
 
 @functools.cache
+@phase("weights")
 def pretrained(weights: str) -> tj.Pretrained:
     """Loads the weights, once, checked against --architecture."""
     return tj.load(weights, F.architecture, F.ignore_config)
@@ -145,6 +152,7 @@ def cache() -> tj.Cache:
     return tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels)
 
 
+@phase("features")
 def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
     examples = left(examples, title)
@@ -155,6 +163,22 @@ def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.
         skipped = f"skipped {data.skipped} unreadable of {len(examples)} images"
         print(f"{title}: {skipped}: {first_names(unread)}", file=sys.stderr)
     return data
+
+
+@contextmanager
+def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: Examples) -> Iterator[None]:
+    """Compiles training on `train` and outputs for `test` in a thread, while the block computes their features."""
+
+    def run() -> None:
+        recipe.compile(predict, expected(predict, left(train), cache()))
+        if len(test):
+            compile_outputs(predict, predict.zeros(), expected(predict, test, cache()).inputs)
+
+    with ThreadPoolExecutor(1) as pool:
+        compiled = pool.submit(run)
+        yield
+        with phase("training"):
+            compiled.exception()  # what is wrong with data or settings, training says
 
 
 def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
