@@ -365,6 +365,17 @@ def test_scales_are_finite_and_padding_is_not_counted_as_a_gradient_that_is_not_
         assert int(bad) == 2
 
 
+@pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
+@pytest.mark.parametrize("clip_norm", [-1.0, np.nan, 0.0])
+def test_a_traced_clip_norm_that_is_not_above_zero_clips_every_example_to_zero(index, clip_norm):
+    total = clip(index, *private_task(), clip_norm=clip_norm).value
+    assert not any(leaf.any() for leaf in jax.tree.leaves(total))
+    scales, *_ = clip_scales(jnp.array([4.0, 0.0]), jnp.ones(2), clip_norm)
+    assert scales.tolist() == [0, 0]
+    with pytest.raises(InputError, match="clip_norm must be a finite number > 0"):
+        plainly(*private_task(), jnp.float32(clip_norm))
+
+
 @pytest.mark.parametrize(
     ("y", "present", "match"),
     [
