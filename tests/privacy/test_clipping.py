@@ -213,7 +213,7 @@ def test_it_costs_about_one_step():
             lambda t: jax.eval_shape(lambda: plainly(*t, 1.0, lambda z, y: CE(z, y).mean())),
             r"a loss or metric must give one number for each example",
         ),
-        (lambda _: calibrate(1.0, 1.5, 50), r"delta must be in \(1e-15, 1\), below 1 / examples"),
+        (lambda _: calibrate(1.0, 1.5, 50), r"delta must be in \[1e-15, 1\), below 1 / examples"),
         (lambda _: epsilon_of(0.0, 50, 1e-5), r"noise_multiplier must be in 1e-09..1e\+15"),
         (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps must be a whole number in 1\.\."),
         (lambda _: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), r"sampling_rate must be in \(0, 1\]"),
