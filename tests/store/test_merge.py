@@ -266,7 +266,7 @@ def test_factors_that_no_examples_sum_to_are_refused_where_they_enter(tmp_path, 
 def test_weights_that_are_not_finite_are_refused_by_name(how):
     parts, own = all_of(2)
     parts["shard 1"] = trees.scale(np.nan, parts["shard 1"])
-    with pytest.raises(InputError, match="component shard 1: .* must be finite; got NaN or infinity"):
+    with pytest.raises(InputError, match=r"component shard 1: .* must be finite; got NaN or infinity"):
         merge(components(parts, own), how)
 
 
