@@ -165,7 +165,8 @@ def fault_of(a: Float64[np.ndarray, "h p p"]) -> str:
         return "an asymmetry"
     shifted, n = a.copy(), a.shape[-1]
     shifted[:, range(n), range(n)] += rounding[:, None] + np.finfo(a.dtype).tiny
-    failed = [scipy.linalg.lapack.dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)[1] for matrix in shifted]
+    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (shifted,))
+    failed = [potrf(matrix.T, lower=0, clean=0, overwrite_a=1)[1] for matrix in shifted]
     return "a negative eigenvalue" if any(failed) else ""
 
 
