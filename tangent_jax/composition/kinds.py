@@ -15,7 +15,7 @@ import numpy as np
 
 from tangent_jax.composition.component import View
 from tangent_jax.composition.origin import Origin, check_one_body, check_same
-from tangent_jax.composition.sums import sum_trees
+from tangent_jax.composition.sums import check_finite, sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, of_shape
 from tangent_jax.core.names import columns
@@ -23,7 +23,6 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.heads import body
 from tangent_jax.models.ntk import FeatureSettings
-from tangent_jax.models.protocol import is_floating
 from tangent_jax.solver.statistics import (
     Settings,
     Statistics,
@@ -126,18 +125,6 @@ class SumsOfFeatures(TangentWeights):
 
     def sum(self, summands: Mapping[str, Tree]) -> Tree:
         return sum_trees(summands, dict.fromkeys(summands, 1.0))
-
-
-def check_finite(dw: Tree) -> None:
-    """Raises InputError for a leaf of another dtype than floats, or with numbers that are not finite."""
-    for path, leaf in trees.leaves(dw).items():
-        values = np.asarray(leaf)
-        if not is_floating(values.dtype):
-            raise InputError(
-                f"{path} must be of floats; got {values.dtype}. Cast it; view it as bfloat16 if an .npz lost that name"
-            )
-        if not np.isfinite(values.astype(np.float32)).all():
-            raise InputError(f"{path} must be finite; got NaN or infinity")
 
 
 def kind_of(origins: Iterable[Origin]) -> TangentWeights:

@@ -25,13 +25,13 @@ from tangent_jax.composition.component import Component, Components, View, as_co
 from tangent_jax.composition.compose import Given, checked_origins
 from tangent_jax.composition.factors import body_factors
 from tangent_jax.composition.kinds import kind_of
-from tangent_jax.composition.sums import sum_trees
+from tangent_jax.composition.sums import check_finite, sum_trees
 from tangent_jax.composition.ties import ties
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, finite_number, one_of
+from tangent_jax.core.checks import InputError, about, finite_number, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.heads import body
-from tangent_jax.solver.curvature import Curvature, check_factors
+from tangent_jax.solver.curvature import Curvature, check_factors, check_sums
 
 
 def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
@@ -43,7 +43,8 @@ def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
     Returns:    a tree on the host, in the dtype of the components.
     Guarantees: bitwise the same in any order of insertion; by a mean, weighted or not, a single component gives itself,
                 up to rounding.
-    Raises:     InputError for statistics, a component without factors, or factors of other leaves or another anchor.
+    Raises:     InputError for statistics, a component without factors, factors of other leaves or another anchor; and
+                by name for a component that is not finite, or factors that no images give (`check_sums`).
 
     >>> parts = {name: tj.Component(dw, None, demo.factors[name]) for name, dw in demo.components.items()}
     >>> merged = tj.merge(parts, "curvature", penalty=0.1)
@@ -124,8 +125,12 @@ class Merger:
         total: Any = None
         for name in names:
             component = named[name]
+            with about(f"component {name}"):
+                check_finite(component.dw)
+                if component.factors is not None:
+                    check_factors(component.dw, component.factors)
+                    check_sums(component.factors)
             factors = factors_of(name, component)
-            check_factors(component.dw, factors)
             total = factors if total is None else total + factors
         return total
 

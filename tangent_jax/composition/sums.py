@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.notation import Tree
+from tangent_jax.models.protocol import is_floating
 
 
 def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
@@ -63,6 +66,18 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype) if leaf.dtype != dtype else leaf, total, dtypes)
 
 
+def check_finite(dw: Tree) -> None:
+    """Raises InputError for a leaf of another dtype than floats, or with numbers that are not finite."""
+    for path, leaf in trees.leaves(dw).items():
+        values = np.asarray(leaf)
+        if not is_floating(values.dtype):
+            raise InputError(
+                f"{path} must be of floats; got {values.dtype}. Cast it; view it as bfloat16 if an .npz lost that name"
+            )
+        if not np.isfinite(values).all():
+            raise InputError(f"{path} must be finite; got NaN or infinity")
+
+
 class Form(NamedTuple):
     """The structure of a tree, and shape and dtype of each leaf: equal for trees that can be summed."""
 
@@ -103,21 +118,38 @@ def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     return total
 
 
-def sum_trees(trees: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
+def sum_trees(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
     """The weighted sum of named trees, in the order of their names; by default their mean.
 
-    Args:       trees: read one ahead, in a thread, so a mapping may read them from disk; coefficients: by name, None
-                for the mean; a name left out has coefficient 0, and is not read.
+    Args:       components: read one ahead, in a thread, so a mapping may read them from disk; coefficients: by name,
+                None for the mean; a name left out has coefficient 0, and is not read.
     Guarantees: bitwise the same in any order of insertion.
+    Raises:     InputError for a component that is not finite, by name, and a sum that overflows; traced numbers pass.
     """
-    names = sorted(trees if coefficients is None else coefficients)
+    names = sorted(components if coefficients is None else coefficients)
     if not names:
         raise InputError("components must be at least 1; got none")
-    unknown = [name for name in names if name not in trees]
+    unknown = [name for name in names if name not in components]
     if unknown:
-        raise InputError(f"coefficients must name some of the {len(trees)} components; got {unknown[0]}")
+        raise InputError(f"coefficients must name some of the {len(components)} components; got {unknown[0]}")
     shares = dict.fromkeys(names, 1 / len(names)) if coefficients is None else coefficients
-    return weighted_sum(read_ahead(trees, names), [shares[name] for name in names])
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = weighted_sum(read_ahead(components, names), [shares[name] for name in names])
+    if not is_finite(total):
+        for name in names:
+            with about(f"component {name}"):
+                check_finite(components[name])
+        raise InputError(
+            "the sum of components must be finite in their dtype; got infinity. Take smaller coefficients, or cast "
+            "components to a wider dtype"
+        )
+    return total
+
+
+def is_finite(tree: Tree) -> bool:
+    """False for a tree with NaN or infinity; traced leaves count as finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, Tracer)]
+    return all((np if isinstance(leaf, np.ndarray) else jnp).isfinite(leaf).all() for leaf in leaves)
 
 
 def read_ahead(trees: Mapping[str, Tree], names: Sequence[str]) -> Iterator[Tree]:

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from tangent_jax.composition.sums import Form, form_of, read_ahead
-from tangent_jax.core.checks import InputError
+from tangent_jax.composition.sums import Form, check_finite, form_of, read_ahead
+from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.notation import Tree
 
 SHARE = 0.2
@@ -27,13 +27,15 @@ def ties(components: Mapping[str, Tree]) -> Tree:
     """The TIES merge of named trees, in the order of their names; reads a few at a time.
 
     Guarantees: bitwise the same in any order of insertion, and so after a removal.
-    Raises:     InputError for no component, or components of several subsets or dtypes.
+    Raises:     InputError for no component, components of several subsets or dtypes, or one that is not finite.
     """
     names = sorted(components)
     form: Form | None = None
     sums = np.zeros((2, 0))  # of positive entries, and of negative ones
     counts = np.zeros((2, 0), np.int32)
     for name, component in zip(names, read_ahead(components, names), strict=True):
+        with about(f"component {name}"):
+            check_finite(component)
         v = trim(component)
         if form is None:
             form = form_of(component)

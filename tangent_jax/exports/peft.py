@@ -1,7 +1,7 @@
 """Reads LoRA in Hugging Face PEFT's format: adapter_config.json and adapter_model.safetensors.
 
     ours   W + A B          A "inputs r", B "r outputs"
-    PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r
+    PEFT   W + s B A        lora_A "r inputs", lora_B "outputs r", s = lora_alpha / r; / sqrt(r) by use_rslora
 
 for the modules of Hugging Face's ViT. PEFT computes the non-linear network f at w + dw, with W + A dB instead of W.
 Tangent LoRA, whose dw holds dB, is its first-order expansion in dB: the two differ by O(|dB|^2).
@@ -39,6 +39,7 @@ MODULES = {  # ours: as transformers 5 names it, as transformers 4 did, as timm 
     "mlp_in": ("mlp.fc1", "intermediate.dense"),
     "mlp_out": ("mlp.fc2", "output.dense"),
 }
+HEAD = {"weight": "kernel", "bias": "bias", "lora_A.weight": "lora_a", "lora_B.weight": "lora_b"}
 NEEDED = {"peft_type": "LORA", "bias": "none"}
 STARTS = (None, True, False, "gaussian")
 """Values of `init_lora_weights` that do not change the base weights; others, such as pissa, do."""
@@ -56,7 +57,7 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     Returns:    the anchor has the adapter's A and B = 0; dw holds s B, and zeros for the other leaves of
                 `make_subset(..., "lora_b", ...)`. So `tangent` of it is the adapter's first-order expansion,
                 `nonlinear` the adapter itself, and `trees.add(w, dw)` an anchor at the adapter. The anchor takes the
-                adapter's head, if there is one.
+                adapter's head, if there is one, or adds s B A to the head of `pretrained`.
     Raises:     InputError naming a part that is no plain LoRA, or a module that the model lacks.
 
     >>> from safetensors.numpy import save_file
@@ -78,8 +79,8 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     folder = expand_path(folder)
     (said, scale), factors, base = read_scale(folder / CONFIG), read_leaves(folder), pretrained.model
     modules = [path.rpartition("/")[0] for path in factors if path.endswith("/lora_a")]
-    if not modules:
-        raise InputError(f"{folder} must hold LoRA factors; it holds none.")
+    if not {*modules} - {"head"}:
+        raise InputError(f"{folder} must hold LoRA factors of a block; it holds none.")
     ranks = {factors[f"{module}/lora_a"].shape[-1] for module in modules}
     do = "Save the adapter again"
     if ranks != {said}:
@@ -101,13 +102,20 @@ def read_peft(folder: str | os.PathLike, pretrained: Pretrained) -> tuple[Pretra
     model = check_lora(adapted.model)
     w, subset = trees.leaves(adapted.w), make_subset(model, "lora_b", model.blocks)
     dw = trees.leaves(subset.zeros(adapted.w))
-    for module, (of_a, of_b) in model.factor_shapes().items():
+    module_shapes = model.factor_shapes()
+    if "head" in modules and "head/kernel" in w:
+        inputs, classes = w["head/kernel"].shape
+        module_shapes["head"] = (inputs, rank), (rank, classes)
+    for module, (of_a, of_b) in module_shapes.items():
         shapes = (math.prod(of_a[:-1]), rank), (rank, math.prod(of_b[1:]))
         absent = not {f"{module}/lora_a", f"{module}/lora_b"} & factors.keys()
         a, b = map(np.zeros, shapes) if absent else (factors.pop(f"{module}/lora_{name}", None) for name in "ab")
         got, do = (np.shape(a), np.shape(b)), "Give it the model that it was trained on"
         if got != shapes:
             raise InputError(f"factors of {module} in {folder} must have shapes {shapes}; got {got}. {do}.")
+        if module == "head":
+            w["head/kernel"] = w["head/kernel"] + scale * np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+            continue
         w[f"{module}/lora_a"] = jnp.asarray(a, jnp.float32).reshape(of_a)
         dw[f"{module}/lora_b"] = scale * jnp.asarray(b, jnp.float32).reshape(of_b)
     if factors:
@@ -132,7 +140,7 @@ def read_leaves(folder: Path) -> dict[str, Any]:
 
 
 def read_scale(path: Path) -> tuple[int, float]:
-    """(r, lora_alpha / r) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
+    """(r, s) of a PEFT configuration; InputError naming a field that is not plain LoRA's."""
     if not path.exists():
         raise InputError(f"{path.parent} must hold {CONFIG}; it does not. Pass the folder of a PEFT adapter.")
     config = parse_json(path.read_bytes(), path)
@@ -142,17 +150,17 @@ def read_scale(path: Path) -> tuple[int, float]:
     start = config.get("init_lora_weights")
     if not (isinstance(start, (bool, str, type(None))) and start in STARTS):
         raise InputError(f"init_lora_weights in {path} must be {', '.join(map(str, STARTS))}; got {start}.")
-    understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "init_lora_weights"}
+    understood = {*NEEDED, *WITHOUT_EFFECT, "r", "lora_alpha", "use_rslora", "init_lora_weights"}
     for name in sorted(config.keys() - understood):
         is_off = config[name] is None or config[name] is False or config[name] in ({}, [], "")
         if not is_off:
             raise InputError(
-                f"{path} must not set {name}, which is not read here; got {short(config[name])}. Merge the adapter by "
-                "PEFT instead."
+                f"{path} must not set {name}, which is not read here; got {short(config[name])}. Load the whole model "
+                "that PEFT's merge_and_unload gives."
             )
     finite_number(f"lora_alpha of {path}", config.get("lora_alpha"), 0)
     rank = whole_number(f"r of {path}", config.get("r"), 1)
-    return rank, config["lora_alpha"] / rank
+    return rank, config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 def check_lora(model: Any) -> LoRA:
@@ -181,11 +189,11 @@ def ours(name: str, where: Path) -> list[str]:
     match = re.fullmatch(rf"{re.escape(PREFIX)}{block}\.(.+)\.lora_([AB])\.weight", name)
     i, inner, factor = match.groups() if match else ("", "", "")
     modules = [module for module, names in MODULES.items() if inner in names]
-    head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias)", name)
+    head = re.fullmatch(rf"{re.escape(PREFIX)}(?:classifier|head)\.(weight|bias|lora_[AB]\.weight)", name)
     if not (modules or head):
         raise InputError(
             f"{where} must hold LoRA factors of a Vision Transformer and its classifier alone; got {name}."
         )
     if head:
-        return ["head/kernel" if head[1] == "weight" else "head/bias"]
+        return [f"head/{HEAD[head[1]]}"]
     return [f"block_{i}/{module}/lora_{factor.lower()}" for module in modules]

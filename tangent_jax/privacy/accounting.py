@@ -17,7 +17,8 @@ from tangent_jax.core.checks import InputError, finite_number, whole_number
 
 EPSILONS = (1e-3, 100.0)
 """The range of budgets: rounding hides smaller ones, larger ones give no protection."""
-SMALLEST_DELTA = 1e-15  # where privacy loss distributions are truncated
+SMALLEST_DELTA = 1e-15  # where privacy loss distributions are truncated, up to six times in a run on Poisson samples
+SMALLEST_SAMPLED_DELTA = 1e-14
 COARSER = 8  # the grid of the search, in intervals of the grid of the answer
 CLOSE = 1e-3  # the share of a budget that may stay unused
 NOISES = (1e-9, 1e15)
@@ -62,6 +63,7 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     Args:       coarser: a factor on the grid's interval: faster, and less tight.
     Edge cases: above an epsilon of about 500, Poisson samples are bounded by steps on the whole data, so that any
                 account is computed quickly.
+    Raises:     InputError for a delta so small that dp-accounting's epsilon is infinite.
     """
     from dp_accounting import get_epsilon_gaussian
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -79,7 +81,11 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
         loss_of = functools.partial(losses.from_gaussian_mechanism, value_discretization_interval=interval)
         whole = rate == 1  # T steps equal one with less noise
         runs.append(loss_of(sigma / steps**0.5) if whole else self_compose(loss_of(sigma, sampling_prob=rate), steps))
-    return float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
+    epsilon = float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
+    if math.isinf(epsilon):
+        least = SMALLEST_SAMPLED_DELTA * len(taken)
+        raise InputError(f"delta must be {least:g} or more for {len(taken)} runs together; got {delta}")
+    return epsilon
 
 
 def beside_distance(epsilon_at: Callable[[float], float], delta: float, steps: int) -> float:
@@ -197,8 +203,9 @@ def raise_to_budget(spent: Callable[[float], float], sigma: float, epsilon: floa
 
 def check(delta: float, steps: int, sampling_rate: float) -> None:
     """Raises InputError naming the argument that is out of range."""
-    if not SMALLEST_DELTA <= delta < 1:
-        raise InputError(f"delta must be in ({SMALLEST_DELTA:g}, 1), below 1 / examples; got {delta}")
     whole_number("steps", steps, 1, 10_000_000)
     if not 0 < sampling_rate <= 1:
         raise InputError(f"sampling_rate must be in (0, 1]; got {sampling_rate}")
+    least, of = (SMALLEST_DELTA, "") if sampling_rate == 1 else (SMALLEST_SAMPLED_DELTA, " for Poisson samples")
+    if not least <= delta < 1:
+        raise InputError(f"delta must be in [{least:g}, 1){of}, below 1 / examples; got {delta}")

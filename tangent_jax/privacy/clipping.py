@@ -70,13 +70,15 @@ def clip_scales(
 ) -> tuple[Float[Array, "b"], Float[Array, "b"], Int[Array, ""]]:
     """(min(1, C / |g_b|) or 0 where padded or not finite, norms, the number not finite), "b" each.
 
+    A traced C that is negative or NaN counts as 0.
     Args:   rounding: the largest error of the squared norms by rounding, "b"; it is added before clipping.
     """
     finite = jnp.isfinite(squared_norms + rounding)
     squared = jnp.where(finite, jnp.maximum(squared_norms, 0), 0)
     norms = jnp.sqrt(squared) * present
     most = jnp.sqrt(squared + jnp.where(finite, rounding, 0))
-    scales = jnp.minimum(1, clip_norm / jnp.maximum(most, jnp.finfo(norms.dtype).tiny))
+    limit = jnp.where(clip_norm > 0, clip_norm, 0)
+    scales = jnp.minimum(1, limit / jnp.maximum(most, jnp.finfo(norms.dtype).tiny))
     return scales * finite * present, norms, jnp.sum(~finite & (present > 0))
 
 
@@ -132,7 +134,7 @@ def clipped_sum(
     Returns:    ClippedSum.
     Guarantees: |S(D) - S(D')| <= C for D, D' that differ by one example, or by one owner, up to rounding.
     Edge cases: an example or owner whose gradient is not finite counts as zero; padding adds nothing; no example gives
-                zero.
+                zero; a traced clip_norm that is negative or NaN clips every example to zero.
     Raises:     InputError for clip_norm <= 0, x, y or present of different lengths, what is no loss, or a function that
                 sums over the examples.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import jax
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jaxtyping import Float, Integer
 
 from tangent_jax.core.checks import InputError, finite_number, one_of, whole_number
@@ -174,11 +175,11 @@ def check_discrete(mechanism: Mechanism) -> None:
 
 
 def check_clip_norm(clip_norm: float | Array) -> None:
-    """Raises InputError for an invalid clip norm; an array, which jit may trace, is not checked.
+    """Raises InputError for an invalid clip norm; a traced one is not checked.
 
     Outside the bounds float32 loses noise or norms: at 1e-38 a quarter of the coordinates would have no noise.
     """
-    if not isinstance(clip_norm, Array):
+    if not isinstance(clip_norm, Tracer):
         finite_number("clip_norm", clip_norm, 0.0)
         low, high = CLIP_NORMS
         if not low <= clip_norm <= high:

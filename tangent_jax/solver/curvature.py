@@ -22,14 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jax import Array
+from jaxtyping import Float64
 from threadpoolctl import threadpool_limits
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, of_shape
 from tangent_jax.core.notation import Tree
 from tangent_jax.linear.signals import Layout, Probed, layout
 from tangent_jax.rules.probe import widen
 
+ROUNDING = 1e-4  # of a matrix's norm: sums of 100,000 batches in float32 round by less
+MADE = "Make them by tj.solver.make_curvature"
 LARGEST_BLOCK = 4096  # numbers of a gain or bias; larger leaves have one block per row of the last axis
 
 
@@ -93,6 +96,10 @@ class Curvature:
         blocks = {path: block for path, block in self.blocks.items() if path not in biases}
         return dataclasses.replace(self, kernels=kernels, blocks=blocks, sums={})
 
+    def matrices(self) -> list[tuple[str, Any]]:
+        """(path, matrices "h p p") of A and G of each kernel, and of each block."""
+        return [(path, a) for path, pair in self.kernels.items() for a in pair] + [*self.blocks.items()]
+
     def times(self, dw: Tree) -> Tree:
         """H dw, by the factors."""
         product = {}
@@ -124,6 +131,43 @@ def check_factors(dw: Tree, curvature: Curvature) -> None:
             size = int(np.prod(curvature.blocks[path].shape[:2]))
         if size != leaf.size:
             raise InputError(f"factors of {path} must have {leaf.size} numbers; got {size}")
+
+
+@threadpool_limits.wrap(limits=1, user_api="blas")
+def check_sums(curvature: Curvature) -> None:
+    """Raises InputError for factors that no examples sum to: not finite, not symmetric, or with negative eigenvalues.
+
+    It takes one Cholesky factorisation of each matrix, and of A' instead of A: 0.5 s for 3,072 inputs.
+    """
+    sums = jax.tree.map(partial(np.asarray, dtype=np.float64), curvature)
+    for path, a in sums.matrices():
+        if a.ndim != 3 or a.shape[1] != a.shape[2]:
+            raise InputError(f"factors of {path} must be square matrices, one a head; got shape {a.shape}. {MADE}.")
+    for path, last in sums.sums.items():
+        heads, size = sums.kernels[path][0].shape[:2]
+        of_shape(f"sums of {path}", last, (heads, size + 1), MADE)
+    wrong = [("their number of examples", f"{sums.count:g}")] if not 0 < sums.count < np.inf else []
+    for path, a in [*sums.layers().matrices(), *((bias, sums.blocks[bias]) for _, bias in sums.biases)]:
+        wrong += [(path, fault)] if (fault := fault_of(a)) else []
+    if wrong:
+        raise InputError(
+            f"factors must be finite, symmetric and positive semi-definite to rounding; got {wrong[0][1]} in "
+            f"{wrong[0][0]}. {MADE}."
+        )
+
+
+def fault_of(a: Float64[np.ndarray, "h p p"]) -> str:
+    """What no sum of outer products has, beyond rounding; "" for nothing."""
+    if not np.isfinite(a).all():
+        return "NaN or infinity"
+    rounding = ROUNDING * np.linalg.norm(a, axis=(1, 2))
+    if (np.abs(a - a.swapaxes(1, 2)) > rounding[:, None, None]).any():
+        return "an asymmetry"
+    shifted, n = a.copy(), a.shape[-1]
+    shifted[:, range(n), range(n)] += rounding[:, None] + np.finfo(a.dtype).tiny
+    (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (shifted,))
+    failed = [potrf(matrix.T, lower=0, clean=0, overwrite_a=1)[1] for matrix in shifted]
+    return "a negative eigenvalue" if any(failed) else ""
 
 
 def batch_curvature(probed: Probed, cotangents: Array, example_weights: Array, most: int) -> Curvature:

@@ -195,7 +195,8 @@ def make_kernel(
     """The tangent kernel on all training examples.
 
     Args:       as `solve`; example_weights: above 0.
-    Raises:     InputError if examples x outputs exceed `LARGEST`, for losses other than square ones, and as `solve`.
+    Raises:     InputError if examples x outputs exceed `LARGEST`, for losses other than square ones, for outputs or
+                targets that are not finite, and as `solve`.
 
     >>> solution = tj.solver.make_kernel(demo.predict, demo.train, demo.objective).solve()
     >>> bool(np.allclose(solution.outputs(), tj.outputs(demo.predict, demo.dw, demo.train), atol=0.01))
@@ -225,6 +226,8 @@ def make_kernel(
         stated = objective.loss.quadratic(targets, classes)
         assert stated is not None
         centers, precision = (np.asarray(part, np.float64) for part in stated)
+    if not np.isfinite(centers).all():
+        raise InputError("targets must be finite; got NaN or infinity. Leave such examples out.")
     if not (precision > 0).all():
         raise InputError(f"the precision of the loss must be above 0; got {precision.min()}. Use tj.solve.")
     weighted = precision * problem.example_weights[:, None]

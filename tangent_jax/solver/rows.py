@@ -27,6 +27,8 @@ BATCH = 32  # examples whose signals are computed at once
 def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) -> Rows:
     """The rows of J for every input and output, by one backward pass per output, in f64.
 
+    Raises: InputError for no inputs, rows that take too much memory, and outputs that are not finite.
+
     >>> rows = tj.solver.jacobian_rows(demo.predict, demo.test.inputs)
     >>> rows.gram().shape  # J J^T, for 12 examples and 3 outputs
     (36, 36)
@@ -45,7 +47,11 @@ def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) 
                 rows = rows_of(exact, exact.zeros(), jnp.asarray(padded))
                 parts.append(jax.tree.map(np.asarray, rows))
                 bar.update(len(x))
-    return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
+    rows = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
+    wrong = int(np.sum(~np.isfinite(rows.outputs).all(-1)))
+    if wrong:
+        raise InputError(f"outputs must be finite; got {wrong} rows that are not. Look for inputs that are not finite.")
+    return rows
 
 
 @jax.jit

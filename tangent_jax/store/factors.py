@@ -17,6 +17,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.records import convert
 from tangent_jax.linear.signals import Layout
+from tangent_jax.solver import curvature
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.provenance import Provenance
@@ -53,9 +54,22 @@ def from_tree(tree: Tree, metadata: Mapping[str, str], where: object) -> Curvatu
     )
 
 
-def check_factors(factors: Curvature, provenance: Provenance) -> None:
+def check_factors(dw: Tree, factors: Curvature | None, provenance: Provenance | None) -> None:
+    """Raises InputError for factors of another anchor or component, or a private one, or that no examples sum to.
+
+    Edge cases: None passes; without a provenance, anchor and privacy are unknown and not checked.
+    """
+    if factors is None:
+        return
+    if provenance is not None:
+        check_origin(factors, provenance)
+    curvature.check_factors(dw, factors)
+    curvature.check_sums(factors)
+
+
+def check_origin(factors: Curvature, provenance: Provenance) -> None:
     """Raises InputError for factors of another anchor or subset, or of a private component."""
-    remedy = "Make them by tj.solver.make_curvature of the same predictor"
+    remedy = f"{curvature.MADE} of the same predictor"
     if factors.anchor != provenance.anchor + provenance.head:
         raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
     if not of_subset(factors, provenance.subset):

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tangent_jax.composition.component import Component
-from tangent_jax.composition.kinds import check_finite, kind_of
+from tangent_jax.composition.kinds import kind_of
+from tangent_jax.composition.sums import check_finite
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.io.records import parse_json
@@ -42,8 +43,8 @@ def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: st
     """The component of `pack`; `where`: the file that messages name.
 
     Raises: InputError for what `Store.add` refuses by itself: a leaf that the provenance names and that is missing,
-            numbers that are not finite, statistics that no images give, factors of another anchor; and for arrays that
-            are no component's or no floats, and invalid provenance.
+            numbers that are not finite, statistics or factors that no images give, factors of another anchor; and for
+            arrays that are no component's or no floats, and invalid provenance.
 
     >>> component = tj.store.unpack(*tj.store.pack(tj.Component(demo.fitted.dw, demo.origin, demo.curvature)))
     >>> component.provenance == demo.origin, float(component.factors.count)
@@ -65,6 +66,5 @@ def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: st
         check_finite(dw)
         if origin is not None:
             kind_of([origin]).check_new(dw, origin)
-            if factors is not None:
-                check_factors(factors, origin)
+        check_factors(dw, factors, origin)
     return Component(dw, origin, factors)

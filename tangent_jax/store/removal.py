@@ -33,6 +33,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
 from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
+from tangent_jax.store.factors import check_factors
 from tangent_jax.store.lines import Entry, Remove, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
 from tangent_jax.store.receipts import Receipt, Traces, receipt_text, survivors_of
@@ -159,6 +160,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
     for name, new in retrained.items():
         check_one_body(store.provenance(name), new.provenance)
         kind_of([new.provenance]).check(new.dw, new.provenance)
+        check_factors(new.dw, new.factors, new.provenance)
         left = {*plan.identifiers} & new.provenance.identifiers
         if left:
             raise InputError(f"{name} must be retrained without what is removed; it saw {min(left)}")
@@ -191,7 +193,7 @@ def commit(
         added: dict[str, Entry] = {}
         for name, new in retrained.items():
             entry = store.write("components", new.dw, new.provenance)
-            added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors, new.provenance))
+            added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors))
         now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
         composed = None if summed is None else store.write("composed", summed)
         traces = traces_of(store, plan, cache)

@@ -27,6 +27,7 @@ from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
 from tangent_jax.privacy.public import check_public
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.store.disk import Disk
+from tangent_jax.store.factors import check_factors
 from tangent_jax.store.files import read_component, read_metadata
 from tangent_jax.store.lines import Add, Compose, Discard, Export, Merge
 from tangent_jax.store.provenance import Provenance
@@ -111,8 +112,8 @@ class Store(Disk, Components):
         components list, too: a removal of one of them concerns all.
         Args:   shown: it was composed or exported before, so its privacy cost still counts after a removal.
         Raises: InputError if the name is taken, its numbers are here under another name, a leaf is missing, not finite
-                or of another shape, it could not be summed with those here, it saw an example that was removed, or an
-                image is private in one account and public in another.
+                or of another shape, its factors are of another anchor or no sums, it could not be summed with those
+                here, it saw an example that was removed, or an image is private in one account and public in another.
         """
         self.put(name, dw, provenance, factors, shown, is_made_here=False)
         self.say_lists([name])
@@ -125,6 +126,7 @@ class Store(Disk, Components):
         check_spelling(name)
         kind = kind_of([provenance])
         (kind.check if is_made_here else kind.check_new)(dw, provenance)  # slow, and of this component alone
+        check_factors(dw, factors, provenance)
         with self.using(change=True):
             if name in self:
                 raise InputError(f"name must be new; got {name}, which {self.root} holds")
@@ -140,7 +142,7 @@ class Store(Disk, Components):
             if twins:
                 self.sweep()  # of the file just written
                 raise InputError(f"{name} must have numbers of its own; got those of {twins[0]}")
-            new = dataclasses.replace(new, factors=self.write_factors(factors, provenance))
+            new = dataclasses.replace(new, factors=self.write_factors(factors))
             self.commit(Add(name=name, shown=shown, **vars(new)))
 
     def say_lists(self, names: Sequence[str]) -> None:

@@ -97,13 +97,37 @@ def test_timm_s_fused_qkv_is_read_as_three_that_share_their_first_factor(tmp_pat
     assert made.model.blocks == 2
 
 
-def test_the_scale_of_an_adapter_is_in_its_step(tmp_path):
+@pytest.mark.parametrize(("use_rslora", "scale"), [(False, 4.0), (True, 8 / 2**0.5)])
+def test_the_scale_of_an_adapter_is_in_its_step(tmp_path, use_rslora, scale):
     plain, _, dw = adapted(tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
-    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 8}))
+    changed = {**config, "lora_alpha": 8, "use_rslora": use_rslora}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(changed))
     step = trees.leaves(read_peft(tmp_path, plain)[1])
     path = "block_1/attention/out/lora_b"
-    np.testing.assert_array_equal(step[path], 4 * trees.leaves(dw)[path])
+    np.testing.assert_array_equal(step[path], np.float32(scale) * trees.leaves(dw)[path])
+
+
+def test_an_adapted_head_is_added_to_the_models_head(tmp_path):
+    """As PEFT's target_modules="all-linear" adapts it."""
+    plain, *_ = adapted(tmp_path)
+    path = tmp_path / "adapter_model.safetensors"
+    kept = {name: leaf for name, leaf in load_file(path).items() if "classifier" not in name}
+    a, b = normal(1, (2, 12), np.float32), normal(2, (7, 2), np.float32)
+    factors = {f"base_model.model.classifier.lora_{name}.weight": np.array(f) for name, f in (("A", a), ("B", b))}
+    save_file(kept | factors, path)
+    made, _ = read_peft(tmp_path, plain)
+    want = np.asarray(plain.w["head"]["kernel"]) + np.asarray(b @ a).T
+    np.testing.assert_allclose(made.w["head"]["kernel"], want, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(made.w["head"]["bias"], plain.w["head"]["bias"])
+    with pytest.raises(InputError, match=r"factors of head in .* must have shapes .*; got .*\(2, 7\)"):
+        read_peft(tmp_path, plain.with_head(5, KEY))
+    save_file(factors, path)
+    with pytest.raises(InputError, match="must hold LoRA factors of a block; it holds none"):
+        read_peft(tmp_path, plain)
+    save_file(kept | dict([*factors.items()][:1]), path)
+    with pytest.raises(InputError, match=r"factors of head in .* must have shapes"):
+        read_peft(tmp_path, plain)
 
 
 def test_the_tangent_of_an_adapter_is_its_first_order(tmp_path):
@@ -122,8 +146,9 @@ CONFIGS = {
     "init_lora_weights": ("pissa", "init_lora_weights in .* must be None, True, False, gaussian; got pissa"),
     "use_qalora": (True, "must not set use_qalora, .*; got True"),
     "of a later version": ({"a": 1}, "must not set of a later version, .*; got {'a': 1}"),
-    "use_dora": (True, "must not set use_dora, .*; got True"),
+    "use_dora": (True, "must not set use_dora, .*; got True. Load the whole model that PEFT's merge_and_unload gives"),
     "rank_pattern": ({"q": 4}, "must not set rank_pattern, .*; got"),
+    "alpha_pattern": ({"q": 4}, "must not set alpha_pattern, .*; got"),
     "lora_alpha": (None, "lora_alpha of .* must be a finite number > 0; got None"),
 }
 TENSORS = {
@@ -193,11 +218,19 @@ def assert_close(model, want):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # theirs
-def test_an_adapter_of_peft_s_gives_its_outputs_here_hugging_face(tmp_path):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"target_modules": ["q_proj", "fc2"], "modules_to_save": ["classifier"]},
+        {"target_modules": ["q_proj", "fc2"], "use_rslora": True},
+        {"target_modules": "all-linear"},
+    ],
+)
+def test_an_adapter_of_peft_s_gives_its_outputs_here_hugging_face(tmp_path, given):
     peft = pytest.importorskip("peft", reason="parity needs peft: make parity")
     plain, *_ = adapted(tmp_path)
-    settings = {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "fc2"], "init_lora_weights": False}
-    theirs = peft.get_peft_model(hugging_face_model(plain), peft.LoraConfig(**settings, modules_to_save=["classifier"]))
+    settings = {"r": 3, "lora_alpha": 5, "init_lora_weights": False, **given}
+    theirs = peft.get_peft_model(hugging_face_model(plain), peft.LoraConfig(**settings))
     theirs.save_pretrained(tmp_path)
     made, dw = read_peft(tmp_path, plain)
     assert made.model.blocks == 2

@@ -91,6 +91,20 @@ def test_steps_are_on_the_whole_data_where_no_rate_is_given():
     assert calibrate(1.0, 1e-6, 10, sampling_rate=1.0) == sigma
 
 
-def test_a_delta_that_rounding_exceeds_is_refused():
+def test_a_delta_at_which_a_privacy_loss_distribution_has_no_finite_epsilon_is_refused():
+    message = r"delta must be in \[1e-14, 1\) for Poisson samples, below 1 / examples; got 1e-15"
+    for call in (calibrate, epsilon_of):
+        with pytest.raises(InputError, match=message):
+            call(3.0, delta=1e-15, steps=10, sampling_rate=0.1)
+    with pytest.raises(InputError, match=message):  # before any step
+        Mechanism(1.0, 3.0, 10, 1e-15, 0.1)
+    assert epsilon_of(1.0, 10_000_000, 1e-14, sampling_rate=1e-4) < 4
+    runs = [(2.0, 0.01, 1000)] * 20
+    with pytest.raises(InputError, match="delta must be 2e-13 or more for 20 runs together; got 1e-14"):
+        composed_epsilon(runs, 1e-14)
+    assert composed_epsilon(runs, 2e-13) < 6
+
+
+def test_a_budget_that_no_noise_reaches_is_refused():
     with pytest.raises(InputError, match="delta must be one that noise can reach; got one lost in rounding"):
-        calibrate(3.0, 1e-15, 10, sampling_rate=0.1)
+        accounting.search(lambda sigma: 10.0, 1.0, 1.0, -2.0)

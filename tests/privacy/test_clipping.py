@@ -213,7 +213,7 @@ def test_it_costs_about_one_step():
             lambda t: jax.eval_shape(lambda: plainly(*t, 1.0, lambda z, y: CE(z, y).mean())),
             r"a loss or metric must give one number for each example",
         ),
-        (lambda _: calibrate(1.0, 1.5, 50), r"delta must be in \(1e-15, 1\), below 1 / examples"),
+        (lambda _: calibrate(1.0, 1.5, 50), r"delta must be in \[1e-15, 1\), below 1 / examples"),
         (lambda _: epsilon_of(0.0, 50, 1e-5), r"noise_multiplier must be in 1e-09..1e\+15"),
         (lambda _: epsilon_of(1.0, 0, 1e-5), r"steps must be a whole number in 1\.\."),
         (lambda _: epsilon_of(1.0, 5, 1e-5, sampling_rate=0.0), r"sampling_rate must be in \(0, 1\]"),
@@ -363,6 +363,17 @@ def test_scales_are_finite_and_padding_is_not_counted_as_a_gradient_that_is_not_
         np.testing.assert_allclose(scales, [0.5, 0, 0, 0, 1, 0])
         np.testing.assert_allclose(lengths, [2, 0, 0, 0, 0, 0])
         assert int(bad) == 2
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["vmapped", "closed form"])
+@pytest.mark.parametrize("clip_norm", [-1.0, np.nan, 0.0])
+def test_a_traced_clip_norm_that_is_not_above_zero_clips_every_example_to_zero(index, clip_norm):
+    total = clip(index, *private_task(), clip_norm=clip_norm).value
+    assert not any(leaf.any() for leaf in jax.tree.leaves(total))
+    scales, *_ = clip_scales(jnp.array([4.0, 0.0]), jnp.ones(2), clip_norm)
+    assert scales.tolist() == [0, 0]
+    with pytest.raises(InputError, match="clip_norm must be a finite number > 0"):
+        plainly(*private_task(), jnp.float32(clip_norm))
 
 
 @pytest.mark.parametrize(

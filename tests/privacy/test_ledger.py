@@ -204,7 +204,7 @@ def test_examples_that_are_not_finite_are_counted_also_when_the_result_is_read_a
         (lambda: make_mechanism(3.0, 1e-5, clip_norm=1e38), r"clip_norm must be in 1e-12..1e\+12"),
         (lambda: make_mechanism(1e9, 1e-5), "epsilon must be in 0.001..100"),
         (lambda: make_mechanism(1e-9, 1e-5, sampling_rate=0.1), "epsilon must be in 0.001..100"),
-        (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), r"delta must be in \(1e-15, 1\), below 1 / examples"),
+        (lambda: make_mechanism(3.0, 1e-300, sampling_rate=0.1), r"delta must be in \[1e-14, 1\) for Poisson"),
         (lambda: make_mechanism(float("nan"), 1e-5), "epsilon must be a finite number > 0; got nan"),
         (
             lambda: fit_private(linear, Batches(X, Y + 1), mechanism=make_mechanism(3.0, 1e-5), start=START),

@@ -231,6 +231,13 @@ REFUSED = {
         "data": Batches(np.zeros((3000, *x.shape[1:])), np.zeros(3000, int))
     },
     "the loss must be a square": lambda p, x, y: {"objective": make_objective("ce", 1.0)},
+    "outputs must be finite; got 1 rows that are not": lambda p, x, y: {
+        "data": Batches(np.where(np.arange(6)[:, None] == 4, np.nan, x), y)
+    },
+    "targets must be finite; got NaN or infinity": lambda p, x, y: {
+        "data": Batches(x, np.full((6, 7), np.nan)),
+        "objective": Objective(MeanSquared(), 0.1),
+    },
     "example_weights must be > 0": lambda p, x, y: {"example_weights": [1, 1, 1, 1, 1, 0]},
 }
 

@@ -12,6 +12,7 @@ from dense import flat, jacobian, ridge
 from helpers import assert_rel_close, components, origin, part, predictor, private_task
 from jax.flatten_util import ravel_pytree
 
+from tangent_jax.composition.component import Component
 from tangent_jax.composition.merge import MERGES, WEIGHTED, Merger, host, merge
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
@@ -21,6 +22,7 @@ from tangent_jax.models.subsets import Subset
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.solver.problem import make_curvature
 from tangent_jax.store.factors import read_factors, write_factors
+from tangent_jax.store.packing import pack, unpack
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
@@ -231,6 +233,41 @@ def test_factors_in_a_file_are_those_that_were_written(tmp_path):
     assert (again.layouts, again.anchor) == (factors(2).layouts, factors(2).anchor)
     predict, _ = predictor(depth=1)
     assert again.anchor == "".join(fingerprints(predict.w))
+
+
+NO_SUMS = {
+    "NaN": (lambda a, g: (a * np.nan, g), "got NaN or infinity in head/kernel"),
+    "infinity": (lambda a, g: (a, g + np.inf), "got NaN or infinity in head/kernel"),
+    "negative": (lambda a, g: (-a, g), "got a negative eigenvalue in head/kernel"),
+    "negative signals": (lambda a, g: (a, g - np.linalg.norm(g) * np.eye(7)), "got a negative eigenvalue"),
+    "asymmetric": (lambda a, g: (a, np.triu(g)), "got an asymmetry in head/kernel"),
+    "no matrix": (lambda a, g: (a, g[:, :3]), r"factors of head/kernel must .*; got shape \(1, 3, 7\)"),
+    "narrow": (lambda a, g: (a, g[:, :3, :3]), "factors of head/kernel must have 84 numbers; got 36"),
+}
+
+
+@pytest.mark.parametrize("case", NO_SUMS)
+def test_factors_that_no_examples_sum_to_are_refused_where_they_enter(tmp_path, case):
+    change, message = NO_SUMS[case]
+    good, store = factors(1), make_store(tmp_path / "store", 1)
+    wrong = dataclasses.replace(good, kernels={**good.kernels, "head/kernel": change(*good.kernels["head/kernel"])})
+    with pytest.raises(InputError, match=message):
+        store.add("ann", part(1), origin(1), wrong)
+    assert [*store] == ["shard 0"]
+    for provenance in (origin(1), None):
+        with pytest.raises(InputError, match=f"mine: .*{message}"):
+            unpack(*pack(Component(part(1), provenance, wrong)), "mine")
+    for how in WEIGHTED:
+        with pytest.raises(InputError, match=f"component ann: .*{message}"):
+            merge({"ann": Component(part(1), None, wrong), "bob": Component(part(0), None, factors(0))}, how)
+
+
+@pytest.mark.parametrize("how", MERGES)
+def test_weights_that_are_not_finite_are_refused_by_name(how):
+    parts, own = all_of(2)
+    parts["shard 1"] = trees.scale(np.nan, parts["shard 1"])
+    with pytest.raises(InputError, match=r"component shard 1: .* must be finite; got NaN or infinity"):
+        merge(components(parts, own), how)
 
 
 def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):

@@ -101,6 +101,25 @@ def test_components_that_do_not_fit_are_refused():
         compose([Component({"x": np.ones(3)})], [1.0, 2.0])
 
 
+BIG = {
+    "float32": np.full(3, 3e38, np.float32),
+    "float16": np.full(3, 6e4, np.float16),
+    "bfloat16": np.full(3, 3e38, jnp.bfloat16),
+    "on the device": jnp.full(3, 6e4, jnp.float16),
+}
+
+
+@pytest.mark.parametrize("case", BIG)
+def test_a_sum_that_overflows_or_holds_nan_is_refused(case):
+    big, bad = Component({"x": BIG[case]}), Component({"x": BIG[case] + BIG[case].dtype.type(np.nan)})
+    assert (compose([big, big])["x"] == BIG[case]).all()  # a mean fits
+    with pytest.raises(InputError, match="the sum of components must be finite in their dtype; got infinity"):
+        compose([big, big], [1.0, 1.0])
+    with pytest.raises(InputError, match="component bob: x must be finite; got NaN or infinity"):
+        compose({"ann": big, "bob": bad})
+    assert jax.jit(lambda dw: compose([Component(dw)] * 2))({"x": jnp.ones(2)})["x"].tolist() == [1, 1]
+
+
 def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():
     first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
     assert weighted_sum([first, second], [1.0, 1.0])["x"].tolist() == [3.0] * 3

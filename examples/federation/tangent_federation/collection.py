@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 import tangent_jax as tj
@@ -120,9 +119,7 @@ class Collection:
             path.write_bytes(sent.factors)
             factors = read_factors(path)
         penalty = instance("recipe", self.recipe, tj.Recipe).objective.penalty
-        merged = tj.merge({name: tj.Component(dw, None, factors)}, "inputs", float(penalty))
-        finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(merged))
-        check(finite, "factors by which a component can be merged", "NaN or infinity")
+        tj.merge({name: tj.Component(dw, None, factors)}, "inputs", float(penalty))  # refuses what no examples sum to
         return factors
 
     def missing(self, names: Sequence[str]) -> list[str]:
