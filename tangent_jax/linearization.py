@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.errors import TraceContextError
 from jax import Array
 from jaxtyping import Shaped
 
@@ -63,11 +62,19 @@ def check_shared(w: Tree) -> None:
         )
 
 
+def changes_state(error: Exception) -> bool:
+    """True for Flax's error of a module that changes its state; Flax is loaded only where a caller uses it."""
+    errors = sys.modules.get("flax.errors")
+    return errors is not None and isinstance(error, errors.TraceContextError)
+
+
 def of_part(f: Callable[..., Array], w: Tree, x: tuple[Any, ...], part: Tree) -> Shaped[Array, "..."]:
     """f(w, *x) with the leaves of `part`; InputError for a module that changes its state."""
     try:
         return f(trees.replace(w, part), *x)
-    except TraceContextError as error:
+    except Exception as error:
+        if not changes_state(error):
+            raise
         raise InputError(
             f"f must change no state; got {str(error).partition(' (http')[0]}. Before "
             "nnx.split put the module into evaluation: module.eval()"

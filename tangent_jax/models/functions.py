@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax.errors import TraceContextError
 from jax import Array
 from jax.tree_util import GetAttrKey, keystr
 from jaxtyping import Float, PRNGKeyArray, Shaped
@@ -24,6 +23,7 @@ from tangent_jax.core.checks import InputError, failure
 from tangent_jax.core.identities import identity, primitives, program_reading
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.linearization import changes_state
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Arrays, stages_run
 
@@ -276,7 +276,7 @@ def trace_stages(functions: Sequence[Stage], w: Any, x: Any) -> Iterator[Traced]
         except InputError:
             raise
         except Exception as error:
-            do = f". {WRONG_SHAPES}" if isinstance(error, (TypeError, ValueError, TraceContextError)) else ""
+            do = f". {WRONG_SHAPES}" if isinstance(error, (TypeError, ValueError)) or changes_state(error) else ""
             raise InputError(f"{where} must be a function (w, x); got {failure(error)}{do}") from error
         if drawn:
             raise InputError(

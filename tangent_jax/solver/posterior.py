@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from tangent_jax.core import trees
@@ -163,6 +162,8 @@ def fitted_beta(outputs: np.ndarray, covariance: np.ndarray | None, targets: np.
     >>> bool(loss < np.log(3))  # better than uniform probabilities
     True
     """
+    from scipy.optimize import minimize_scalar  # a third of a second
+
     check_indices(outputs, targets)
     if covariance is not None:
         of_shape("covariance", covariance, (*np.shape(outputs), np.shape(outputs)[-1]))
