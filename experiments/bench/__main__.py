@@ -4,6 +4,7 @@ from tangent_jax.commands.shared.dispatch import dispatch
 
 WHAT = (
     "step",
+    "job",
     "private",
     "plan",
     "solve",

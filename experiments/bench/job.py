@@ -1,0 +1,129 @@
+"""The whole job: `tangent-jax finetune` of a ViT's last block, beside a PyTorch user's own script, nothing cached.
+
+Both get the same JPEGs of 500 x 375 in 50 class folders, which this makes, and decode, compute features, train and
+evaluate. They alternate, each in a new process; seconds are from the shell's prompt to the last line, medians of
+--repeats. The other script is experiments/peers/torch_job.py; without torch, timm and torchvision ours runs alone.
+
+The last line of stdout: {"ours", "pytorch": {"seconds", "phases": {name: seconds}}, "ratio": ours over PyTorch's,
+"device"}.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from PIL import Image
+
+import tangent_jax as tj
+from experiments.shared.operations import random_vit
+from experiments.shared.table import define
+from tangent_jax.commands.shared import command
+from tangent_jax.commands.shared.flags import F
+from tangent_jax.core.checks import InputError, one_of
+
+define("dtype", out="out/bench_job")
+define(size="Ti", images=600, epochs=30, repeats=3)
+
+ROOT = Path(__file__).parents[2]
+SIZES = ("Ti", "S", "B", "L")
+CLASSES = 50
+SHAPE = 375, 500  # pixels
+TEST = 10  # one image of ten in a class is a test image
+
+
+def make_image(folder: Path, i: int) -> None:
+    """Writes the i-th picture: smooth colours with noise, about as many bytes as a photograph."""
+    rng = np.random.default_rng(i)
+    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8))
+    smooth = np.asarray(coarse.resize(SHAPE[::-1], Image.Resampling.BICUBIC), np.float32)
+    noisy = smooth + rng.normal(0, 6, (*SHAPE, 1))
+    split = "test" if i // CLASSES % TEST == 1 else "train"
+    path = folder / split / f"class_{i % CLASSES:02d}" / f"{i:05d}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+
+
+def ours(folder: Path, scratch: Path) -> dict[str, float]:
+    """The seconds of each phase of one run of finetune, and in total."""
+    flags = {"weights": folder / "vit.safetensors", "dataset": f"folder:{folder}/images", "epochs": F.epochs}
+    flags |= {"dtype": F.dtype, "cache_dtype": F.dtype, "cache_dir": scratch / "cache", "out": scratch / "out"}
+    line = [sys.executable, "-m", "tangent_jax.commands.finetune", *(f"--{name}={flags[name]}" for name in flags)]
+    seconds, _ = run(line)
+    phases = json.loads((scratch / "out/result.json").read_text())["phases"]
+    return phases | {"total": seconds}
+
+
+def theirs(folder: Path) -> tuple[dict[str, float], str]:
+    """The seconds of each phase of one run of the PyTorch script, and in total; its device."""
+    settings = f"{folder}/images", F.size, F.epochs, os.cpu_count(), F.dtype
+    seconds, line = run([sys.executable, "-m", "experiments.peers.torch_job", *map(str, settings)])
+    said = json.loads(line)
+    return said["phases"] | {"total": seconds}, said["device"]
+
+
+def run(line: list[str]) -> tuple[float, str]:
+    """Runs a program; returns its seconds, and the last line of its output."""
+    began = time.perf_counter()
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise InputError(f"{' '.join(line[1:3])} must run to its end; got {done.stderr.strip().splitlines()[-1]}")
+    return seconds, done.stdout.strip().splitlines()[-1]
+
+
+def medians(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """The median seconds of the whole and of each phase."""
+    phases = {name: round(float(np.median([run.get(name, 0.0) for run in runs])), 2) for name in runs[0]}
+    return {"seconds": phases.pop("total"), "phases": phases}
+
+
+def as_rows(result: dict[str, Any]) -> Iterator[list[str]]:
+    """The rows of the table: each phase, then the whole."""
+    sides = [result[side] for side in ("ours", "pytorch") if side in result]
+    for name in dict.fromkeys(name for side in sides for name in side["phases"]):
+        title = "compiling (within the others)" if name == "compiling" else name
+        yield [title, *(f"{side['phases'][name]:.1f}" if name in side["phases"] else "" for side in sides)]
+    yield ["**whole job**", *(f"**{side['seconds']:.1f}**" for side in sides)]
+
+
+def main() -> None:
+    one_of("--size", F.size, SIZES)
+    has_peer = all(importlib.util.find_spec(name) for name in ("torch", "timm"))
+    if not has_peer:
+        print("torch and timm are not installed: ours runs alone (`make parity` installs them)", file=sys.stderr)
+    runs: dict[str, list[dict[str, float]]] = {"ours": [], "pytorch": []}
+    device = "unknown"
+    with tempfile.TemporaryDirectory(prefix="tangent_jax-job-") as name:
+        folder = Path(name)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda i: make_image(folder / "images", i), range(F.images)))
+        tj.save(folder / "vit.safetensors", random_vit(tj.models.vit_config(f"{F.size}/16", classes=1000)))
+        for i in range(F.repeats):
+            runs["ours"].append(ours(folder, folder / f"run-{i}"))
+            if has_peer:
+                phases, device = theirs(folder)
+                runs["pytorch"].append(phases)
+            said = ", ".join(f"{side} {of_side[-1]['total']:.1f} s" for side, of_side in runs.items() if of_side)
+            print(f"round {i + 1} of {F.repeats}: {said}", file=sys.stderr)
+    result: dict[str, Any] = {side: medians(of_side) for side, of_side in runs.items() if of_side}
+    if has_peer:
+        result["ratio"] = round(result["ours"]["seconds"] / result["pytorch"]["seconds"], 3)
+    text = command.markdown(["seconds", *(side for side in runs if side in result)], as_rows(result))
+    (command.out_folder() / "job.md").write_text(text)
+    print(text)
+    command.finish({**result, "device": device, "images": F.images, "size": F.size}, runs=runs)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")  # this process makes pictures; its children have the device
+    command.run(main)
