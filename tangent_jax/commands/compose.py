@@ -1,9 +1,10 @@
 """Composes models that were trained apart on shards: TAFT, model soup, the head alone, LoRA, adapters, statistics.
 
 --method lists the methods: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora, tangent_adapter;
-and, composed exactly by sums of statistics, exact (LDA on features and tangent features), lda and ridge (on frozen
-features), ranpac (random ReLU features). A store keeps the components of each method. Settings of statistics are chosen
-on held-out images, or with --settings=leave_one_out on the training images.
+and, composed exactly by sums of statistics, exact (LDA on features and tangent features), place (on features and
+tokens' means over cells), lda and ridge (on frozen features), ranpac (random ReLU features). A store keeps the
+components of each method. Settings of statistics are chosen on held-out images, or with --settings=leave_one_out on the
+training images.
 With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
 number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, optimum or classes sets several flags.
 --shard=I/N trains one part of the components, as on another machine (docs/howto/clusters.md).
@@ -71,7 +72,8 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
-only_with("width", "directions", "feature_blocks", method="exact")
+only_with("directions", "feature_blocks", method="exact")
+only_with("width", method=["exact", "place"])
 only_with("settings", method=[*ADDITIVE])
 only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TRAINED])
 

@@ -4,7 +4,7 @@ Every task trains apart. One merged body then serves all tasks: the mean of the 
 or a mean weighted by the second moments of each body's inputs or by its curvature. They are compared with the soup of
 non-linear models, and with joint training on all images. Held-out images choose coefficients and ridges: each task's
 validation split, or a fifth of its images, on which components of the other four fifths are measured. --method adds
-heads on frozen features (exact, ridge, ranpac, lda, as in `compose`), which other tasks do not affect.
+heads on frozen features (exact, place, ridge, ranpac, lda, as in `compose`), which other tasks do not affect.
 
 The last line of stdout: {"tasks": {NAME: {"single", "mean", "scaled", "inputs", "curvature", "soup_single", "soup",
 "soup_scaled", "joint", "exact", ...}}, "normalised": {"mean", ...}}, test accuracies; "normalised" is the accuracy
@@ -52,7 +52,8 @@ define(
     merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"],
     method=["taft", "soup"],
 )
-only_with("width", "directions", "feature_blocks", method="exact")
+only_with("directions", "feature_blocks", method="exact")
+only_with("width", method=["exact", "place"])
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """The coefficients of the sum of bodies, chosen on held-out images."""
 KEPT = 0.95  # share of the others' held-out accuracy that a subtraction must keep (Ilharco et al. 2023)

@@ -12,6 +12,13 @@ Approximation to the Empirical Neural Tangent Kernel"). A kernel's gradient is X
 
 R and Q are count sketches (Charikar, Chen and Farach-Colton 2002), so E R R^T = I, and inner products of two gradients
 stay in the mean.
+
+Both h and psi are sums over tokens, which forget where a token lies. A further part keeps it, at the cost of no block:
+
+    place(x) = S vec(c),    c_ij = mean of t_p over the patches p in cell (i, j) of 7 x 7        "49 d" -> "m"
+
+t: the tokens after a third of the blocks, as the next one reads them, LN(x_l); S: a count sketch. Its ancestor is the
+histogram of oriented gradients (Dalal and Triggs 2005): local features, summed cell by cell.
 """
 
 import dataclasses
@@ -34,11 +41,12 @@ from tangent_jax.linear.signals import Leaf
 from tangent_jax.linear.tangent import ByAutodiff, RowsOfJ, check_factors
 from tangent_jax.models.anchor import Pretrained, fingerprints
 from tangent_jax.models.predict import Predictor
-from tangent_jax.models.protocol import Model
+from tangent_jax.models.protocol import Model, prepare
 from tangent_jax.models.session import FirstSession
 from tangent_jax.models.subsets import Subset, subset_of
 
-PARTS = ("h", "relu", "ntk")
+PARTS = ("h", "relu", "ntk", "place")
+CELLS = 7  # rows and columns of cells of the part `place`
 SUMS = ("counts", "gram", "sums")
 """The leaves of a component of statistics (solver/statistics.py)."""
 
@@ -87,8 +95,8 @@ class FeatureSettings:
 class FeatureMap(ByAutodiff):
     """x -> rows "b k" of features of a pre-trained model: the `parts`, side by side.
 
-    `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width". Each
-    part has length 1.
+    `h`: the features before the head, "d"; `relu`: relu(h R), R random (RanPAC), "width"; `ntk`: psi, "width"; `place`:
+    the tokens' means over cells, "width". Each part has length 1.
     `predict`: the tangent model whose head outputs h and v . h; `projection`: R; `directions`: the number of v;
     `outputs`: the number of heads, if known; `center`, `root`: if given, rows z become (z - center) root at length 1
     (privacy/statistics.py). A map is called like a predictor: map(head, x) = score_rows(head, rows(x)). So `evaluate`,
@@ -119,7 +127,8 @@ class FeatureMap(ByAutodiff):
     @property
     def blocks(self) -> int:
         """The number of last blocks whose gradients ntk takes."""
-        return self.predict.model.stages - 1 - self.predict.subset.stage
+        model = self.predict.model
+        return model.stages - 1 - min(map(model.stage_of, self.predict.subset.paths))
 
     @property
     def features(self) -> FeatureSettings:
@@ -220,12 +229,22 @@ class FeatureMap(ByAutodiff):
             outputs, by_stage = self.predict(self.predict.zeros(), x), {}
         h = outputs[:, : len(self.projection)]
         last, every = self.predict.model.stages - 1, []
+        place = self.place(x).astype(h.dtype) if "place" in self.parts else None
         zero = jnp.zeros((h.shape[0], self.width), h.dtype)  # not len(h): an export's batch has any size
         for depth in depths:
             psi = sum((part for stage, part in by_stage.items() if stage >= last - depth), start=zero)
-            parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi}  # compiled: unused parts are dropped
+            # compiled: unused parts are dropped
+            parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi, "place": place}
             every.append(self.whitened(jnp.concatenate([at_length_1(parts[part]) for part in self.parts], 1)))
         return jnp.concatenate([z[None] for z in every])  # jax2onnx has no stack
+
+    def place(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b m"]:
+        """The part `place` of inputs; blocks below its own that the map starts with are run for it again."""
+        model: Any = self.predict.model
+        start, stage = self.predict.subset.stage, place_stage(model)
+        w, x = prepare(model, self.predict.w, x, self.dtype, start)
+        tokens = model.patch_grid(w, model.apply(w, x, start, stage), stage)
+        return self.sketch_vector(cell_means(tokens).reshape(tokens.shape[0], -1), "place")
 
     def whitened(self, z: Float[Array, "b k"]) -> Float[Array, "b r"]:
         """(z - center) root at length 1, if these are given; else z."""
@@ -296,6 +315,29 @@ def at_length_1(z: Float[Array, "b k"]) -> Float[Array, "b k"]:
     return z / jnp.maximum(jnp.linalg.norm(z, axis=1, keepdims=True), jnp.finfo(z.dtype).tiny)
 
 
+def cell_means(tokens: Float[Array, "b y x d"]) -> Float[Array, "b i j d"]:
+    """Means over CELLS x CELLS cells; those of a grid that is no multiple share patches at their borders.
+
+    Edge cases: a grid of fewer rows or columns than CELLS has as many cells as these.
+    """
+    rows, columns = (cell_weights(n, tokens.dtype) for n in tokens.shape[1:3])
+    return jnp.einsum("iy,jx,byxd->bijd", rows, columns, tokens)
+
+
+def cell_weights(n: int, dtype: Any) -> Float[Array, "i n"]:
+    """The weight of each of n patches in a cell's mean along one axis: from floor(i n / g) to ceil((i + 1) n / g)."""
+    g = min(CELLS, n)
+    i, y = np.arange(g)[:, None], np.arange(n)
+    inside = (y >= i * n // g) & (y < -(-(i + 1) * n // g))
+    return jnp.asarray(inside / inside.sum(1, keepdims=True), dtype)
+
+
+def place_stage(model: Model) -> int:
+    """The stage whose input the part `place` reads: the first above a third of the blocks."""
+    depth = model.stages - 2
+    return depth - default_blocks(depth) + 1
+
+
 def default_blocks(depth: int) -> int:
     """Two thirds of a model's blocks, rounded, and at least one: best over five data sets (docs/benchmarks.md)."""
     return max(1, round(2 * depth / 3))
@@ -312,9 +354,9 @@ def feature_map(
 ) -> FeatureMap:
     """The feature map of a pre-trained model; its head has no influence.
 
-    Args:       parts: of h, relu, ntk; blocks: ntk takes gradients of the last blocks and the final norm, None for two
-                thirds of the blocks (one, if ntk is not among the parts); directions: the number of random v; width:
-                m, a square with ntk; seed: of all that is random.
+    Args:       parts: of h, relu, ntk, place; blocks: ntk takes gradients of the last blocks and the final norm, None
+                for two thirds of the blocks (one, if ntk is not among the parts); directions: the number of random v;
+                width: m, a square with ntk; seed: of all that is random.
     Raises:     InputError for unknown parts, a model without a closed form, or a head that is no kernel "d c".
 
     >>> map_ = tj.models.feature_map(demo.model, ("h", "ntk"), width=16)
@@ -345,6 +387,10 @@ def feature_map(
     head = {"kernel": kernel, "bias": jnp.zeros(d + directions, dtype)}
     first = model.stages - 1 - blocks
     subset = subset_of(model, f"body-{blocks}", lambda p: model.stage_of(p) >= first and not p.startswith("head/"))
+    if "place" in parts:
+        if not hasattr(model, "patch_grid"):
+            raise InputError(f"the part place needs a model with a patch_grid; got a {type(model).__name__}")
+        subset = dataclasses.replace(subset, stage=min(subset.stage, place_stage(model)))
     predict = Predictor({**pretrained.w, "head": head}, model, subset, session=pretrained.session)
     if "ntk" in parts:
         check_factors(predict, "Take the parts h or relu")

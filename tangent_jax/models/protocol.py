@@ -66,7 +66,9 @@ class Model(Protocol):
     A model may have more methods, which `Pretrained` has of the same names: `with_image_size(w, image_size)` gives (the
     model, its weights); `with_class_token(blocks)` and `with_adapters(width, blocks)` give the model. It may have a
     property `input_norms`: {path of a kernel: module of the layer norm whose output the kernel multiplies in `dual`},
-    for kernels that have one. Private training whitens them by the norm's gain and bias (privacy/public.py).
+    for kernels that have one. Private training whitens them by the norm's gain and bias (privacy/public.py). And a
+    method `patch_grid(w, x, stage)`: what a stage reads at each place of the image, "b y x d", from its input x; the
+    part `place` of features needs it (models/ntk.py).
 
     >>> isinstance(demo.model.model, tj.Model), demo.model.model.stages, demo.model.model.stage_of("head/kernel")
     (True, 3, 2)

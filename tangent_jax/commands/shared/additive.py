@@ -35,6 +35,7 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
     "ridge": (("h",), "ridge"),
     "ranpac": (("relu",), "ridge"),
     "lda": (("h",), "lda"),
+    "place": (("h", "place"), "lda"),
 }
 """The features of each method, and how its statistics are solved."""
 

@@ -238,7 +238,9 @@ TABLE: dict[str, partial] = {
     "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18.", default=None),
     "json": flag("bool", "JSON instead of a table.", default=False),
     "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
-    "width": flag("integer", "Number of NTK features (--method=exact), a square.", low=4, high=1 << 16, default=4096),
+    "width": flag(
+        "integer", "Number of NTK features (--method=exact), a square, or of place.", low=4, high=1 << 16, default=4096
+    ),
     "directions": flag(
         "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=1
     ),

@@ -78,6 +78,10 @@ class ResNet:
     def dual(self, pairs: Tree, x: Float[Array, "b ..."], start: int = 0) -> Dual:
         return forward(self.config, pairs, x, start)
 
+    def patch_grid(self, w: Tree, x: Float[Array, "b y x d"], stage: int) -> Float[Array, "b y x d"]:
+        """What a block reads at each place: its input."""
+        return x
+
     def with_classes(self, classes: int) -> "ResNet":
         return self.replace(classes=classes)
 

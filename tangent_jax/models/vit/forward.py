@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from tangent_jax.core import trees
 from tangent_jax.core.notation import ArrayTangent, Dual, Tree
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.models.protocol import stages_run
@@ -151,6 +152,16 @@ def one_query_input(config: ViTConfig, x: Float[Array, "b n d"], dx: Float[Array
     x_hat, dx_hat = standardize(x, dx, config.eps)
     joined = None if dx is None or dx_hat is None else jnp.concatenate([dx[:, :1], dx_hat], 1)
     return jnp.concatenate([x[:, :1], x_hat], 1), joined
+
+
+def patch_grid(config: ViTConfig, w: Tree, x: Float[Array, "b n d"], stage: int) -> Float[Array, "b y x d"]:
+    """The patch tokens that block `stage - 1` reads, after its first norm, on their grid; x: the input of the stage."""
+    norm = w[f"block_{stage - 1}"]["norm1"]
+    if reads_one_query(config, stage - 1):  # the input holds the class token, then all tokens standardised
+        t = x[:, 1:] * norm["scale"] + norm["bias"]
+    else:
+        t, _ = layer_norm(x, None, trees.pair(norm, {}), config.eps)
+    return t[:, config.prefix :].reshape(-1, *config.grid, config.width)
 
 
 def replace_class_token(

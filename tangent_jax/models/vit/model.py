@@ -16,7 +16,7 @@ from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.models.vit import leaves, names
 from tangent_jax.models.vit.config import ViTConfig
-from tangent_jax.models.vit.forward import forward, input_shape
+from tangent_jax.models.vit.forward import forward, input_shape, patch_grid
 from tangent_jax.models.vit.positions import resample
 from tangent_jax.models.vit.tables import TIMM
 
@@ -90,6 +90,10 @@ class VisionTransformer:
 
     def dual(self, pairs: Tree, x: Float[Array, "b ..."], start: int = 0) -> Dual:
         return forward(self.config, pairs, x, start)
+
+    def patch_grid(self, w: Tree, x: Float[Array, "b n d"], stage: int) -> Float[Array, "b y x d"]:
+        """The patch tokens that a block reads, after its first norm."""
+        return patch_grid(self.config, w, x, stage)
 
     def with_classes(self, classes: int) -> "VisionTransformer":
         return self.replace(classes=classes)
