@@ -143,8 +143,8 @@ def test_wrong_maps_are_refused_in_one_line():
     model, w = small()
     pretrained = Pretrained(model, w, "test")
     for match, more in {
-        "different ones of h, relu, ntk; got h, h": {"parts": ("h", "h")},
-        "parts must be different ones of h, relu, ntk; got psi": {"parts": ("psi",)},
+        "different ones of h, relu, ntk, place; got h, h": {"parts": ("h", "h")},
+        "parts must be different ones of h, relu, ntk, place; got psi": {"parts": ("psi",)},
         "blocks": {"blocks": 3},
         "directions": {"directions": 0},
         "width must be the square of a whole number, such as 1024 or 4096; got 50": {"width": 50},
