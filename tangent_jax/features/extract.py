@@ -186,9 +186,8 @@ def on_devices(trunk: Trunk, traced: str) -> Run:
 
         if len(x) > size:
             return in_batches(of_batch, x, size)
-        return of_batch(padded(x, size))[
-            : len(x)
-        ]  # the writer waits for it, while the next images are decoded and sent
+        # the writer waits for it, while the next images are decoded and sent
+        return of_batch(padded(x, size))[: len(x)]
 
     return run
 

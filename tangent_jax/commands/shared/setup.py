@@ -13,6 +13,7 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared.flags import FIELD_OF, F, listed, path_of
 from tangent_jax.commands.shared.phases import phase
+from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
@@ -167,10 +168,17 @@ def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.
 
 @contextmanager
 def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: Examples) -> Iterator[None]:
-    """Compiles training on `train` and outputs for `test` in a thread, while the block computes their features."""
+    """Compiles training on `train` and outputs for `test` in a thread, while the block computes their features.
+
+    On one device: with more, the order of what processes do together must stay.
+    """
+    if placement.mesh().size > 1:
+        yield
+        return
+    train = left(train)
 
     def run() -> None:
-        recipe.compile(predict, expected(predict, left(train), cache()))
+        recipe.compile(predict, expected(predict, train, cache()))
         if len(test):
             compile_outputs(predict, predict.zeros(), expected(predict, test, cache()).inputs)
 
