@@ -207,7 +207,7 @@ class RowStore:
     def write(self, rows: range, values: Shaped[np.ndarray | Array, "k ..."], skipped: Sequence[int] = ()) -> None:
         """Writes the rows of one or more whole chunks, then their journal lines; finished chunks stay as they are.
 
-        Args:       values: waited for if a device still computes them; skipped: places among `values` of rows that hold nothing.
+        Args:       values: waited for if a device still computes them; skipped: places among them that hold nothing.
         Raises:     InputError if images were erased since `create`: they may be among these.
         """
         values = np.asarray(values)
