@@ -28,6 +28,7 @@ CASES = {
         {"settings", "mean", "best", "pass"},
         ["features.md", "features.png"],
     ),
+    "bench job": (("--images=100", "--epochs=1", "--repeats=1"), {"ours", "device"}, ["job.md"]),
     "bench plan": (("--weights=builtin", "--blocks=1", "--batch_size=8"), {"planned_bytes", "measured_bytes"}, []),
     "bench private": (
         ("--size=Ti", "--batch_size=8", "--repeats=1"),
