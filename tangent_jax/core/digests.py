@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 PIECE = 1 << 24  # bytes
-KNOWN: dict[int, tuple[weakref.ref, bytes]] = {}
+KNOWN: dict[int, bytes] = {}
 """The digest of each JAX array that was asked for, by the array's `id`; it goes when the array goes."""
 
 
@@ -25,14 +25,12 @@ def digests(arrays: Sequence[Any]) -> list[bytes]:
     Guarantees: equal for equal bytes, wherever they lie; a JAX array's bytes are read once.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = [known(array) or pool.map(digest_of_piece, *zip(*pieces(host(array)), strict=True)) for array in arrays]
+
+        def digest(array: Any) -> bytes | Iterator[bytes]:
+            return KNOWN.get(id(array)) or pool.map(digest_of_piece, *zip(*pieces(host(array)), strict=True))
+
+        found = [digest(array) for array in arrays]
         return [keep(array, at) for array, at in zip(arrays, found, strict=True)]
-
-
-def known(array: Any) -> bytes | None:
-    """The digest of a JAX array that was asked for before."""
-    array_at, digest = KNOWN.get(id(array), (None, None))
-    return digest if array_at is not None and array_at() is array else None
 
 
 def keep(array: Any, found: bytes | Iterator[bytes]) -> bytes:
@@ -41,8 +39,8 @@ def keep(array: Any, found: bytes | Iterator[bytes]) -> bytes:
         return found
     digest = hashlib.sha256(b"".join(found)).digest()
     if isinstance(array, jax.Array):
-        at = id(array)
-        KNOWN[at] = weakref.ref(array, lambda _: KNOWN.pop(at, None)), digest
+        KNOWN[id(array)] = digest
+        weakref.finalize(array, KNOWN.pop, id(array), None)
     return digest
 
 

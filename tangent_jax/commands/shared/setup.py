@@ -181,6 +181,7 @@ def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: E
         recipe.compile(predict, expected(predict, train, cache()))
         if len(test):
             compile_outputs(predict, predict.zeros(), expected(predict, test, cache()).inputs)
+        import orbax.checkpoint  # noqa: F401  (a second or two, which the first checkpoint would wait for)
 
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(run)
