@@ -281,14 +281,14 @@ def optimum_in_f64(x, y, objective):
     return w
 
 
-@pytest.mark.parametrize("count", [24, *in_long(500)])
-def test_no_certificate_is_below_the_distance_where_gradients_cancel(count):
+@pytest.mark.parametrize("seeds", [(*range(16), 168), *in_long(range(500))])  # 168 alone fails without the rounding
+def test_no_certificate_is_below_the_distance_where_gradients_cancel(seeds):
     """The bound on rounding is of the examples' gradients: those of a batch may cancel, their errors do not."""
 
     def predict(dw, x):
         return x[:, :8] @ dw + x[:, 8:]
 
-    for seed in range(count):
+    for seed in seeds:
         (x, y), rng = adversarial(seed), np.random.default_rng(seed)
         objective = make_objective(("ce", "rsl")[seed // 4 % 2], float(np.float32(10 ** rng.uniform(-4, 0))))
         data = Batches(x, y, batch_size=8)
