@@ -122,13 +122,13 @@ class Saver:
         return jax.tree.unflatten(structure, leaves)
 
     def read_leaves(self, checkpoint: Checkpoint, leaves: list[Any]) -> list[Any]:
-        """The leaves of a save, with the shapes and dtypes of the given ones."""
+        """The leaves of a save, with the shapes and dtypes of the given ones; those without elements are not saved."""
         import orbax.checkpoint as ocp  # takes a second to import, and only saved runs need it
 
         folder = self.folder / checkpoint.state
         if not folder.is_dir() or folder_fingerprint(folder) != checkpoint.state_digest:
             raise InputError(f"{folder} must be as it was saved; it is missing or altered. {self.advice()}")
-        target = {str(i): leaf for i, leaf in enumerate(leaves)}
+        target = named(leaves)
         try:
             with checkpointer() as orbax:
                 restored = orbax.restore(folder / "state", args=ocp.args.StandardRestore(target))
@@ -136,7 +136,7 @@ class Saver:
             raise InputError(
                 f"{folder} must hold a state of this run; reading it gave {failure(error)}. {self.advice()}"
             ) from error
-        return [restored[name] for name in target]
+        return [restored.get(str(i), leaf) for i, leaf in enumerate(leaves)]
 
     def is_due(self, last: bool) -> bool:
         """True, in all processes, if the run ends or stops here, or the last save is at least `seconds` old."""
@@ -153,10 +153,10 @@ class Saver:
         leaves = jax.tree.leaves(state)
         if placement.mesh().size > 1:
             leaves = [placement.on_host(leaf) for leaf in leaves]
-        hosts.in_writer(lambda: self.write({str(i): leaf for i, leaf in enumerate(leaves)}, history, ledger))
+        hosts.in_writer(lambda: self.write(leaves, history, ledger))
         self.saved, self.steps = time.perf_counter(), len(history)
 
-    def write(self, named: dict[str, Any], history: History, ledger: str | None) -> None:
+    def write(self, leaves: list[Any], history: History, ledger: str | None) -> None:
         """Writes the leaves, then checkpoint.json, then deletes the previous save."""
         import orbax.checkpoint as ocp
 
@@ -164,10 +164,10 @@ class Saver:
         try:
             with write_whole_folder(folder) as partial:
                 # on a full disk each of Orbax's threads prints a traceback, so the space is reserved first
-                allocate(partial / "reserved", sum(leaf.nbytes for leaf in named.values()) + SLACK)
+                allocate(partial / "reserved", sum(leaf.nbytes for leaf in leaves) + SLACK)
                 (partial / "reserved").unlink()
                 with checkpointer() as orbax:
-                    orbax.save(partial / "state", args=ocp.args.StandardSave(named))
+                    orbax.save(partial / "state", args=ocp.args.StandardSave(named(leaves)))
                 state_fingerprint = folder_fingerprint(partial)
         except (OSError, InputError):
             raise
@@ -186,6 +186,12 @@ class Saver:
     def fingerprint(self) -> str | None:
         """The fingerprint of checkpoint.json, None before the first save."""
         return file_fingerprint(self.path) if self.path.exists() else None
+
+
+def named(leaves: list[Any]) -> dict[str, Any]:
+    """The leaves by their number, as Orbax takes them: no NumPy scalars, and no arrays without elements."""
+    arrays = (np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for leaf in leaves)
+    return {str(i): leaf for i, leaf in enumerate(arrays) if np.size(leaf)}
 
 
 def pack(folder: Path, url: str) -> None:

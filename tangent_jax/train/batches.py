@@ -184,11 +184,14 @@ class Batches:
 
 
 class OnDevice:
-    """Inputs and targets on the device, copied there at their first use."""
+    """Inputs and targets on the device, copied there at their first use; a pickle has no copy."""
 
     def __init__(self) -> None:
         self.arrays: tuple[Array, Array] | None = None
         self.mesh: Any = None  # the devices of the arrays
+
+    def __reduce__(self) -> tuple[type["OnDevice"], tuple[()]]:
+        return OnDevice, ()
 
     def copy(self, inputs: Any, targets: Any) -> tuple[Array, Array]:
         """Returns (inputs, targets), "n ...", on the device."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import sys
 import types
 
@@ -287,6 +288,16 @@ def test_a_part_of_the_features_copies_nothing(tmp_path):
     assert (part.inputs[2, 0] == whole.inputs[14, 0]).all()
     assert (np.asarray(part.inputs) == whole.inputs[10:40:2]).all()
     assert part.inputs.nbytes == 15 * whole.inputs[0].nbytes
+
+
+def test_features_that_trained_are_pickled_without_their_copy_on_the_device(tmp_path):
+    features = compute(3, tmp_path)
+    features.batches().resident()
+    again = pickle.loads(pickle.dumps(features))
+    assert again.device.arrays is None
+    assert features.device.arrays is not None
+    assert (np.asarray(again.inputs) == np.asarray(features.inputs)).all()
+    assert again.examples == features.examples
 
 
 def test_a_cache_whose_folder_others_may_enter_stays_so(tmp_path):

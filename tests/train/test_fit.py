@@ -14,7 +14,7 @@ from helpers import TOLERANCE, assert_rel_close, normal, predictor, products, pr
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.io.checkpoints import Checkpoints
+from tangent_jax.io.checkpoints import Checkpoints, Saver
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
@@ -360,6 +360,26 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
     expected, given = (np.load(tmp_path / f"{name}/results.npz") for name in ("whole", "killed"))
     for name in ("saved", "saved losses"):
         np.testing.assert_array_equal(given[name], expected[name])
+
+
+@pytest.mark.parametrize("leaf", [np.float32(0.5), np.bool_(True), 3, 0.5, True, None, jnp.zeros(0), np.zeros((2, 0))])
+def test_an_optimisers_state_of_any_leaves_resumes_to_the_same_bits(tmp_path, monkeypatch, leaf):
+    def update(gradient, state, dw=None):
+        velocity, own = state
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, gradient)
+        return jax.tree.map(lambda v: -0.1 * v, velocity), (velocity, own)
+
+    def end(row, dw):
+        if row["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    optimizer = optax.GradientTransformation(lambda dw: (jax.tree.map(jnp.zeros_like, dw), leaf), update)
+    options = {"start": START, "optimizer": optimizer, "epochs": 4}
+    monkeypatch.setattr(Saver, "is_due", lambda self, last: True)
+    with pytest.raises(KeyboardInterrupt):
+        fit(linear, batches(), **options, checkpoints=Checkpoints(tmp_path), on_step=end)
+    resumed = fit(linear, batches(), **options, checkpoints=Checkpoints(tmp_path))
+    assert trees.fingerprint(resumed.dw) == trees.fingerprint(fit(linear, batches(), **options).dw)
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
