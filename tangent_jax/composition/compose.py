@@ -8,12 +8,14 @@ from tangent_jax.composition.origin import Origin
 from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.solver.statistics import Statistics
 
 Given = Mapping[str, Component] | Sequence[Component]
 """Components by name, such as a store, or in a list."""
 
 
+@promotes
 def compose(components: Given, coefficients: Mapping[str, float] | Sequence[float] | None = None) -> Tree:
     """The weighted sum of components; by default their mean, as in the paper, or the sum of statistics.
 

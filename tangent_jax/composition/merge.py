@@ -30,10 +30,12 @@ from tangent_jax.composition.ties import ties
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, finite_number, one_of
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.heads import body
 from tangent_jax.solver.curvature import Curvature, check_factors, check_sums
 
 
+@promotes
 def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
     """Merges components into one: by their mean, weighted by their Kronecker factors, or by another of MERGES.
 

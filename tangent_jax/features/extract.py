@@ -28,6 +28,7 @@ from jaxtyping import Shaped
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
+from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import in_batches, padded
 from tangent_jax.data.decode import MOST_PIXELS
 from tangent_jax.data.formats import decoders
@@ -84,6 +85,7 @@ class Cache:
         return Path(os.path.abspath(expand_path(self.folder)))
 
 
+@promotes
 def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Features:
     """The input of the first trained stage for every example, read from the cache or computed now.
 

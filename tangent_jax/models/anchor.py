@@ -20,6 +20,7 @@ from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.names import composed_name
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize, check_image_size
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.frozen_head import EMBEDDINGS, FrozenHead, WithFrozenHead
 from tangent_jax.models.parametrize import LoRA, unwrap
 from tangent_jax.models.protocol import Model, draw
@@ -64,6 +65,7 @@ class Pretrained:
                     raise InputError(f"w must have the model's leaves alone; got {path}, which it lacks")
                 raise InputError(f"{path} of w must have shape {shape}; got {actual or 'none'}")
 
+    @promotes
     def with_head(self, classes: int | Sequence[str], key: PRNGKeyArray) -> "Pretrained":
         """The model with a freshly drawn head; its other leaves stay.
 

@@ -37,6 +37,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.linear.tangent import ByAutodiff, RowsOfJ, check_factors
 from tangent_jax.models.anchor import Pretrained, fingerprints
@@ -214,6 +215,7 @@ class FeatureMap(ByAutodiff):
         """The features of inputs."""
         return self.rows_by_depth(x, (self.blocks,))[0]
 
+    @promotes
     def rows_by_depth(self, x: Shaped[Array | np.ndarray, "b ..."], depths: tuple[int, ...]) -> Float[Array, "l b k"]:
         """The features by the last 0, 1, ... blocks, for each of `depths`, in one pass.
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Shaped
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.signals import probe_uses
 from tangent_jax.linear.tangent import Differentiated, RowsOfJ
 from tangent_jax.linearization import linearize
@@ -77,6 +78,7 @@ class Predictor:
         if not (self.dtype is None or is_floating(self.dtype)):
             raise InputError(f"dtype must be of floats of 16 bits or more, or None; got {self.dtype!r}")
 
+    @promotes
     def __call__(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
         self.bind(dw)
         start = self.subset.stage
@@ -129,6 +131,7 @@ class Predictor:
         closed_form: Any = self.model.dual
         return closed_form(pairs, x, self.subset.stage)
 
+    @promotes
     def probe(self, dw: Tree, x: Shaped[Array | np.ndarray, "b ..."], at_zero: bool = False) -> RowsOfJ:
         """The outputs and the rows of J at dw, by the inputs and signals of its leaves if there is a closed form.
 

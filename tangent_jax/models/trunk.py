@@ -16,6 +16,7 @@ from jaxtyping import Array, Shaped
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity, program_reading
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.protocol import Model, input_dtype, prepare
 
 FORMAT = 4  # version of the rows: raised when the same trunk would give others, as when decoding changes
@@ -43,6 +44,7 @@ class Trunk:
     stage: int
     dtype: Any = None
 
+    @promotes
     def __call__(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Shaped[Array, "b ..."]:
         """The input of `stage` from that of stage 0, such as images "b y x 3"."""
         return run_trunk(self.w, jnp.asarray(x), model=self.model, stop=self.stage, dtype=self.dtype)

@@ -24,6 +24,7 @@ from jaxtyping import Float, Int, Num
 
 from tangent_jax.core.checks import InputError, array_of_examples
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.tangent import as_tangent, check_alone
 from tangent_jax.privacy.mechanism import check_clip_norm
 from tangent_jax.rules.probe import widen
@@ -114,6 +115,7 @@ def as_summed_loss(loss: Any) -> Objective:
     return Objective(loss)
 
 
+@promotes
 def clipped_sum(
     predict: Callable[[Tree, Array], Array],
     dw: Tree,

@@ -28,6 +28,7 @@ from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.tangent import as_tangent
 from tangent_jax.models.protocol import as_numbers
 from tangent_jax.privacy.clipping import ClippedSum
@@ -148,6 +149,7 @@ def _private_step(state: State, *arguments: Any, traced: str = "") -> tuple[Stat
     return after, norms_of(gradient, state.dw, after.dw)
 
 
+@promotes
 def fit_private(
     predict: Predict,
     data: Any,

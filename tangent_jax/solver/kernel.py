@@ -24,6 +24,7 @@ from jaxtyping import Float64
 from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.gram import Rows
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
@@ -184,6 +185,7 @@ class KernelSolution:
         return rows.outputs + (cross[:, flat] @ a).reshape(rows.shape)
 
 
+@promotes
 def make_kernel(
     predict: Predictor,
     data: Batches | Data,

@@ -31,6 +31,7 @@ from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear import cg
 from tangent_jax.linear.jacobian import Fresh
 from tangent_jax.linear.leading import leading
@@ -72,6 +73,7 @@ class Place:
     began: float = 0.0
 
 
+@promotes
 def solve_many(
     predict: Predict,
     data: Batches | Data,

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.train.features import Features
 
@@ -111,6 +112,7 @@ def compute_rows(map_: FeatureMap, data: Features, batch: int, progress: Progres
     return rows_by_depth(map_, data, (map_.blocks,), batch, progress)[0]
 
 
+@promotes
 def rows_by_depth(
     map_: FeatureMap, data: Features, depths: tuple[int, ...], batch: int = 32, progress: Progress = silent
 ) -> np.ndarray:

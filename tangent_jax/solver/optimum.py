@@ -25,6 +25,7 @@ from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, finite_number, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.core.trees import along
 from tangent_jax.linear import cg
 from tangent_jax.solver.curvature import Curvature, Inverse, check_factors, invert
@@ -88,6 +89,7 @@ def certificate_of(fitted: Fitted) -> float | None:
     return fitted.info.certificate if isinstance(fitted.info, Solved) else None
 
 
+@promotes
 def solve(
     predict: Predict,
     data: Batches | Data,

@@ -21,6 +21,7 @@ from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, of_shape
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.jacobian import Fresh, keep
 from tangent_jax.linear.tangent import Tangent, as_tangent, check_factors
 from tangent_jax.models.anchor import fingerprints
@@ -246,6 +247,7 @@ def as_example_weights(example_weights: Any, count: int, dtype: Any) -> Float64[
 
 
 @jax.default_matmul_precision("highest")
+@promotes
 def make_curvature(
     predict: ComponentPredictor,
     data: Batches | Data,

@@ -34,6 +34,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, of_shape, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.ntk import SUMS, FeatureMap, score_rows
 from tangent_jax.solver.mapped import rows_of
@@ -271,6 +272,7 @@ class Statistics:
         return np.where(later, balance * scales, 1.0)
 
 
+@promotes
 def make_statistics(
     map_: FeatureMap,
     data: Features,
@@ -439,6 +441,7 @@ def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.n
     return (n - 1) * (cross - 0.5 * squares)
 
 
+@promotes
 def choose_settings(
     train: Statistics,
     rows: np.ndarray,

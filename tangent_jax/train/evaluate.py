@@ -18,6 +18,7 @@ from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity, program
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.objective import alone
@@ -51,6 +52,7 @@ def squared_error(outputs: Num[Array | np.ndarray, "b c"], targets: Any) -> Num[
     return jnp.sum(jnp.square(outputs - targets), -1)
 
 
+@promotes
 def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Num[np.ndarray, "n ..."]:
     """predict(dw, x) for every input "n ...", "n c", in batches of one shape (the last is padded).
 
@@ -82,6 +84,7 @@ def compile_outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 6
         call.lower(*placement.place((trees.as_pytree(predict), dw)), x).compile()
 
 
+@promotes
 def evaluate(predict: Predict, dw: Tree, data: Any, metric: Metric = accuracy) -> float:
     """The mean of a metric over data: Features or Batches.
 

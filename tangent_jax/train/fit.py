@@ -24,6 +24,7 @@ from tangent_jax.core.checks import InputError, instance, whole_number
 from tangent_jax.core.identities import program
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.train.batches import STEPS, Batches, Chunk, Source, as_batches, epoch_chunks
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.objective import (
@@ -175,6 +176,7 @@ def log_chunk(log: StepLog, sums: Sums, per_step: np.ndarray, norms: np.ndarray,
     log.add(rows, int(counts.sum()))
 
 
+@promotes
 def fit(
     predict: Predict,
     data: Source,
@@ -245,6 +247,7 @@ def fit(
     return summary(placement.replicate(state.dw), run.history.merge(), run.identity)
 
 
+@promotes
 def compile_fit(
     predict: Predict,
     data: Batches,

@@ -17,6 +17,7 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, instance, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.promotion import promotes
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.fit import (
     Batch,
@@ -51,6 +52,7 @@ def train_epoch_many(
     return jax.lax.scan(lambda states, of_step: jax.vmap(step)(states, *of_step), states, steps)
 
 
+@promotes
 def fit_many(
     predict: Predict,
     runs: Sequence[Batches],

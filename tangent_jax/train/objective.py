@@ -21,6 +21,7 @@ from jaxtyping import Float, Num, PRNGKeyArray, Shaped
 from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError, finite_number, instance
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.norms import squared_norms
 from tangent_jax.linear.tangent import Tangent, as_tangent
 from tangent_jax.train.batches import Batches, Chunk, as_batches
@@ -244,6 +245,7 @@ def check_penalty(objective: Objective, otherwise: str = "") -> None:
 
 
 @jax.default_matmul_precision("highest")
+@promotes
 def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
     """An upper bound of the L2 distance, over the tree, of dw from the optimum on all of `data`.
 

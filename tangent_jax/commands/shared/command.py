@@ -124,6 +124,8 @@ def run(
 
     def guarded(argv: list[str]) -> None:
         phases.begin()
+        jax.config.update("jax_numpy_dtype_promotion", "standard")  # as core/promotion.py: the environment may differ
+        jax.config.update("jax_numpy_rank_promotion", "allow")
         logging.set_verbosity(logging.ERROR)
         warn_in_lines()
         given = argv[1:]

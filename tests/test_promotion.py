@@ -1,0 +1,56 @@
+"""The library computes under JAX's standard promotion where a program has set a stricter one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import predictor
+
+from tangent_jax.composition.component import Component
+from tangent_jax.composition.compose import compose
+from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.ntk import feature_map
+from tangent_jax.privacy.clipping import clipped_sum
+from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.privacy.train import fit_private
+from tangent_jax.solver.kernel import make_kernel
+from tangent_jax.solver.optimum import solve
+from tangent_jax.solver.statistics import make_statistics
+from tangent_jax.train.batches import Batches
+from tangent_jax.train.evaluate import evaluate
+from tangent_jax.train.features import Features
+from tangent_jax.train.fit import fit
+from tangent_jax.train.objective import make_objective
+
+PREDICT, _ = predictor(blocks=1)
+X = np.asarray(jax.random.normal(jax.random.key(1), (20, 6, 12)), np.float32)
+Y = np.arange(20, dtype=np.int32) % 7
+DATA = Batches(X, Y, jax.random.key(0), batch_size=8)
+OBJECTIVE = make_objective("ce", 0.1)
+
+
+def statistics():
+    map_ = feature_map(Pretrained(PREDICT.model, PREDICT.w, "test"), ("h", "ntk", "place"), width=16)
+    shape = PREDICT.model.input_shape(map_.predict.subset.stage)
+    inputs = np.asarray(jax.random.normal(jax.random.key(2), (20, *shape)))
+    features = Features(inputs, Y, tuple((str(i), str(i)) for i in range(20)))
+    return make_statistics(map_, features, [f"class {i}" for i in range(7)]).solve()
+
+
+ROADS = {
+    "fit": lambda: evaluate(PREDICT, fit(PREDICT, DATA, OBJECTIVE, optimizer=optax.adamw(1e-3), epochs=1).dw, DATA),
+    "fit_private": lambda: fit_private(PREDICT, Batches(X, Y), mechanism=Mechanism(1.0, 1.0, 2, 1e-3), seed=0),
+    "solve": lambda: solve(PREDICT, Batches(X, Y, batch_size=8), OBJECTIVE, certificate=None, passes=3),
+    "make_kernel": lambda: make_kernel(PREDICT, Batches(X, Y)).solve(0.1),
+    "statistics": statistics,
+    "compose": lambda: compose([Component(PREDICT.zeros()), Component(PREDICT.zeros())]),
+    "clipped_sum": lambda: clipped_sum(PREDICT, PREDICT.zeros(), X, Y, np.ones(20), loss=OBJECTIVE.loss, clip_norm=1.0),
+    "a gradient of one's own": lambda: jax.grad(lambda dw: jnp.sum(PREDICT(dw, X) ** 2))(PREDICT.zeros()),
+}
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_the_main_roads_run_under_strict_promotion(road):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        ROADS[road]()
