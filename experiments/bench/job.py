@@ -37,7 +37,7 @@ define(size="Ti", images=600, epochs=30, repeats=3)
 ROOT = Path(__file__).parents[2]
 SIZES = ("Ti", "S", "B", "L")
 CLASSES = 50
-SHAPE = 375, 500  # pixels
+WIDTH, HEIGHT = 500, 375  # pixels
 TEST = 10  # one image of ten in a class is a test image
 
 
@@ -45,8 +45,8 @@ def make_image(folder: Path, i: int) -> None:
     """Writes the i-th picture: smooth colours with noise, about as many bytes as a photograph."""
     rng = np.random.default_rng(i)
     coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8))
-    smooth = np.asarray(coarse.resize(SHAPE[::-1], Image.Resampling.BICUBIC), np.float32)
-    noisy = smooth + rng.normal(0, 6, (*SHAPE, 1))
+    smooth = np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.float32)
+    noisy = smooth + rng.normal(0, 6, (HEIGHT, WIDTH, 1))
     split = "test" if i // CLASSES % TEST == 1 else "train"
     path = folder / split / f"class_{i % CLASSES:02d}" / f"{i:05d}.jpg"
     path.parent.mkdir(parents=True, exist_ok=True)

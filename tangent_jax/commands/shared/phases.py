@@ -20,10 +20,10 @@ def begin() -> None:
     SECONDS["import"] = age()
 
 
-def count_compiled(event: str, seconds: float, **_: str | int) -> None:
+def count_compiled(event: str, duration_secs: float, **_: str | int) -> None:
     """Adds the seconds that XLA compiled, in any thread."""
     if event == COMPILED:
-        SECONDS["compiling"] += seconds
+        SECONDS["compiling"] += duration_secs
 
 
 jax.monitoring.register_event_duration_secs_listener(count_compiled)
