@@ -1,6 +1,6 @@
 """Composes components without a disk: their mean, another merge, or the sum of their statistics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tangent_jax.composition.component import Component, Components, as_components
 from tangent_jax.composition.kinds import check_summable, composition, kind_of, statistics_of
@@ -37,6 +37,9 @@ def compose(components: Given, coefficients: Mapping[str, float] | Sequence[floa
     if coefficients is None:
         return composition(named.trees, origins)
     if not isinstance(coefficients, Mapping):
+        if isinstance(coefficients, str) or not isinstance(coefficients, Iterable):
+            raise InputError(f"coefficients must be numbers in a list, or by name; got {coefficients!r}")
+        coefficients = [*coefficients]
         if len(coefficients) != len(named):
             raise InputError(f"coefficients must be as many as components ({len(named)}); got {len(coefficients)}")
         coefficients = dict(zip(named, coefficients, strict=True))

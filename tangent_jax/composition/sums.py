@@ -19,9 +19,12 @@ import numpy as np
 from jax.core import Tracer
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, about
+from tangent_jax.core.checks import InputError, about, finite_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.protocol import is_floating
+
+LARGEST = 1e30
+"""The largest coefficient: f32 holds its products with weights."""
 
 
 def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
@@ -32,14 +35,14 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
     Returns:    a tree on the device if the components are, else on the host.
     Guarantees: the same bits for the same components, coefficients and order, on device and host; half precision is
                 summed in f32 and rounded once.
-    Raises:     InputError for no component, unequal counts, or trees without leaves or of unequal structure, shapes or
-                dtypes.
+    Raises:     InputError for no component, unequal counts, a coefficient that is no number, or trees without leaves or
+                of unequal structure, shapes or dtypes.
     """
     coefficients = [*coefficients]
     if not coefficients:
         raise InputError("components must be at least 1; got none")
-    if not np.isfinite(coefficients).all():
-        raise InputError(f"coefficients must be finite; got {coefficients}")
+    for coefficient in coefficients:
+        finite_number("coefficients", coefficient, -LARGEST, LARGEST)
     total: Any = None
     form: Form | None = None
     count = 0
@@ -126,12 +129,12 @@ def sum_trees(components: Mapping[str, Tree], coefficients: Mapping[str, float] 
     Guarantees: bitwise the same in any order of insertion.
     Raises:     InputError for a component that is not finite, by name, and a sum that overflows; traced numbers pass.
     """
+    unknown = [name for name in coefficients or () if name not in components]
+    if unknown:
+        raise InputError(f"coefficients must name some of the {len(components)} components; got {unknown[0]}")
     names = sorted(components if coefficients is None else coefficients)
     if not names:
         raise InputError("components must be at least 1; got none")
-    unknown = [name for name in names if name not in components]
-    if unknown:
-        raise InputError(f"coefficients must name some of the {len(components)} components; got {unknown[0]}")
     shares = dict.fromkeys(names, 1 / len(names)) if coefficients is None else coefficients
     with np.errstate(over="ignore", invalid="ignore"):
         total = weighted_sum(read_ahead(components, names), [shares[name] for name in names])

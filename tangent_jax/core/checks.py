@@ -117,6 +117,8 @@ def finite_number(name: str, value: T, above: int | float, most: int | float = m
     if not is_within:
         limit = f" and at most {most:g}" if most < math.inf else ""
         shown = repr(value) if isinstance(value, str) else value
+        if isinstance(value, int) and value.bit_length() > 1024:  # Python may refuse to print it
+            shown = f"an integer of {value.bit_length()} bits"
         raise InputError(f"{name} must be a finite number > {above:g}{limit}; got {shown}")
     return value
 

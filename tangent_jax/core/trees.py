@@ -130,6 +130,18 @@ def as_pytree(function: Callable) -> Callable:
     return function if jax.tree.leaves(function) != [function] else jax.tree_util.Partial(function)
 
 
+def check_key(key: Any) -> None:
+    """Raises InputError unless it is one key of `jax.random`."""
+    is_typed = isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    try:
+        is_one = (key if is_typed else jax.random.wrap_key_data(key)).shape == ()
+    except (TypeError, ValueError):
+        is_one = False
+    if not is_one:
+        given = f"{key.dtype} of shape {key.shape}" if hasattr(key, "dtype") else repr(key)[:60]
+        raise InputError(f"key must be one key, as jax.random.key(0) gives; got {given}. Pass jax.random.key(seed)")
+
+
 def leaf_key(key: PRNGKeyArray, path: str) -> PRNGKeyArray:
     """The key of one leaf: its draw depends on its path, not on the other leaves."""
     return jax.random.fold_in(key, zlib.crc32(path.encode()))

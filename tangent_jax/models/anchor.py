@@ -76,6 +76,7 @@ class Pretrained:
             model = self.model.with_classes(whole_number("classes", classes, 1, 1 << 20))
             return dataclasses.replace(self, model=model, w={**self.w, **draw(model, head_paths(model), key)})
         names = check_classes(classes)
+        trees.check_key(key)
         single, keys = self.model.with_classes(1), jnp.stack([name_key(key, name) for name in names])
         columns = jax.vmap(lambda own: draw(single, head_paths(single), own)["head"])(keys)
         head = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), columns)

@@ -149,7 +149,8 @@ class Model(Protocol):
 
 
 def draw(model: Model, paths: list[str], key: PRNGKeyArray) -> Tree:
-    """Draws fresh leaves, each by its own key."""
+    """Draws fresh leaves, each by its own key; InputError for what is no key."""
+    trees.check_key(key)
     return trees.nest({path: model.initial(path, trees.leaf_key(key, path)) for path in paths})
 
 

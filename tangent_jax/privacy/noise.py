@@ -21,6 +21,7 @@ from jaxtyping import Float32, Key, UInt32
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.trees import check_key
 from tangent_jax.privacy.clipping import ClippedSum
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
@@ -43,6 +44,7 @@ def noisy_mean(clipped: ClippedSum, noise_multiplier: float | Array, count: floa
     """
     if not isinstance(noise_multiplier, Array) and not noise_multiplier > 0:
         raise InputError(f"noise_multiplier must be > 0; got {noise_multiplier}")
+    check_key(key)
     scale = noise_multiplier * clipped.sensitivity
 
     def noisy(i: int, leaf: Array) -> Array:

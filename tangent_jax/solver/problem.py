@@ -270,6 +270,8 @@ def make_curvature(
     """
     objective = as_objective(objective, make_objective)
     check_factors(predict, "Solve without factors, and merge by mean")
+    if key is not None:
+        trees.check_key(key)
     dw = predict.zeros() if dw is None else dw
     problem = make_problem(predict, data, objective, example_weights, dw)
     total = problem.curvature(problem.outputs_at(dw), key)

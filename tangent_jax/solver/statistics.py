@@ -122,6 +122,9 @@ class Statistics:
     sizes: tuple[int, ...]
     source: str
 
+    def __post_init__(self) -> None:
+        of_shape("counts", self.counts, (len(self.sums),))
+
     def __add__(self, other: "Statistics") -> "Statistics":
         if (self.source, self.sizes, self.gram.shape) != (other.source, other.sizes, other.gram.shape):
             raise InputError(

@@ -18,6 +18,7 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, as_array, whole_number
 from tangent_jax.core.owners import Owner
 from tangent_jax.core.rows import Rows
+from tangent_jax.core.trees import check_key
 from tangent_jax.train.targets import as_targets
 
 STEPS = 64  # the most steps of one chunk of resident inputs; a run can stop between chunks
@@ -92,6 +93,8 @@ class Batches:
             raise InputError(f"inputs must be as many as the targets, {len(targets)}; got {len(inputs)}")
         self.inputs = inputs
         self.targets = targets
+        if key is not None:
+            check_key(key)
         self.key = key
         self.rows = np.arange(len(targets)) if rows is None else as_array("rows", rows)
         if not len(self.rows):

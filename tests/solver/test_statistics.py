@@ -516,3 +516,8 @@ def test_wrong_statistics_are_refused_in_one_line(case):
     ):
         with pytest.raises(InputError, match=match):
             own.solve(settings)
+
+
+def test_counts_of_other_classes_than_the_sums_are_refused():
+    with pytest.raises(InputError, match=r"counts must have shape \(2,\); got \(1,\)"):
+        Statistics(np.eye(3), np.zeros((2, 3)), np.ones(1), ("a", "b"), (3,), "")

@@ -131,7 +131,7 @@ def test_only_floats_are_summed(leaf):
     with pytest.raises(InputError, match="floats"):
         weighted_sum([{"x": leaf}], [0.5])
     for coefficient in (float("nan"), float("inf")):
-        with pytest.raises(InputError, match="coefficients must be finite"):
+        with pytest.raises(InputError, match="coefficients must be a finite number"):
             weighted_sum([{"x": np.ones(3)}], [coefficient])
 
 
@@ -149,3 +149,15 @@ def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32
     for empty in ({}, {"body": {}}):
         with pytest.raises(InputError, match="components must have leaves; got an empty one"):
             sum_trees({"a": empty, "b": empty})
+
+
+@pytest.mark.parametrize(("given", "match"), [
+    ("mean", "coefficients must be numbers in a list, or by name; got 'mean'"),
+    (["one", 1], "coefficients must be a finite number .*; got 'one'"),
+    ([1j, 1], "coefficients must be a finite number .*; got 1j"),
+    ([10**5000, 1], "coefficients must be a finite number .*; got an integer of 16610 bits"),
+])  # fmt: skip
+def test_coefficients_that_are_no_numbers_are_refused_in_one_line(given, match):
+    component = Component({"w": np.ones(2, np.float32)})
+    with pytest.raises(InputError, match=match):
+        compose([component, component], given)

@@ -403,6 +403,8 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     (lambda: task("soup"), "method must be one of taft, nlft; got soup"),
     (lambda: task(linearization="magic"), "linearization must be one of closed_form, autodiff"),
     (lambda: Batches(X, Y, batch_size=0), "batch_size must be a whole number >= 1; got 0"),
+    (lambda: Batches(X, Y, 1), "key must be one key, as jax.random.key.0. gives; got 1. Pass jax.random.key.seed."),
+    (lambda: Batches(X, Y, jax.random.split(jax.random.key(0))), "key must be one key, .* of shape .2,."),
     (lambda: fit(linear, Batches(X, Y), start=START), "batches must have a key, which decides their order; got none"),
     (lambda: fit(linear, iter([(X, Y)]), start=START, epochs=2), "a batch in every epoch; got none in epoch 2"),
     (lambda: fit(linear, [(X[:4], Y[:4]), (X, Y)], start=START), "none above the first's 4"),
