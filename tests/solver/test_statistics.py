@@ -20,6 +20,7 @@ from tangent_jax.solver.statistics import (
     LENGTHS,
     NEVER,
     Settings,
+    Statistics,
     check_lengths,
     check_spread,
     choose_settings,
