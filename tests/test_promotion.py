@@ -15,10 +15,11 @@ from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.kernel import make_kernel
+from tangent_jax.solver.many import solve_many
 from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.statistics import make_statistics
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.evaluate import evaluate
+from tangent_jax.train.evaluate import evaluate, outputs
 from tangent_jax.train.features import Features
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective
@@ -35,13 +36,20 @@ def statistics():
     shape = PREDICT.model.input_shape(map_.predict.subset.stage)
     inputs = np.asarray(jax.random.normal(jax.random.key(2), (20, *shape)))
     features = Features(inputs, Y, tuple((str(i), str(i)) for i in range(20)))
-    return make_statistics(map_, features, [f"class {i}" for i in range(7)]).solve()
+    return outputs(map_, make_statistics(map_, features, [f"class {i}" for i in range(7)]).solve(), features)
+
+
+def solved_apart():
+    data, square = Batches(X, Y, batch_size=8), make_objective("rsl", 0.1)
+    start = solve(PREDICT, data, square, certificate=None, passes=3)
+    return list(solve_many(PREDICT, data, square, example_weights=[np.ones(20)], start=start, passes=3))
 
 
 ROADS = {
     "fit": lambda: evaluate(PREDICT, fit(PREDICT, DATA, OBJECTIVE, optimizer=optax.adamw(1e-3), epochs=1).dw, DATA),
     "fit_private": lambda: fit_private(PREDICT, Batches(X, Y), mechanism=Mechanism(1.0, 1.0, 2, 1e-3), seed=0),
     "solve": lambda: solve(PREDICT, Batches(X, Y, batch_size=8), OBJECTIVE, certificate=None, passes=3),
+    "solve_many": solved_apart,
     "make_kernel": lambda: make_kernel(PREDICT, Batches(X, Y)).solve(0.1),
     "statistics": statistics,
     "compose": lambda: compose([Component(PREDICT.zeros()), Component(PREDICT.zeros())]),

@@ -74,10 +74,12 @@ def theirs(folder: Path) -> tuple[dict[str, float], str]:
 def run(line: list[str]) -> tuple[float, str]:
     """Runs a program; returns its seconds, and the last line of its output."""
     began = time.perf_counter()
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=environment)
     seconds = time.perf_counter() - began
     if done.returncode:
-        raise InputError(f"{' '.join(line[1:3])} must run to its end; got {done.stderr.strip().splitlines()[-1]}")
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise InputError(f"{' '.join(line[1:3])} must run to its end; got {last[0]}")
     return seconds, done.stdout.strip().splitlines()[-1]
 
 
@@ -98,9 +100,10 @@ def as_rows(result: dict[str, Any]) -> Iterator[list[str]]:
 
 def main() -> None:
     one_of("--size", F.size, SIZES)
-    has_peer = all(importlib.util.find_spec(name) for name in ("torch", "timm"))
+    has_vision = importlib.util.find_spec("torchvision") or (ROOT / "build/programs/torchvision").exists()
+    has_peer = bool(importlib.util.find_spec("torch") and importlib.util.find_spec("timm") and has_vision)
     if not has_peer:
-        print("torch and timm are not installed: ours runs alone (`make parity` installs them)", file=sys.stderr)
+        print("torch, timm or torchvision is not installed: ours runs alone (see `make parity`)", file=sys.stderr)
     runs: dict[str, list[dict[str, float]]] = {"ours": [], "pytorch": []}
     device = "unknown"
     with tempfile.TemporaryDirectory(prefix="tangent_jax-job-") as name:

@@ -6,6 +6,7 @@ With --solver=optimum a --certificate that is not reached in --passes ends with 
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import anchors, command, plan, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define
+from tangent_jax.commands.shared.flags import CACHED, COMPUTE, JOB, MODEL, OPTIMUM, TRAINING, F, define, path_of
 from tangent_jax.commands.shared.phases import phase, seconds
 from tangent_jax.commands.shared.table import SHARE
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.io.checkpoints import checkpoints_in
 from tangent_jax.io.records import plain
 from tangent_jax.solver.optimum import certificate_of
 
@@ -47,7 +49,8 @@ def main() -> None:
     numbers = sum(leaf.size for leaf in trees.leaves(predict.w).values())
     trained = f"{predict.subset} of {numbers:,}"
     print(f"{dataset.name}: {counts}", read, trained, sep="\n", file=sys.stderr)
-    with setup.compiling(recipe, predict, images, dataset.test):
+    is_new = not checkpoints_in(path_of("out") / "checkpoints")  # a finished run compiles no training
+    with setup.compiling(recipe, predict, images, dataset.test) if is_new else nullcontext():
         train = setup.features(predict, images, "train inputs")
         test = setup.features(predict, dataset.test, "test inputs")
     out = command.out_folder()

@@ -1,4 +1,4 @@
-"""Digests of arrays: hashes of their bytes, on all cores, and once a process for an array that cannot change.
+"""Digests of arrays: hashes of their bytes, on all cores; of weights that were loaded, once a process.
 
 digest = SHA-256(SHA-256(piece) of all pieces)        a piece: rows of 16 MiB or less, at least one
 """
@@ -15,44 +15,51 @@ import numpy as np
 from jaxtyping import Shaped
 
 PIECE = 1 << 24  # bytes
-KNOWN: dict[int, bytes] = {}
-"""The digest of each JAX array that was asked for, by the array's `id`; it goes when the array goes."""
+KNOWN: dict[int, bytes | None] = {}
+"""The digest of each array that `note` was told of, by the array's `id`; None until it is asked for."""
 
 
 def digests(arrays: Sequence[Any]) -> list[bytes]:
     """The digest of each array: of NumPy, of JAX, or of rows on disk, which are read piece by piece.
 
-    Guarantees: equal for equal bytes, wherever they lie; a JAX array's bytes are read once.
+    Guarantees: equal for equal bytes, wherever they lie; the bytes of weights that were loaded are read once.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def digest(array: Any) -> bytes | Iterator[bytes]:
-            return KNOWN.get(id(array)) or pool.map(digest_of_piece, *zip(*pieces(host(array)), strict=True))
+        def started(array: Any) -> bytes | Iterator[bytes]:
+            return KNOWN.get(id(array)) or pool.map(digest_of_piece, *zip(*pieces(at_hand(array)), strict=True))
 
-        found = [digest(array) for array in arrays]
-        return [keep(array, at) for array, at in zip(arrays, found, strict=True)]
+        waiting = [started(array) for array in arrays]
+        return [finished(array, found) for array, found in zip(arrays, waiting, strict=True)]
 
 
-def keep(array: Any, found: bytes | Iterator[bytes]) -> bytes:
-    """The digest of an array, given it or those of its pieces; kept for a JAX array."""
-    if isinstance(found, bytes):
-        return found
-    digest = hashlib.sha256(b"".join(found)).digest()
-    if isinstance(array, jax.Array):
+def finished(array: Any, found: bytes | Iterator[bytes]) -> bytes:
+    """The digest of an array, given it or those of its pieces; kept if the array was noted."""
+    digest = found if isinstance(found, bytes) else hashlib.sha256(b"".join(found)).digest()
+    if id(array) in KNOWN:
         KNOWN[id(array)] = digest
-        weakref.finalize(array, KNOWN.pop, id(array), None)
     return digest
 
 
 def note(array: jax.Array, copy: Shaped[np.ndarray, "..."]) -> None:
-    """Keeps the digest of an array on another device, by the copy of it that the host has."""
-    if next(iter(array.devices())).platform != "cpu":
-        keep(array, map(digest_of_piece, *zip(*pieces(copy), strict=True)))
+    """Tells that nobody changes the memory of an array, so that its digest is kept; `copy`: the host's copy of it.
+
+    A JAX array on a CPU may share its memory with a NumPy array or a tensor of the caller's, who may write there.
+    """
+    KNOWN[id(array)] = None
+    weakref.finalize(array, KNOWN.pop, id(array), None)
+    if not is_on_host(array):  # so that it is not brought back to be hashed
+        finished(array, map(digest_of_piece, *zip(*pieces(copy), strict=True)))
 
 
-def host(array: Any) -> Any:
-    """The array on the host; rows on disk stay there."""
-    return np.asarray(array) if isinstance(array, jax.Array) else array
+def is_on_host(array: jax.Array) -> bool:
+    """True for an array in the host's memory."""
+    return next(iter(array.devices())).platform == "cpu"
+
+
+def at_hand(array: Any) -> Any:
+    """The array, as NumPy's if it is one of JAX in the host's memory; rows on a disk or device stay there."""
+    return np.asarray(array) if isinstance(array, jax.Array) and is_on_host(array) else array
 
 
 def pieces(array: Any) -> list[tuple[Any, slice | tuple[()]]]:

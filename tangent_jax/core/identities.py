@@ -25,7 +25,9 @@ from tangent_jax.core.trees import leaves
 
 CALLBACKS = ("pure_callback", "io_callback", "buffer_callback")
 CLOSED: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
-Part = Any  # bytes, or an array, which counts by its digest
+"""The parts of each jaxpr, as long as JAX keeps it."""
+Part = Any
+"""Bytes, or an array, which counts by its digest."""
 UNDECIDING = ("name", "debug_info", "name_and_src_info", "source_info")
 """Parameters of a primitive that hold its location in the source."""
 

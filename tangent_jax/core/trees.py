@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Float, Inexact, PRNGKeyArray
@@ -169,8 +170,8 @@ def fingerprint(tree: Tree) -> str:
 
     Guarantees: equal for equal trees, for any order of insertion and any device; any changed bit changes it.
     """
-    flat = sorted(leaves(tree).items())
+    flat = {path: leaf if hasattr(leaf, "nbytes") else np.asarray(leaf) for path, leaf in sorted(leaves(tree).items())}
     state = hashlib.sha256()
-    for (path, leaf), digest in zip(flat, digests([leaf for _, leaf in flat]), strict=True):
-        state.update(f"{path} {jnp.result_type(leaf)} {jnp.shape(leaf)};".encode() + digest)
+    for (path, leaf), digest in zip(flat.items(), digests([*flat.values()]), strict=True):
+        state.update(f"{path} {leaf.dtype} {leaf.shape};".encode() + digest)
     return state.hexdigest()

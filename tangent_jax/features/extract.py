@@ -113,7 +113,7 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     return whole.take(np.setdiff1d(np.arange(len(rows)), sorted(rows.skipped))) if rows.skipped else whole
 
 
-def expected(trunk: Any, examples: Examples, cache: Cache) -> Features:
+def expected_features(trunk: Any, examples: Examples, cache: Cache) -> Features:
     """The features that `extract` will give, before they are computed: zeros of their shape, which take no memory."""
     trunk = as_trunk(trunk)
     shape = len(examples), *trunk.model.input_shape(trunk.stage)

@@ -128,7 +128,7 @@ class Saver:
         folder = self.folder / checkpoint.state
         if not folder.is_dir() or folder_fingerprint(folder) != checkpoint.state_digest:
             raise InputError(f"{folder} must be as it was saved; it is missing or altered. {self.advice()}")
-        target = named(leaves)
+        target = by_number(leaves)
         try:
             with checkpointer() as orbax:
                 restored = orbax.restore(folder / "state", args=ocp.args.StandardRestore(target))
@@ -167,7 +167,7 @@ class Saver:
                 allocate(partial / "reserved", sum(leaf.nbytes for leaf in leaves) + SLACK)
                 (partial / "reserved").unlink()
                 with checkpointer() as orbax:
-                    orbax.save(partial / "state", args=ocp.args.StandardSave(named(leaves)))
+                    orbax.save(partial / "state", args=ocp.args.StandardSave(by_number(leaves)))
                 state_fingerprint = folder_fingerprint(partial)
         except (OSError, InputError):
             raise
@@ -188,7 +188,7 @@ class Saver:
         return file_fingerprint(self.path) if self.path.exists() else None
 
 
-def named(leaves: list[Any]) -> dict[str, Any]:
+def by_number(leaves: list[Any]) -> dict[str, Any]:
     """The leaves by their number, as Orbax takes them: no NumPy scalars, and no arrays without elements."""
     arrays = (np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for leaf in leaves)
     return {str(i): leaf for i, leaf in enumerate(arrays) if np.size(leaf)}

@@ -409,6 +409,7 @@ def outputs_of(head: Tree, k: int) -> int:
     return c
 
 
+@promotes
 def score_rows(head: Tree, rows: Any) -> Any:
     """The scores "n c" of rows of features "n k" by a head of `Statistics.solve`: (rows - center) kernel + bias.
 

@@ -64,7 +64,7 @@ class Trunk:
         if self.stage == 0:
             return identity(decoded)[:24]
         x = jax.ShapeDtypeStruct((1, *self.model.input_shape(0)), input_dtype(self.model))
-        # traced again, as code may change
+        # traced again, as code may change; not the plain blocks of a ViT, which are traced once
         program = partial(inspect.unwrap(run_trunk), model=self.model, stop=self.stage, dtype=self.dtype)
         traced, read, (out,) = program_reading(program, self.w, x)
         shape, said = out.shape[1:], tuple(self.model.input_shape(self.stage))

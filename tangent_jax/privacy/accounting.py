@@ -84,7 +84,10 @@ def composed_epsilon(parts: Iterable[Steps], delta: float, coarser: int = 1) -> 
     epsilon = float(functools.reduce(lambda total, run: total.compose(run), runs).get_epsilon_for_delta(delta))
     if math.isinf(epsilon):
         least = SMALLEST_SAMPLED_DELTA * len(taken)
-        raise InputError(f"delta must be {least:g} or more for {len(taken)} runs together; got {delta}")
+        raise InputError(
+            f"the epsilon of {len(taken)} runs together must be finite; at delta {delta:g} it is not. Train them with "
+            f"a delta of {least:g} or more"
+        )
     return epsilon
 
 

@@ -147,6 +147,7 @@ class Many:
         self.gradient, self.outputs = problem.ridge(self.base), []
         self.formed: Part | None = None
 
+    @promotes
     @jax.default_matmul_precision("highest")
     def prepare(self, count: int) -> None:
         """Computes the base's factors, gradient and outputs, and one leading eigenvector per concurrent problem."""
@@ -198,6 +199,7 @@ class Many:
                     yield ended.pop(turn)
                     turn += 1
 
+    @promotes
     def fill(self, state: cg.State, places: list[Place], asked: Iterator[Asked]) -> cg.State:
         """The state with the next problems in the empty slots."""
         for k, place in enumerate(places):
@@ -207,6 +209,7 @@ class Many:
             state, places[k].at_point = self.begin(state, k, new)
         return state
 
+    @promotes
     @jax.default_matmul_precision("highest")
     def begin(self, state: cg.State, k: int, asked: Asked) -> tuple[cg.State, bool]:
         """(the state with a problem in slot k, True if its next pass is a gradient)."""
@@ -228,6 +231,7 @@ class Many:
         f, at_base = passes_of.outputs_of(part.jacobian, self.base), jnp.ones(1, bool)
         return states.add_products(total, part, f, zero, v[None, rows], at_base, problem.objective).total
 
+    @promotes
     @jax.default_matmul_precision("highest")
     def advance(self, state: cg.State, places: list[Place]) -> tuple[cg.State, np.ndarray, np.ndarray]:
         """One pass for all: a gradient for problems at a point, else a product; also |r| and its rounding, "k"."""
@@ -274,6 +278,7 @@ class Many:
         place.at_point = norm <= self.nearly or left == 1 or not np.isfinite(norm)
         return False
 
+    @promotes
     def result(self, place: Place, delta: Tree, k: int) -> Fitted[Solved]:
         """The result of a finished problem, the k-th of those at work."""
         last = place.history[-1]

@@ -77,6 +77,7 @@ def outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> Nu
     return in_batches(lambda x: call(predict, dw, placement.divide(x, 0)), inputs, size)
 
 
+@promotes
 def compile_outputs(predict: Predict, dw: Tree, inputs: Any, batch_size: int = 64) -> None:
     """Compiles what `outputs` runs; only the shape and dtype of the inputs, "n ...", count. For one device."""
     if placement.mesh().size == 1 and len(inputs):

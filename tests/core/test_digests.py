@@ -1,11 +1,13 @@
-"""Digests of arrays: equal for equal bytes wherever they lie, and read once from an array that cannot change."""
+"""Digests of arrays: equal for equal bytes wherever they lie, and read once from weights that were loaded."""
 
 import hashlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from tangent_jax.core import digests
+from tangent_jax.core import digests, trees
 from tangent_jax.core.rows import Rows
 
 X = np.arange(60.0, dtype=np.float32).reshape(20, 3)
@@ -30,12 +32,15 @@ def test_a_digest_is_of_those_of_pieces_of_whole_rows(monkeypatch):
     assert digests.digests([changed]) != digests.digests([X])
 
 
-def test_a_jax_array_is_read_once_and_forgotten_with_it(monkeypatch):
-    x, before = jnp.array(X), len(digests.KNOWN)
-    first = digests.digests([x])
+def test_a_noted_array_is_read_once_and_forgotten_with_it(monkeypatch):
+    x, other, before = jnp.array(X), jnp.array(X), len(digests.KNOWN)
+    digests.note(x, X)
+    first = digests.digests([x, other])
     monkeypatch.setattr(digests, "digest_of_piece", None)
-    assert digests.digests([x]) == first
+    assert digests.digests([x]) == first[:1] == first[1:]
     assert len(digests.KNOWN) == before + 1
+    with pytest.raises(TypeError):  # another JAX array may share a caller's memory
+        digests.digests([other])
     del x
     assert len(digests.KNOWN) == before
 
@@ -45,3 +50,11 @@ def test_numbers_that_can_change_are_read_again():
     first = digests.digests([x])
     x[0] = -1
     assert digests.digests([x]) != first
+
+
+def test_a_fingerprint_is_of_the_dtype_that_the_leaf_has():
+    wide = {"w": np.ones(3), "n": 2.0}
+    assert trees.fingerprint(wide) != trees.fingerprint({"w": np.ones(3, np.float32), "n": 2.0})
+    with jax.enable_x64(True):
+        inside = trees.fingerprint(wide)
+    assert inside == trees.fingerprint(wide)

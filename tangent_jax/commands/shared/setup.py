@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import numpy as np
 
 import tangent_jax as tj
@@ -17,7 +18,7 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
-from tangent_jax.features.extract import expected
+from tangent_jax.features.extract import expected_features
 from tangent_jax.io import hosts
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import first_names
@@ -170,24 +171,27 @@ def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.
 def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: Examples) -> Iterator[None]:
     """Compiles training on `train` and outputs for `test` in a thread, while the block computes their features.
 
-    On one device: with more, the order of what processes do together must stay.
+    On one device: with more, the order of what processes do together must stay. The block's end, also by an exception,
+    waits for the compiler.
     """
     if placement.mesh().size > 1:
         yield
         return
-    train = left(train)
+    train, test = left(train), left(test)
 
     def run() -> None:
-        recipe.compile(predict, expected(predict, train, cache()))
+        recipe.compile(predict, expected_features(predict, train, cache()))
         if len(test):
-            compile_outputs(predict, predict.zeros(), expected(predict, test, cache()).inputs)
+            compile_outputs(predict, predict.zeros(), expected_features(predict, test, cache()).inputs)
         import orbax.checkpoint  # noqa: F401  (a second or two, which the first checkpoint would wait for)
 
     with ThreadPoolExecutor(1) as pool:
         compiled = pool.submit(run)
         yield
         with phase("training"):
-            compiled.exception()  # what is wrong with data or settings, training says
+            error = compiled.exception()
+        if error is not None and not isinstance(error, (InputError, jax.errors.JaxRuntimeError)):
+            raise error  # what is wrong with data, settings or memory, training says
 
 
 def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
