@@ -11,7 +11,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.store import WEIGHTED
 from tangent_jax.store.store import Store
 
-METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda"
+METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda, place"
 CASES = [
     # absl's own checks, and flags that a binary does not have
     ("finetune", "--seed=4294967296", "flag --seed="),

@@ -314,7 +314,7 @@ def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     if how == "format":
-        (tmp_path / "store.json").write_text('{"format": 5, "store": "x", "more": 1}')
+        (tmp_path / "store.json").write_text('{"format": 6, "store": "x", "more": 1}')
     else:
         with store.using(change=True):
             store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})
