@@ -17,6 +17,7 @@ from jaxtyping import Float
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
+from tangent_jax.core.rows import padded
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.train.features import Features
 
@@ -125,8 +126,7 @@ def rows_by_depth(
     with progress(total=n, unit="example") as bar:
         for start in range(0, n, batch):
             x = np.asarray(data.inputs[start : start + batch])
-            padded = np.concatenate([x, np.zeros((batch - len(x), *x.shape[1:]), x.dtype)])
-            parts.append(np.asarray(_rows(map_, padded, depths))[:, : len(x)])
+            parts.append(np.asarray(_rows(map_, padded(x, batch), depths))[:, : len(x)])
             bar.update(len(x))
     return np.concatenate(parts, 1)
 

@@ -15,6 +15,7 @@ from tangent_jax.core import placement, trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
+from tangent_jax.core.rows import padded
 from tangent_jax.linear.gram import Rows
 from tangent_jax.linear.tangent import Tangent
 from tangent_jax.models.predict import Predictor
@@ -43,8 +44,7 @@ def jacobian_rows(predict: Predictor, inputs: Any, progress: Progress = silent) 
         with progress(total=n, unit="example") as bar:
             for start in range(0, n, BATCH):
                 x = np.asarray(inputs[start : start + BATCH])
-                padded = np.concatenate([x, np.zeros((min(BATCH, n) - len(x), *x.shape[1:]), x.dtype)])
-                rows = rows_of(exact, exact.zeros(), jnp.asarray(padded))
+                rows = rows_of(exact, exact.zeros(), jnp.asarray(padded(x, min(BATCH, n))))
                 parts.append(jax.tree.map(np.asarray, rows))
                 bar.update(len(x))
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays)[:n], *parts)
