@@ -19,6 +19,7 @@ from jaxtyping import Shaped
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core.promotion import promotes
 
 
 def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
@@ -38,6 +39,7 @@ def linearize(f: Callable[..., Array], w: Tree) -> Callable[..., Dual]:
 
     check_shared(w)
 
+    @promotes
     def f_lin(dw: Tree, *x: Any) -> Dual:
         trees.check_part(w, dw)
         if not trees.leaves(dw):

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import predictor
+from helpers import images, predictor
 
 from tangent_jax.composition.component import Component
 from tangent_jax.composition.compose import compose
+from tangent_jax.linearization import linearize
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import feature_map
 from tangent_jax.privacy.clipping import clipped_sum
@@ -54,6 +55,8 @@ ROADS = {
     "statistics": statistics,
     "compose": lambda: compose([Component(PREDICT.zeros()), Component(PREDICT.zeros())]),
     "clipped_sum": lambda: clipped_sum(PREDICT, PREDICT.zeros(), X, Y, np.ones(20), loss=OBJECTIVE.loss, clip_norm=1.0),
+    "apply": lambda: PREDICT.model.apply(PREDICT.w, images(2), 0),
+    "linearize": lambda: linearize(lambda w, x: PREDICT.model.apply(w, x, 0), PREDICT.w)(PREDICT.zeros(), images(2)),
     "a gradient of one's own": lambda: jax.grad(lambda dw: jnp.sum(PREDICT(dw, X) ** 2))(PREDICT.zeros()),
 }
 

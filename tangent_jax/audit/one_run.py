@@ -28,6 +28,7 @@ from tangent_jax.audit.canaries import Audit, Audited, Released, check_canaries,
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.io.files import expand_path
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.progress import progress_bar, shown
@@ -41,6 +42,7 @@ from tangent_jax.train.run import Fitted, Log, OnStep
 from tangent_jax.train.targets import Predict, start_of
 
 
+@promotes
 def fit_audited(
     predict: Predict,
     data: Any,

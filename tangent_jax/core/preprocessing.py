@@ -10,6 +10,7 @@ from jax import Array
 from jaxtyping import Float, Num
 
 from tangent_jax.core.checks import InputError, one_of, whole_number
+from tangent_jax.core.promotion import promotes
 
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -106,6 +107,7 @@ class Preprocessing:
         left, top = (round(pixels / 2) if pixels > 0 else -(-pixels // 2) for pixels in cropped)
         return left, top
 
+    @promotes
     def normalize(
         self, images: Num[Array | np.ndarray, "*b 3"], dtype: jax.typing.DTypeLike = jnp.float32
     ) -> Float[Array, "*b 3"]:

@@ -33,6 +33,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.core.promotion import promotes
 from tangent_jax.io.files import file_fingerprint, write_whole
 from tangent_jax.io.tensors import encode
 from tangent_jax.models.ntk import ComponentPredictor
@@ -45,6 +46,7 @@ OPSET = 18  # no later opset changes an output, and older runtimes read it
 ALIKE = 1e-4  # relative L2: rounding in f32 gives 1e-6, a wrongly converted node 1
 
 
+@promotes
 def write_stablehlo(folder: Path, predict: ComponentPredictor, dw: Tree, classes: Sequence[str]) -> None:
     """Writes the program for any batch size and all PLATFORMS, with its weights beside it."""
     arrays = flat(predict, dw)

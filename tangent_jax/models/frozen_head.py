@@ -24,6 +24,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number
 from tangent_jax.core.names import composed_name
 from tangent_jax.core.notation import Dual, Tree
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.wrapper import Wrapper
 from tangent_jax.rules import contract, unit_length
@@ -140,6 +141,7 @@ class WithFrozenHead(Wrapper):
             raise InputError(f"the model must have no frozen head; got one that has it. {BEFORE}")
         return self.base.initial(*self.for_base({path: None}), key)
 
+    @promotes
     def apply(
         self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
     ) -> Float[Array, "b ..."]:

@@ -23,6 +23,7 @@ from tangent_jax.core.checks import InputError, failure
 from tangent_jax.core.identities import identity, primitives, program_reading
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.core.promotion import promotes
 from tangent_jax.linearization import changes_state
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Arrays, stages_run
@@ -116,6 +117,7 @@ class FunctionModel:
         """The weights in the caller's tree."""
         return jax.tree.unflatten(self.structure, [flat[leaf.path] for leaf in self.leaves])
 
+    @promotes
     def apply(
         self, w: Tree, x: Shaped[Array, "b ..."], start: int = 0, stop: int | None = None
     ) -> Shaped[Array, "b ..."]:
@@ -153,6 +155,7 @@ class FunctionModel:
         return {paths.get(name, name): tensor for name, tensor in tensors.items()}
 
 
+@promotes
 def model_of(
     stages: Sequence[Stage],
     w: Any,

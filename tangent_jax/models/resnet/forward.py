@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from tangent_jax.core.notation import ArrayTangent, Dual, Tree
 from tangent_jax.core.preprocessing import sides
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.resnet.config import ResNetConfig
 from tangent_jax.rules import batch_norm, conv, dense, max_pool, mean_pool, relu, total
@@ -26,6 +27,7 @@ Pair = tuple[Array, ArrayTangent]
 Statistics = dict[str, tuple[Float[Array, "_"], Float[Array, "_"]]]
 
 
+@promotes
 def forward(
     config: ResNetConfig,
     p: Tree,

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from tangent_jax.core import trees
 from tangent_jax.core.notation import ArrayTangent, Dual, Tree
 from tangent_jax.core.preprocessing import sides
+from tangent_jax.core.promotion import promotes
 from tangent_jax.models.protocol import stages_run
 from tangent_jax.models.vit.config import PAIRS, ViTConfig
 from tangent_jax.models.vit.embedding import embed, turns_of
@@ -39,6 +40,7 @@ from tangent_jax.rules import (
 )
 
 
+@promotes
 def forward(config: ViTConfig, p: Tree, x: Float[Array, "b ..."], start: int = 0, stop: int | None = None) -> Dual:
     """From the input of stage `start` (0: normalised images, "b y x 3") to that of `stop` (None: outputs, "b c").
 
