@@ -16,6 +16,7 @@ WHAT = (
     "features",
     "rivals",
     "session",
+    "hog",
     "contributors",
 )
 

@@ -4,7 +4,7 @@
 line for each method (1: one model of all images), a mean over the folders of one data set, such as one for each seed.
 rivals gives federated averaging and, as horizontal lines, the network fine-tuned on all images. session gives exact
 composition at the anchor of a first session, whose accuracy no number of contributors changes: that of the chosen
-shares, if any share above 0 was chosen.
+shares, if any share above 0 was chosen. hog gives LDA on HOG, which no number changes, either.
 
 The last line of stdout: {DATASET: {LINE: {CONTRIBUTORS: accuracy}}}; a network has the key "all".
 """
@@ -28,8 +28,8 @@ define("finished", out="out/bench_contributors")
 
 ALL = "all"
 SESSION = "exact, first session"
-LINES = {"exact": "exact", "session": SESSION, "lda": "LDA", "ranpac": "RanPAC", "taft": "TAFT (linearized)"}
-LINES |= {"soup": "soup of models", "fedavg": "federated averaging"}
+LINES = {"exact": "exact", "place": "place", "session": SESSION, "lda": "LDA", "ranpac": "RanPAC"}
+LINES |= {"hog": "HOG + LDA, no network", "taft": "TAFT (linearized)", "soup": "soup of models", "fedavg": "federated averaging"}
 """The lines of the picture, from the top, by their methods."""
 
 
@@ -106,7 +106,13 @@ def of_session(result: dict[str, Any]) -> Iterator[Point]:
             yield Point(dataset, SESSION, ALL, row["chosen"]["exact"]["mean"])
 
 
-READ = {"compose": of_compose, "rivals": of_rivals, "session": of_session}
+def of_hog(result: dict[str, Any]) -> Iterator[Point]:
+    """The points of a result of hog."""
+    for dataset, row in result["hog"].items():
+        yield Point(dataset, LINES["hog"], ALL, row["accuracy"])
+
+
+READ = {"hog": of_hog, "compose": of_compose, "rivals": of_rivals, "session": of_session}
 
 
 def draw(result: dict[str, dict[str, dict[str, float]]]) -> None:

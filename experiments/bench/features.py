@@ -1,14 +1,13 @@
 """Exact composition for each choice of features (parts, blocks, directions, width): held-out accuracy, and time.
 
-Five folds of the training images, every fifth of each class; no test image is read. Each setting takes the shrinkage
-and balance with the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in its dual form, by
-the Gram matrices of the parts, so the cost depends on the number of images, not of features. One pass over the images
-gives all --feature_blocks.
+Five folds of the training images, every fifth of each class, groups whole; no test image is read. Each setting takes
+the shrinkage and the weights of the parts with the greatest held-out likelihood, as in `compose --method=exact`. One
+pass over the images gives all --feature_blocks.
 
-The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "balance"}}}, "mean":
+The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "weights"}}}, "mean":
 {SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many, "pass": {SETTING: {"milliseconds": of an
-image, from the cached inputs of its first block; "forward_passes": in units of a plain pass of all blocks; "mebibytes":
-of the program for 32 images}}}; times are medians of alternating runs. A setting is named "h+ntk 8x1 4096": parts,
+image, from the cached inputs of its first block; "forward_passes": in units of a plain pass of all blocks; "whole": the
+same from the images on; "mebibytes": of the program for 32 images}}}; times are medians of alternating runs. A setting is named "h+ntk 8x1 4096": parts,
 blocks x directions, width.
 """
 
@@ -22,7 +21,6 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import plots, titles
-from experiments.shared.folds import FOLDS, dual_lda, folds_of
 from experiments.shared.table import define
 from experiments.shared.timing import Operation, compiled, rounds
 from tangent_jax.commands.shared import command, setup
@@ -30,7 +28,8 @@ from tangent_jax.commands.shared.flags import CACHED, MODEL, F, numbers
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureMap, feature_map
-from tangent_jax.solver import BALANCES, SHRINKAGES, fitted_beta, rows_by_depth
+from tangent_jax.solver import choose_by_folds, rows_by_depth
+from tangent_jax.train.features import folds_of
 
 define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], only=["h+ntk"], out="out/bench_features")
 define(feature_blocks=["1"], directions=["1"], width=["4096"], repeats=5, seconds=120.0)
@@ -43,7 +42,7 @@ def main() -> None:
     depths = tuple(numbers("feature_blocks", int))
     shapes = [*itertools.product(F.only, numbers("directions", int), numbers("width", int))]
     sets = [*setup.open_datasets().values()]
-    tried: dict[str, dict[str, dict[str, float]]] = {}
+    tried: dict[str, dict[str, dict[str, Any]]] = {}
     for dataset in sets:
         tried[dataset.name] = {}
         for shape in shapes:
@@ -55,7 +54,7 @@ def main() -> None:
         [key, *(f"{row[key]['accuracy']:.3f}" for row in tried.values()), f"{mean[key]:.4f}", *spoken_time(times[key])]
         for key in mean
     ]
-    columns = ["features", *tried, "mean", "ms an image", "forward passes"]
+    columns = ["features", *tried, "mean", "ms an image", "forward passes", "from images"]
     text = command.markdown(columns, rows)
     (command.out_folder() / "features.md").write_text(text)
     draw({d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
@@ -71,7 +70,7 @@ def name(setting: Setting) -> str:
 
 def spoken_time(row: dict[str, float]) -> list[str]:
     """The time of a pass in the table."""
-    return [f"{row['milliseconds']:.1f}", f"{row['forward_passes']:.2f}"]
+    return [f"{row['milliseconds']:.1f}", f"{row['forward_passes']:.2f}", f"{row['whole']:.2f}"]
 
 
 def map_of(setting: Setting) -> FeatureMap:
@@ -81,8 +80,8 @@ def map_of(setting: Setting) -> FeatureMap:
     return feature_map(setup.pretrained(F.weights), tuple(parts.split("+")), **options)
 
 
-def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """For each depth by its setting's name: accuracy on held-out training images, likeliest shrinkage and balance."""
+def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """For each depth by its setting's name: accuracy on held-out training images, likeliest shrinkage and weights."""
     parts, directions, width = shape
     map_ = map_of((parts, max(depths), directions, width))
     train = setup.features(map_.predict, dataset.train, f"{dataset.name}: train inputs")
@@ -91,32 +90,18 @@ def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, .
     with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}") as progress:
         every = rows_by_depth(map_, train, depths, progress=progress)
     return {
-        name((parts, blocks, directions, width)): cross_validated(
-            map_, rows, train.targets, f"{dataset.name}, {blocks} blocks"
-        )
+        name((parts, blocks, directions, width)): cross_validated(map_, rows, train, f"{dataset.name}, {blocks} blocks")
         for blocks, rows in zip(depths, every, strict=True)
     }
 
 
-def cross_validated(map_: FeatureMap, rows: np.ndarray, labels: np.ndarray, title: str) -> dict[str, float]:
-    """The accuracy of LDA over the folds, by the shrinkage and balance of the greatest likelihood."""
-    parts = np.split(rows.astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
-    grams = [part @ part.T for part in parts]
-    balances = BALANCES if len(parts) > 1 else (1.0,)
-    held: dict[tuple[float, float], list[np.ndarray]] = {}
-    folds = folds_of(labels)
-    for fold in range(FOLDS):
-        for balance in balances:
-            scores = dual_lda(grams, sum(map_.sizes), labels, folds == fold, balance, SHRINKAGES)
-            for shrinkage, own in zip(SHRINKAGES, scores, strict=True):
-                held.setdefault((shrinkage, balance), []).append(own)
-            check_stop()
-    targets = np.concatenate([labels[folds == fold] for fold in range(FOLDS)])
-    likelihood = {key: fitted_beta(np.concatenate(own), None, targets)[1] for key, own in held.items()}
-    best = min(likelihood, key=likelihood.__getitem__)
-    accuracy = float(np.mean(np.concatenate(held[best]).argmax(1) == targets))
+def cross_validated(map_: FeatureMap, rows: np.ndarray, train: tj.Features, title: str) -> dict[str, Any]:
+    """The accuracy of LDA over the folds, by the shrinkage and the weights of the greatest likelihood."""
+    folds = folds_of(train.targets, train.whole_groups)
+    (_, shrinkage, weights), loss, accuracy, _ = choose_by_folds(rows, train.targets, map_.sizes, folds)
+    check_stop()
     print(f"{title}: {accuracy:.4f}", file=sys.stderr)
-    return {"accuracy": accuracy, "nll": likelihood[best], "shrinkage": best[0], "balance": best[1]}
+    return {"accuracy": accuracy, "nll": loss, "shrinkage": shrinkage, "weights": weights}
 
 
 def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
@@ -131,17 +116,25 @@ def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
         plain = compiled("plain", lambda w, x: pretrained.model.apply(w, x, 0), pretrained.w, inputs(0))
         maps = {name(setting): map_of(setting) for setting in settings}
         passes = [compiled(key, FeatureMap.rows, map_, inputs(map_.predict.subset.stage)) for key, map_ in maps.items()]
-        return [plain, *passes]
+        whole = [compiled(f"{key} whole", from_images, map_, inputs(0)) for key, map_ in maps.items()]
+        return [plain, *passes, *whole]
 
-    plain, *rows = rounds(operations(), "passes", F.repeats, F.seconds)
+    rows = {row["operation"]: row for row in rounds(operations(), "passes", F.repeats, F.seconds)}
+    plain = rows["plain"]["seconds"]
     return {
-        row["operation"]: {
-            "milliseconds": 1e3 * row["seconds"] / BATCH,
-            "forward_passes": row["seconds"] / plain["seconds"],
-            "mebibytes": row["memory_mib"],
+        key: {
+            "milliseconds": 1e3 * rows[key]["seconds"] / BATCH,
+            "forward_passes": rows[key]["seconds"] / plain,
+            "whole": rows[f"{key} whole"]["seconds"] / plain,
+            "mebibytes": rows[key]["memory_mib"],
         }
-        for row in rows
+        for key in map(name, settings)
     }
+
+
+def from_images(map_: FeatureMap, images: jax.Array) -> jax.Array:
+    """The features of images, with the blocks below those of the map."""
+    return map_.rows(map_.anchor_model.apply(map_.w, images, 0, map_.predict.subset.stage))
 
 
 def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:

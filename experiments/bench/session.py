@@ -2,15 +2,15 @@
 
 The first session fine-tunes the network (non-linearly, its last --blocks) on a random share of the training images, and
 the fine-tuned network becomes the anchor; a share of 0 leaves the pre-trained one. Everything after it composes exactly
-at that anchor: exact (LDA on h and psi), and its rivals LDA and ridge on h, RanPAC on random ReLU features. Their
+at that anchor: exact and place, and their rivals LDA and ridge on h, RanPAC on random ReLU features. Their
 statistics have all training images, those of the anchor too.
 
 The anchor has fitted the labels of its images, so they cannot be held out: the held-out folds (five) are of the images
 that are in no anchor of any share, the same for all shares, and all other images train. Each method takes the share
-with the highest held-out accuracy, the smallest of equals, and for each share the shrinkage and balance with the
+with the highest held-out accuracy, the smallest of equals, and for each share the shrinkage and the weights with the
 greatest held-out likelihood. Finished parts are kept in runs.jsonl under --out, so a killed command resumes.
 
-The last line of stdout: {"session": {DATASET: {SHARE: {"exact", "lda", "ridge", "ranpac": {"mean", "spread",
+The last line of stdout: {"session": {DATASET: {SHARE: {"exact", "place", "lda", "ridge", "ranpac": {"mean", "spread",
 "accuracies": on test by seed, "held_out": by seed}, "network": the fine-tuned network itself, if the share is not 0},
 "chosen": the same by the chosen shares, "shares": {"exact": the chosen share by seed, ...}}}}.
 """
@@ -24,7 +24,6 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import moved
-from experiments.shared.folds import FOLDS, choose_by_folds, dual_scores, folds_of
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
@@ -34,8 +33,10 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
-from tangent_jax.models import FeatureSettings
-from tangent_jax.solver import rows_of
+from tangent_jax.models import FeatureSettings, score_rows
+from tangent_jax.solver import choose_by_folds, rows_of
+from tangent_jax.solver.statistics import sums_of
+from tangent_jax.train.features import folds_of, numbered
 
 define(
     *MODEL, *CACHED, *TRAINING, "lr", "blocks", "feature_blocks", "directions", "width", seed=["0"], dataset=["digits"]
@@ -43,13 +44,6 @@ define(
 define(shares=["0", "0.1", "0.3"], out="out/bench_session")
 
 Cell = dict[str, Any]
-
-
-class Part(NamedTuple):
-    """A part of the features: the Gram matrix of all examples, "n n", and the number of features."""
-
-    gram: np.ndarray
-    size: int
 
 
 class Scores(NamedTuple):
@@ -106,7 +100,7 @@ def measured(
     train, test = setup.train_and_measured(predict, dataset, on_test=True)
     order = np.random.default_rng([seed, 10]).permutation(len(train))
     sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
-    folds = folds_of(train.targets, np.concatenate([*sessions.values()]))
+    folds = folds_beside(train, np.concatenate([*sessions.values()]))
     found = dict[float, dict[str, Scores]]()
     of_psi = (F.feature_blocks, F.directions, F.width)
     for share, rows in sessions.items():
@@ -138,41 +132,47 @@ def at_anchor(
     if len(rows):
         with tj.show_progress(f"{dataset.name}: first session of {len(rows)}"):
             dw = recipe.fit(predict, train, rows).dw
-        held = train.take(np.flatnonzero(folds < FOLDS))
+        held = train.take(np.flatnonzero(folds >= 0))
         scores["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
     anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.anchor.weights)
-    psi = parts_of(anchor, dataset, FeatureSettings(("h", "ntk"), F.feature_blocks, F.directions, F.width, recipe.seed))
-    relu = parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
-    targets = np.concatenate([train.targets, test.targets])
+    of_all, last = ADDITIVE["exact"][0], (F.feature_blocks, F.directions, F.width)
+    parts = parts_of(anchor, dataset, FeatureSettings(of_all, *last, recipe.seed))
+    parts |= parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
     for name, (used, how) in ADDITIVE.items():
-        scores[name] = scored(how, (psi | relu)[used], targets, folds)
+        scores[name] = scored(how, [parts[part] for part in used], train.targets, test.targets, folds)
         check_stop()
     return scores
 
 
-def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[tuple[str, ...], list[Part]]:
-    """The parts of the features of all training and then all test images; also those of h alone."""
+def folds_beside(train: tj.Features, training: np.ndarray) -> np.ndarray:
+    """The fold of each example, "n"; -1 for those at `training` and others of their groups, which always train."""
+    groups = numbered(train.whole_groups or range(len(train)))
+    left = np.flatnonzero(~np.isin(groups, groups[training]))
+    folds = np.full(len(train), -1)
+    folds[left] = folds_of(train.targets[left], groups[left])
+    return folds
+
+
+def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[str, np.ndarray]:
+    """The features of all training and then all test images, by their parts."""
     map_ = settings.of(anchor)
     rows = []
     for split in ("train", "test"):
         data = setup.features(map_.predict, dataset.splits[split], f"{split} inputs")
         with tj.show_progress(f"{dataset.name}: {' and '.join(settings.parts)}, {split}") as progress:
             rows.append(rows_of(map_, data, progress=progress))
-    split = np.split(np.concatenate(rows).astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
-    parts = [Part(own @ own.T, own.shape[1]) for own in split]
-    return {settings.parts: parts, settings.parts[:1]: parts[:1]}
+    parts = np.split(np.concatenate(rows), np.cumsum(map_.sizes)[:-1], 1)
+    return dict(zip(settings.parts, parts, strict=True))
 
 
-def scored(how: str, parts: list[Part], targets: np.ndarray, folds: np.ndarray) -> Scores:
+def scored(how: str, parts: list[np.ndarray], trained: np.ndarray, tested: np.ndarray, folds: np.ndarray) -> Scores:
     """The accuracy on test images, which follow the training images, by the settings that the folds of these choose."""
-    n = len(folds)
-    size = sum(part.size for part in parts)
-    of_test = np.arange(len(targets)) >= len(folds)
-    grams = [part.gram for part in parts]
-    best = choose_by_folds(how, [gram[:n, :n] for gram in grams], size, targets[:n], folds)
-    _, shrinkage, balance = best.settings
-    (scores,) = dual_scores(how, grams, size, targets, of_test, balance, [shrinkage])
-    return Scores(float(np.mean(scores.argmax(1) == targets[of_test])), best.accuracy)
+    n, sizes, count = len(trained), tuple(part.shape[1] for part in parts), int(max(trained.max(), tested.max())) + 1
+    rows = np.concatenate(parts, 1)
+    chosen = choose_by_folds(rows[:n], trained, sizes, folds, (how,))
+    head = sums_of(rows[:n], trained, count, sizes).solve(chosen.settings)
+    scores = np.asarray(score_rows(head, rows[n:]))
+    return Scores(float(np.mean(scores.argmax(1) == tested)), chosen.accuracy)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Both run once before, for their compilation. The last line of stdout: {"adam": {"accuracy", "seconds": without what
 was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam", "pass_seconds", "factor_seconds",
 "certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch",
-"statistics": {"exact", "lda": {"accuracy", "seconds": of one pass and one solve, "faster": Adam's seconds over them}}}.
+"statistics": {"exact", "place", "lda": {"accuracy", "seconds": of one pass and one solve, "faster": Adam's seconds over them}}}.
 The pass that reaches Adam's accuracy is one of a longer run: --passes=N ends with the step of pass N - 1, checked.
 """
 
@@ -61,7 +61,8 @@ def main() -> None:
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
     result["statistics"] = {
-        name: of_statistics(name, predict, dataset.classes, images, tested, steady(fitted)) for name in ("exact", "lda")
+        name: of_statistics(name, predict, dataset.classes, images, tested, steady(fitted))
+        for name in ("exact", "place", "lda")
     }
     command.finish({**result, "pass_over_epoch": of_pass / epoch, "trained": predict.subset.size})
 

@@ -41,7 +41,9 @@ from tangent_jax.commands.shared.flags import (
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.solver import choose_settings, make_statistics, map_once, rows_of
+from tangent_jax.solver import choose_by_folds, rows_of
+from tangent_jax.solver.statistics import sums_of
+from tangent_jax.train.features import folds_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
@@ -232,15 +234,11 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         map_ = features.of(setup.pretrained(F.weights))
         for dataset in setup.open_datasets().values():
             every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
-            every = map_once(map_, every)
-            train, held = setup.hold_out(map_.predict, dataset, every)
+            folds = folds_of(every.targets, every.whole_groups)
             with tj.show_progress(f"{dataset.name}: {name}") as progress:
-                statistics = make_statistics(map_, train, dataset.classes, progress=progress)
-                statistics = statistics.of_classes(dataset.classes)
-                rows = rows_of(map_, held, progress=progress)
-                settings, _ = choose_settings(statistics, rows, held.targets, (how,), progress=progress)
-                total = make_statistics(map_, every, dataset.classes, progress=progress)
-                head = total.of_classes(dataset.classes).solve(settings)
+                rows = rows_of(map_, every, progress=progress)
+                settings = choose_by_folds(rows, every.targets, map_.sizes, folds, (how,), progress).settings
+                head = sums_of(rows, every.targets, len(dataset.classes), map_.sizes).solve(settings)
                 ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
             chosen.setdefault(name, {})[dataset.name] = settings._asdict()
     return ways, chosen

@@ -48,7 +48,7 @@ from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import as_labels
 
 SHARES = (0.2, 0.98, 0.0)  # of G, B and the counts; chosen on held-out images of other data sets (docs/benchmarks.md)
-SETTINGS = Settings("lda", 10.0, 1.0)
+SETTINGS = Settings("lda", 10.0)
 LEAST = 0.02  # the smallest share of the class means that shrinking keeps
 ADDED = optax.identity()  # the step is the noisy mean itself
 

@@ -1,3 +1,9 @@
+from tangent_jax.solver.choice import SHRINKAGES as SHRINKAGES
+from tangent_jax.solver.choice import WEIGHTS as WEIGHTS
+from tangent_jax.solver.choice import Chosen as Chosen
+from tangent_jax.solver.choice import choose_by_folds as choose_by_folds
+from tangent_jax.solver.choice import choose_settings as choose_settings
+from tangent_jax.solver.choice import leave_one_out as leave_one_out
 from tangent_jax.solver.curvature import Curvature as Curvature
 from tangent_jax.solver.expansion import Expansion as Expansion
 from tangent_jax.solver.expansion import expand as expand
@@ -16,10 +22,7 @@ from tangent_jax.solver.posterior import make_posterior as make_posterior
 from tangent_jax.solver.posterior import probabilities as probabilities
 from tangent_jax.solver.problem import make_curvature as make_curvature
 from tangent_jax.solver.rows import jacobian_rows as jacobian_rows
-from tangent_jax.solver.statistics import BALANCES as BALANCES
-from tangent_jax.solver.statistics import SHRINKAGES as SHRINKAGES
 from tangent_jax.solver.statistics import Settings as Settings
 from tangent_jax.solver.statistics import Statistics as Statistics
-from tangent_jax.solver.statistics import choose_settings as choose_settings
 from tangent_jax.solver.statistics import make_statistics as make_statistics
 from tangent_jax.train.objective import distance_bound as distance_bound

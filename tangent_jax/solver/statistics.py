@@ -36,19 +36,13 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.models.anchor import check_classes
-from tangent_jax.models.ntk import SUMS, FeatureMap, score_rows
+from tangent_jax.models.ntk import SUMS, FeatureMap
 from tangent_jax.solver.mapped import rows_of
-from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.train.features import Features
 from tangent_jax.train.targets import as_labels
 
 WAYS = ("lda", "ridge")
-SHRINKAGES = (3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""The shrinkages that `choose_settings` tries."""
-BALANCES = (0.5, 1.0, 2.0)
-"""The balances that `choose_settings` tries, where features have several parts."""
 NEVER = -1e30  # the score of a class without examples
-BLOCK = 1024  # rows per block of leave-one-out
 ROUNDING = 1e-12
 """Over trace(G) of a part: the size of a negative eigenvalue of S that rounding gives.
 
@@ -60,42 +54,63 @@ LENGTHS = 1e-5
 The largest measured is 2.2e-7, of one image in bf16.
 """
 MADE = "Add what make_statistics gave"
+NOT_OF_IMAGES = f"G - sum_c B_c B_c^T / n_c must be positive semi-definite to rounding; got sums of no images. {MADE}."
 MOST = float(1 << 53)  # above it, f64 skips whole numbers
 
 
 class System(NamedTuple):
     """The linear system of a head: (scaled spread + ridge I) kernel = right; spread within classes, or around the mean.
 
-    `factor`: of its matrix, by Cholesky, lower, "k k"; `scale`: of each feature, "k"; `mean` "k"; `present`: the places
-    of the classes with examples; `counts` "c" and `apart` "c k": of these, the numbers of examples, and the means less
-    the mean of all.
+    `factor`: of its matrix over the features of weight above 0, by Cholesky, lower; `scale`: of each feature, "k";
+    `sums`: what is solved for.
     """
 
-    factor: Float64[np.ndarray, "k k"]
+    factor: Float64[np.ndarray, "j j"]
     scale: Float64[np.ndarray, "k"]
-    mean: Float64[np.ndarray, "k"]
+    sums: "Sums"
+
+
+class Sums(NamedTuple):
+    """The classes with examples: their places, the mean "k" of all examples, their counts "c", and their means less it.
+
+    `present`: the places "c"; `apart`: "c k".
+    """
+
     present: Integer[np.ndarray, "c"]
+    mean: Float64[np.ndarray, "k"]
     counts: Float64[np.ndarray, "c"]
     apart: Float64[np.ndarray, "c k"]
 
 
 class Settings(NamedTuple):
-    """The way to solve for a head: one of WAYS, the shrinkage in mean diagonals of the covariance, the parts' balance.
+    """The way to solve for a head: one of WAYS, the shrinkage in mean diagonals of the covariance, the parts' weights.
+
+    `weights`: the variance of each part of the features, relative to the others, 0 for a part that is left out; none
+    for equal ones.
 
     >>> tj.solver.Settings("ridge", shrinkage=0.1)
-    Settings(how='ridge', shrinkage=0.1, balance=1.0)
+    Settings(how='ridge', shrinkage=0.1, weights=())
     """
 
     how: str = "lda"
     shrinkage: float = 0.3
-    balance: float = 1.0
+    weights: tuple[float, ...] = ()
 
     def check(self) -> "Settings":
         """The same settings; InputError for others than `solve` takes."""
         one_of("how", self.how, WAYS)
         finite_number("shrinkage", self.shrinkage, 1e-12)
-        finite_number("balance", self.balance, 1e-12)
+        for weight in filter(None, self.weights):  # 0 leaves a part out
+            finite_number("weights", weight, 0)
+        if self.weights and not any(self.weights):
+            raise InputError("weights must be above 0 for one part at least; got 0 for all")
         return self
+
+    def weights_of(self, sizes: tuple[int, ...]) -> Float64[np.ndarray, "p"]:
+        """The weight of each part of these sizes; InputError for another number of weights."""
+        if self.weights and len(self.weights) != len(sizes):
+            raise InputError(f"weights must be {len(sizes)}, one for each part; got {len(self.weights)}")
+        return np.array(self.weights or (1.0,) * len(sizes))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,17 +169,19 @@ class Statistics:
         `map(head, x)` gives its scores, (z - center) kernel + bias: around the mean of all examples, so that f32 holds
         them also where this mean is thousands of spreads long.
 
-        Args:       settings: None for the default. `balance`: the standard deviation of a later part of the features,
-                    relative to that of the first.
+        Args:       settings: None for the default.
         Guarantees: classes without examples change no bit of the other classes' kernel and bias.
         Edge cases: where classes do not spread, as with one distinct image each, a class is that of the nearest mean.
         Raises:     InputError for invalid settings, if no class has an example, and for what no examples sum to.
         """
         settings = settings or Settings()
-        factor, scale, mean, present, counts, apart = self.system(settings)
+        factor, scale, (present, mean, counts, apart) = self.system(settings)
         n, c, is_lda = counts.sum(), len(self.classes), settings.how == "lda"
         right = n * apart if is_lda else counts[:, None] * apart
-        solved = scipy.linalg.cho_solve((factor, True), (right * scale).T, check_finite=False) * scale[:, None]
+        kept = scale > 0
+        solved = np.zeros((len(mean), len(present)))
+        solved[kept] = scipy.linalg.cho_solve((factor, True), (right * scale)[:, kept].T, check_finite=False)
+        solved *= scale[:, None]
         at_mean = -0.5 * np.einsum("kc,ck->c", solved, apart) if is_lda else counts / n
         center = mean.astype(np.float32)
         kernel, bias = np.zeros((len(mean), c)), np.full(c, NEVER)
@@ -178,17 +195,32 @@ class Statistics:
 
     def system(self, settings: Settings) -> System:
         """The system that `solve` solves, for valid settings."""
-        how, shrinkage, balance = settings.check()
+        settings = settings.check()
+        weights, sums = np.repeat(settings.weights_of(self.sizes), self.sizes), self.of_present()
+        spread = self.spread(settings.how, sums)
+        scale = self.scales(np.diag(spread)) * weights**0.5
+        kept = scale > 0
+        if not kept.all():
+            spread = spread[np.ix_(kept, kept)]
+        spread *= scale[kept, None] * scale[kept]
+        diagonal = np.diag_indices(len(spread))
+        spread[diagonal] += settings.shrinkage * max(spread[diagonal].mean(), np.finfo(np.float64).tiny)
+        return System(cholesky(spread), scale, sums)
+
+    def of_present(self) -> Sums:
+        """The sums of the classes with examples; InputError if there are none."""
         if not self.counts.sum() > 0:
             raise InputError("statistics must be of one example at least; got none")
         present = np.flatnonzero(self.counts > 0)
         counts, sums = self.counts[present], self.sums[present]
-        n, mean = counts.sum(), sums.sum(0) / counts.sum()
-        spread = self.within() if how == "lda" else self.allow(self.gram - n * np.outer(mean, mean))
-        scale, diagonal = self.scales(np.diag(spread), balance), np.diag_indices(len(spread))
-        spread *= scale[:, None] * scale
-        spread[diagonal] += shrinkage * max(spread[diagonal].mean(), np.finfo(np.float64).tiny)
-        return System(cholesky(spread), scale, mean, present, counts, sums / counts[:, None] - mean)
+        mean = sums.sum(0) / counts.sum()
+        return Sums(present, mean, counts, sums / counts[:, None] - mean)
+
+    def spread(self, how: str, sums: Sums) -> Float64[np.ndarray, "k k"]:
+        """The spread "k k": within classes for LDA, around the mean for ridge."""
+        if how == "lda":
+            return self.within()
+        return self.allow(self.gram - sums.counts.sum() * np.outer(sums.mean, sums.mean))
 
     def within(self) -> Float64[np.ndarray, "k k"]:
         """The spread within classes S, "k k", with what rounding may take from it."""
@@ -200,58 +232,9 @@ class Statistics:
         spread[np.diag_indices(len(spread))] += ROUNDING * self.of_parts(np.diag(self.gram))
         return spread
 
-    def leave_one_out(self, rows: np.ndarray, targets: np.ndarray, settings: Settings) -> Float64[np.ndarray, "n c"]:
-        """The scores "n c" of each example by the head of all the others, in closed form: nothing is solved again.
-
-        ridge   y - (y - f(x)) / (1 - h),   h = 1/n + u^T A^-1 u,  u = z - mean          A: the matrix of the system
-        LDA     A' = A - a u u^T,  m' = m - u / (n_c - 1),  u = z - m,  a = n_c / (n_c - 1),  by Sherman and Morrison
-
-        Source: Hastie, Tibshirani and Friedman 2009, section 7.10 (ridge).
-        Args:       rows, targets: of the examples of these statistics, as for `of_rows`; targets index `classes`.
-        Guarantees: the scores of solving without the example, with the penalty and the scales of all examples; those of
-                    LDA but for a number that all classes of an example share.
-        Edge cases: the class of a single example is never chosen for it.
-        Raises:     InputError for rows and targets of other examples.
-        """
-        targets = self.check_examples(rows, targets)
-        if not np.array_equal(np.bincount(targets, minlength=len(self.classes)), self.counts):
-            raise InputError(
-                "targets must be of the examples of these statistics; got other numbers of examples by class."
-                " Pass the rows and targets that the statistics were made of."
-            )
-        factor, scale, mean, present, counts, apart = self.system(settings)
-        n = counts.sum()
-        scores = np.full((len(rows), len(self.classes)), NEVER)
-        if n <= 1:
-            raise InputError("examples to leave out must be two at least; got one")
-        solved, place = solve_lower(factor, (apart * scale).T), np.zeros(len(self.classes), int)  # L^-1 m, "k c"
-        place[present] = np.arange(len(present))
-        for start in range(0, len(rows), BLOCK):
-            at = slice(start, start + BLOCK)
-            z, y = solve_lower(factor, ((rows[at].astype(np.float64) - mean) * scale).T), place[targets[at]]
-            if settings.how == "ridge":
-                hot = np.eye(len(present))[y]
-                f = counts / n + (z.T @ solved) * counts
-                without = hot - (hot - f) / (1 - 1 / n - np.square(z).sum(0))[:, None]
-            else:
-                without = scores_without(z, y, solved, counts)
-            scores[at, present] = without
-        alone = self.counts[targets] == 1
-        scores[alone, targets[alone]] = NEVER
-        return scores
-
     def check_examples(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The targets as indices of `classes`; InputError for rows that are not "n k" of as many examples, or NaN."""
-        labels = as_labels(targets, len(self.classes))
-        k = len(self.gram)
-        if getattr(rows, "ndim", 0) != 2 or not 0 < len(rows) == len(labels) or rows.shape[1] != k:
-            raise InputError(
-                f"rows must have shape ({len(labels) or 'n'}, {k}) of one example at least, as many as targets;"
-                f" got shape {np.shape(rows)}"
-            )
-        if not np.isfinite(rows).all():
-            raise InputError("rows must be finite; got NaN or infinity")
-        return labels
+        """The targets as indices of `classes`; InputError for rows that are not finite "n k" of as many examples."""
+        return check_rows(rows, targets, len(self.gram), len(self.classes))
 
     @property
     def tree(self) -> Tree:
@@ -268,11 +251,12 @@ class Statistics:
         ends = np.cumsum([0, *self.sizes])
         return np.repeat([values[start:end].sum() for start, end in pairwise(ends)], self.sizes)
 
-    def scales(self, variances: np.ndarray, balance: float) -> np.ndarray:
-        """A factor for each feature, "k", which brings each later part's variance to balance^2 of the first's."""
-        totals, later = self.of_parts(variances), np.arange(len(variances)) >= self.sizes[0]
-        scales = np.divide(totals[0], totals, out=np.zeros(len(totals)), where=totals > 0) ** 0.5
-        return np.where(later, balance * scales, 1.0)
+    def scales(self, variances: Float64[np.ndarray, "k"]) -> Float64[np.ndarray, "k"]:
+        """A factor for each feature, "k", which brings the variance of its part to 1; InputError unless above 0."""
+        totals = self.of_parts(variances)
+        if not (totals > 0).all():
+            raise InputError(NOT_OF_IMAGES)
+        return totals**-0.5
 
 
 @promotes
@@ -320,6 +304,24 @@ def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Se
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
     gram, sums, counts = moments(rows, targets, len(names))
     return Statistics(gram, sums[order], counts[order], tuple(names[c] for c in order), map_.sizes, map_.identity)
+
+
+def sums_of(rows: np.ndarray, targets: np.ndarray, count: int, sizes: tuple[int, ...]) -> Statistics:
+    """The statistics of examples with rows "n k" of parts of these sizes, over `count` classes that have no names."""
+    return Statistics(*moments(rows, targets, count), tuple(map(str, range(count))), sizes, "")
+
+
+def check_rows(rows: np.ndarray, targets: np.ndarray, k: int, count: int) -> np.ndarray:
+    """The targets as indices below `count`; InputError for rows that are not finite "n k" of as many examples."""
+    labels = as_labels(targets, count)
+    if getattr(rows, "ndim", 0) != 2 or not 0 < len(rows) == len(labels) or rows.shape[1] != k:
+        raise InputError(
+            f"rows must have shape ({len(labels) or 'n'}, {k}) of one example at least, as many as targets;"
+            f" got shape {np.shape(rows)}"
+        )
+    if not np.isfinite(rows).all():
+        raise InputError("rows must be finite; got NaN or infinity")
+    return labels
 
 
 def moments(rows: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -417,72 +419,5 @@ def cholesky(matrix: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:
     except np.linalg.LinAlgError:
         factor = np.full_like(matrix, np.nan)
     if not np.isfinite(np.diag(factor)).all():
-        raise InputError(
-            f"G - sum_c B_c B_c^T / n_c must be positive semi-definite to rounding; got sums of no images. {MADE}."
-        )
+        raise InputError(NOT_OF_IMAGES)
     return factor
-
-
-def solve_lower(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """L^-1 right, L lower triangular."""
-    return scipy.linalg.solve_triangular(factor, right, lower=True, check_finite=False)
-
-
-def scores_without(z: np.ndarray, y: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The LDA scores "b c" of examples z "k b" of classes y by all others; z, means "k c": multiplied by L^-1."""
-    n, own, rows = counts.sum(), counts[y], np.arange(len(y))
-    u = z - means[:, y]
-    some = own > 1  # a class of one example: the spread stays, u = 0
-    a, less = (np.divide(over, own - 1, out=np.zeros(len(y)), where=some) for over in (own, np.ones(len(y))))
-    q, r, t, p = np.square(u).sum(0), np.einsum("kb,kb->b", u, z), u.T @ means, z.T @ means
-    grown = a / (1 - a * q)  # A'^-1 = A^-1 + grown A^-1 u u^T A^-1
-    squares = np.square(means).sum(0) + grown[:, None] * t**2
-    cross = p + grown[:, None] * t * r[:, None]
-    along = t[rows, y] / (1 - a * q)
-    cross[rows, y] -= less * r / (1 - a * q)
-    squares[rows, y] += less**2 * q / (1 - a * q) - 2 * less * along
-    return (n - 1) * (cross - 0.5 * squares)
-
-
-@promotes
-def choose_settings(
-    train: Statistics,
-    rows: np.ndarray,
-    targets: np.ndarray,
-    ways: Sequence[str] = ("lda",),
-    left_out: bool = False,
-    progress: Progress = silent,
-) -> tuple[Settings, int]:
-    """(the settings with the greatest likelihood of the labels, at the best temperature; the number of settings tried).
-
-    Images whose label no head can give do not take part: held-out images of a class without training images, and with
-    `left_out` the only image of a class.
-
-    Args:       rows, targets: features "n k" and indices "n" among `train.classes`, of held-out images; or, with
-                `left_out`, of the images of `train`, each scored by the head of all others; ways: of `Settings.how`.
-    Raises:     InputError for no way, no row, or no row whose label can be given, and for rows and targets of other
-                shapes, or not finite.
-
-    >>> rows = tj.solver.rows_of(demo.map, demo.test)
-    >>> settings, tried = tj.solver.choose_settings(demo.statistics, rows, demo.test.targets, ways=("lda", "ridge"))
-    >>> tried
-    12
-    """
-    if not len(ways):
-        raise InputError(f"ways must be at least one of {', '.join(WAYS)}; got none")
-    targets, balances = train.check_examples(rows, targets), BALANCES if len(train.sizes) > 1 else (1.0,)
-    can_be_given = train.counts[targets] > left_out
-    if not can_be_given.any():
-        least = "two images" if left_out else "a training image"
-        raise InputError(f"settings must be chosen on images of classes with {least}; got none. Give the settings")
-    grid = [Settings(how, s, b) for how in ways for s in SHRINKAGES for b in balances]
-    losses = []
-    with progress(total=len(grid), unit="setting") as bar:
-        for settings in grid:
-            if left_out:
-                scores = train.leave_one_out(rows, targets, settings)
-            else:
-                scores = np.asarray(score_rows(train.solve(settings), rows))
-            losses.append(fitted_beta(scores[can_be_given], None, targets[can_be_given])[1])
-            bar.update()
-    return grid[int(np.argmin(losses))], len(grid)

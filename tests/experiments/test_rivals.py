@@ -9,12 +9,11 @@ from helpers import assert_rel_close, normal, predictor
 from run_binary import refused, run
 
 import tangent_jax as tj
+from experiments.bench.session import folds_beside
 from experiments.shared.averaging import average, moved
-from experiments.shared.folds import FOLDS, choose_by_folds, dual_ridge, folds_of
 from tangent_jax.core import trees
-from tangent_jax.models import score_rows
-from tangent_jax.solver import Settings
-from tangent_jax.solver.statistics import Statistics
+from tangent_jax.solver import choose_by_folds
+from tangent_jax.train.features import FOLDS, folds_of
 
 
 def test_federated_averaging_starts_each_round_from_the_mean_of_the_last():
@@ -34,29 +33,22 @@ def test_federated_averaging_starts_each_round_from_the_mean_of_the_last():
     assert_rel_close(got.w["head"]["kernel"] - start, want.w["head"]["kernel"] - start, 1e-4)
 
 
-def test_ridge_of_gram_matrices_is_that_of_statistics():
-    rng, targets = np.random.default_rng(0), np.arange(50) % 3
-    rows, held = rng.standard_normal((50, 9)) + 2 + np.eye(3, 9)[targets], folds_of(np.arange(50) % 3) == 2
-    z, y = rows[~held], targets[~held]
-    sums = np.array([z[y == c].sum(0) for c in range(3)])
-    own = Statistics(z.T @ z, sums, np.bincount(y).astype(float), ("a", "b", "c"), (9,), "")
-    for shrinkage, got in zip((0.1, 1.0), dual_ridge(rows @ rows.T, 9, targets, held, (0.1, 1.0)), strict=True):
-        head = own.solve(Settings("ridge", shrinkage))
-        assert_rel_close(got, score_rows(head, rows[held]), 1e-5)
-
-
 def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():
     rng, targets = np.random.default_rng(0), np.repeat(np.arange(3), 20)
+    examples = tuple((f"{i:064x}", f"{i}") for i in range(60))
     session = np.arange(0, 60, 3)
-    folds = folds_of(targets, session)
-    assert (folds[session] == FOLDS).all()
-    assert (np.bincount(folds[targets == 1], minlength=FOLDS)[:FOLDS] >= 2).all()
+    folds = folds_beside(tj.Features(np.zeros((60, 1)), targets, examples), session)
+    assert (folds[session] == -1).all()
+    assert (np.bincount(folds[(targets == 1) & (folds >= 0)], minlength=FOLDS) >= 2).all()
     # the images of the session tell their class and no other image does: only held-out ones could show that
     rows = rng.standard_normal((60, 5))
     rows[session] += 50 * np.eye(3, 5)[targets[session]]
     for how in ("lda", "ridge"):
-        assert choose_by_folds(how, [rows @ rows.T], 5, targets, folds).accuracy < 0.6
-    assert choose_by_folds("lda", [rows @ rows.T], 5, targets, folds_of(targets)).accuracy > 0.5
+        assert choose_by_folds(rows, targets, (5,), folds, (how,)).accuracy < 0.6
+    assert choose_by_folds(rows, targets, (5,), folds_of(targets)).accuracy > 0.5
+    groups = tuple(i // 6 for i in range(60))  # each has images of the session
+    grouped = tj.Features(np.zeros((60, 1)), targets, examples, groups=groups)
+    assert (folds_beside(grouped, session) == -1).all()
 
 
 def test_bench_contributors_draws_finished_results(tmp_path):

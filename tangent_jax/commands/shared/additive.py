@@ -16,26 +16,30 @@ from tangent_jax.features import keep_rows
 from tangent_jax.io.progress import shown
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import (
+    Chosen,
     MappedOnce,
     Settings,
     Statistics,
+    choose_by_folds,
     choose_settings,
-    fitted_beta,
     map_once,
     rows_by_depth,
     rows_of,
 )
+from tangent_jax.solver.statistics import sums_of
+from tangent_jax.train.features import FOLDS, folds_of
 
 RANPAC = 5000  # random ReLU features
 DEPTHS = (0, 1, 4, 8)
 """The numbers of blocks that --feature_blocks=auto tries."""
 SAMPLE = 500  # training images by which it chooses
+FOLDED = 5000  # of more training images, one fold chooses settings
 ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
-    "exact": (("h", "ntk"), "lda"),
+    "place": (("h", "place"), "lda"),
+    "exact": (("h", "ntk", "place"), "lda"),
     "ridge": (("h",), "ridge"),
     "ranpac": (("relu",), "ridge"),
     "lda": (("h",), "lda"),
-    "place": (("h", "place"), "lda"),
 }
 """The features of each method, and how its statistics are solved."""
 
@@ -46,11 +50,13 @@ def check_flags(methods: list[str]) -> None:
         raise InputError("--feature_blocks=auto reads the labels of images that --held_out tests on: give a number")
     if F.settings in setup.CHOICES:
         return
-    how = setup.settings_of(F.settings).how
+    settings = setup.settings_of(F.settings)
     for name in methods:
-        if name in ADDITIVE and name != "exact" and ADDITIVE[name][1] != how:
-            wanted = f"{ADDITIVE[name][1]},SHRINKAGE,BALANCE"
-            raise InputError(f"--settings must be {wanted} beside --method={name}; got {F.settings}")
+        if name in ADDITIVE:
+            parts, how = ADDITIVE[name]
+            if (name != "exact" and settings.how != how) or len(settings.weights) not in (0, len(parts)):
+                wanted = ",".join([how, "SHRINKAGE", *(f"WEIGHT of {part}" for part in parts if len(parts) > 1)])
+                raise InputError(f"--settings must be {wanted} beside --method={name}; got {F.settings}")
 
 
 def features_of(name: str, blocks: int | str | None) -> tuple[FeatureSettings, str]:
@@ -101,54 +107,48 @@ class Additive(Method):
         with tj.show_progress(f"{store.root.name}: total"):
             return store.statistics().of_classes(self.dataset.classes)
 
-    def of_all(self, title: str) -> Statistics:
-        """The statistics of all training images, from the store of this title; of owners without a store."""
-        if self.division.is_by_owner:
-            classes = self.dataset.classes
-            with tj.show_progress(f"{self.title}: features") as progress:
-                statistics = tj.solver.make_statistics(self.map, self.train, classes, progress=progress)
-            return statistics.of_classes(classes)
-        return self.statistics(self.whole(), title)
-
     @cached_property
-    def chosen(self) -> tuple[Settings, int]:
-        """The settings of --settings, or the chosen ones, and the number tried.
+    def chosen(self) -> Chosen | None:
+        """The settings that held-out images choose, or None with those of --settings.
 
-        Held-out images are those of a validation split, or a fifth of the training images. With owners the settings
-        are chosen without a store of all images.
+        Held-out images are those of a validation split, or five folds of the training images, of which many need one.
         """
         if self.settings not in setup.CHOICES:
-            return setup.settings_of(self.settings), 0
-        trained = self
-        title = "full"
-        splits = self.dataset.splits
-        if self.settings == "leave_one_out":
-            data = self.train
-            part = "train"
-        elif not self.is_held_out and {"validation", "test"} <= {*splits}:
+            return None
+        train, splits = self.train, self.dataset.splits
+        rows = self.rows_of(train, "train")
+        has_validation = not self.is_held_out and {"validation", "test"} <= {*splits}
+        if self.settings == "held_out" and not has_validation:
+            folds = folds_of(train.targets, train.whole_groups)
+            if len(train) > FOLDED:
+                folds = np.where(folds == FOLDS - 1, 0, -1)
+            with tj.show_progress(f"{self.title}: settings"):
+                return choose_by_folds(rows, train.targets, self.map.sizes, folds, (self.how,), shown)
+        total = sums_of(rows, train.targets, len(self.dataset.classes), self.map.sizes)
+        data = train
+        if self.settings == "held_out":
             data = self.map_once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
-            part = "validation"
-        else:
-            title = "settings-twice" if self.is_held_out else "settings"
-            trained = self.held_out()
-            data = trained.test
-            part = "held out"
-        total = trained.of_all(title)
-        rows = self.rows_of(data, part)
+            rows = self.rows_of(data, "validation")
         with tj.show_progress(f"{self.title}: settings"):
             return choose_settings(total, rows, data.targets, (self.how,), self.settings == "leave_one_out", shown)
 
+    @property
+    def solved_by(self) -> Settings:
+        """The chosen settings, or those of --settings."""
+        return self.chosen.settings if self.chosen else setup.settings_of(self.settings)
+
     def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
         """The test accuracy of the head from the sum of the shards' statistics."""
-        head = self.statistics(divided, title).solve(self.chosen[0])
+        head = self.statistics(divided, title).solve(self.solved_by)
         scores = score_rows(head, self.rows_of(self.test, "test"))
         return float(np.mean(scores.argmax(1) == self.test.targets))
 
     def facts(self) -> dict[str, Any]:
         """For the result: the chosen settings, the number tried, and the size of a contribution."""
-        settings, tried = self.chosen
-        numbers = self.predict.subset.size
-        facts = {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
+        numbers, tried = self.predict.subset.size, self.chosen.tried if self.chosen else 0
+        facts = {"chosen": self.solved_by._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
+        if self.chosen:
+            facts["held_out"] = self.chosen.accuracy
         if "ntk" in self.map.parts:
             facts["feature_blocks"] = self.map.blocks
         if self.depths:
@@ -178,7 +178,7 @@ def try_depths() -> dict[int, float]:
     dataset = setup.open_dataset(F.dataset)
     pretrained = setup.pretrained(F.weights)
     depths = tuple(depth for depth in DEPTHS if depth <= pretrained.model.stages - 2)
-    map_ = FeatureSettings(("h", "ntk"), max(depths), F.directions, F.width, F.seed).of(pretrained)
+    map_ = FeatureSettings(ADDITIVE["exact"][0], max(depths), F.directions, F.width, F.seed).of(pretrained)
     order = np.random.default_rng([F.seed, 11]).permutation(len(dataset.train))
     rows = np.sort(order[:SAMPLE])
     labels = dataset.train.labels[rows]
@@ -190,9 +190,8 @@ def try_depths() -> dict[int, float]:
         rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}
     for depth, rows in zip(depths, rows_of_depths, strict=True):
-        total = tj.solver.make_statistics(map_, sample, dataset.classes, rows).of_classes(dataset.classes)
+        total = sums_of(rows, sample.targets, len(dataset.classes), map_.sizes)
         with tj.show_progress(f"{depth} blocks: settings"):
-            settings, _ = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown)
-        losses[depth] = fitted_beta(total.leave_one_out(rows, sample.targets, settings), None, sample.targets)[1]
+            losses[depth] = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown).loss
     print("exact, blocks: " + ", ".join(f"{depth} {loss:.4f}" for depth, loss in losses.items()), file=sys.stderr)
     return losses

@@ -52,12 +52,13 @@ def recipe_of(features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
 
 
 def settings_of(text: str) -> tj.solver.Settings:
-    """The settings in --settings: the way to solve, the shrinkage, the balance."""
+    """The settings in --settings: the way to solve, the shrinkage, a weight of each part."""
     how, *numbers = text.split(",")
     try:
-        settings = tj.solver.Settings(how, *map(float, numbers))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"--settings must be HOW,SHRINKAGE,BALANCE; got {text}") from error
+        shrinkage, *weights = map(float, numbers)
+    except ValueError as error:
+        raise InputError(f"--settings must be HOW,SHRINKAGE or HOW,SHRINKAGE,WEIGHT,WEIGHT; got {text}") from error
+    settings = tj.solver.Settings(how, shrinkage, tuple(weights))
     with about("--settings"):
         return settings.check()
 

@@ -223,7 +223,9 @@ TABLE: dict[str, partial] = {
     "receipt": flag("string", "verify: also check this receipt.", default=None),
     "preset": flag("enum", help_of_presets(), PRESETS, default=None),
     "settings": flag(
-        "string", "How statistics are solved: HOW,SHRINKAGE,BALANCE; or how that is chosen: held_out or leave_one_out."
+        "string",
+        "How statistics are solved: HOW,SHRINKAGE, then a weight of each part of the features if there are several; or"
+        " how that is chosen: held_out or leave_one_out.",
     ),
     "merge": flag("enum", f"Merge by {', '.join(own.help for own in MERGES.values())}.", MERGES, default="mean"),
     "merge_penalty": flag(
