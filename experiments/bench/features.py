@@ -1,9 +1,9 @@
 """Exact composition for each choice of features (parts, blocks, directions, width): held-out accuracy, and time.
 
-Five folds of the training images, every fifth of each class; no test image is read. Each setting takes the shrinkage
-and balance with the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in its dual form, by
-the Gram matrices of the parts, so the cost depends on the number of images, not of features. One pass over the images
-gives all --feature_blocks.
+Five folds of the training images, every fifth of each class, or every fifth group; no test image is read. Each setting
+takes the shrinkage and balance with the greatest held-out likelihood, as in `compose --method=exact`. LDA is solved in
+its dual form, by the Gram matrices of the parts, so the cost depends on the number of images, not of features. One pass
+over the images gives all --feature_blocks.
 
 The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "balance"}}}, "mean":
 {SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many, "pass": {SETTING: {"milliseconds": of an
@@ -91,20 +91,19 @@ def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, .
     with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}") as progress:
         every = rows_by_depth(map_, train, depths, progress=progress)
     return {
-        name((parts, blocks, directions, width)): cross_validated(
-            map_, rows, train.targets, f"{dataset.name}, {blocks} blocks"
-        )
+        name((parts, blocks, directions, width)): cross_validated(map_, rows, train, f"{dataset.name}, {blocks} blocks")
         for blocks, rows in zip(depths, every, strict=True)
     }
 
 
-def cross_validated(map_: FeatureMap, rows: np.ndarray, labels: np.ndarray, title: str) -> dict[str, float]:
+def cross_validated(map_: FeatureMap, rows: np.ndarray, train: tj.Features, title: str) -> dict[str, float]:
     """The accuracy of LDA over the folds, by the shrinkage and balance of the greatest likelihood."""
     parts = np.split(rows.astype(np.float64), np.cumsum(map_.sizes)[:-1], 1)
     grams = [part @ part.T for part in parts]
     balances = BALANCES if len(parts) > 1 else (1.0,)
     held: dict[tuple[float, float], list[np.ndarray]] = {}
-    folds = folds_of(labels)
+    labels = train.targets
+    folds = folds_of(labels, groups=train.whole_groups)
     for fold in range(FOLDS):
         for balance in balances:
             scores = dual_lda(grams, sum(map_.sizes), labels, folds == fold, balance, SHRINKAGES)

@@ -106,7 +106,7 @@ def measured(
     train, test = setup.train_and_measured(predict, dataset, on_test=True)
     order = np.random.default_rng([seed, 10]).permutation(len(train))
     sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
-    folds = folds_of(train.targets, np.concatenate([*sessions.values()]))
+    folds = folds_of(train.targets, np.concatenate([*sessions.values()]), train.whole_groups)
     found = dict[float, dict[str, Scores]]()
     of_psi = (F.feature_blocks, F.directions, F.width)
     for share, rows in sessions.items():

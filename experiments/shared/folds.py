@@ -7,8 +7,8 @@ import numpy as np
 
 from tangent_jax.io.progress import check_stop
 from tangent_jax.solver import BALANCES, SHRINKAGES, Settings, fitted_beta
-
-FOLDS = 5
+from tangent_jax.train import features
+from tangent_jax.train.features import FOLDS
 
 
 class Chosen(NamedTuple):
@@ -18,13 +18,17 @@ class Chosen(NamedTuple):
     accuracy: float
 
 
-def folds_of(labels: np.ndarray, training: Sequence[int] | np.ndarray = ()) -> np.ndarray:
-    """The fold of each example, "n": every fifth of each class; FOLDS for those at `training`, which always train."""
+def folds_of(
+    labels: np.ndarray, training: Sequence[int] | np.ndarray = (), groups: Sequence[Any] | None = None
+) -> np.ndarray:
+    """The fold of each example, "n": every fifth of each class, or every fifth group (`features.folds_of`).
+
+    FOLDS for the examples at `training` and others of their groups, which always train.
+    """
+    numbers = features.numbered(range(len(labels)) if groups is None else groups)
     folds = np.full(len(labels), FOLDS)
-    left = np.setdiff1d(np.arange(len(labels)), training)
-    for label in np.unique(labels):
-        rows = left[labels[left] == label]
-        folds[rows] = np.arange(len(rows)) % FOLDS
+    left = np.flatnonzero(~np.isin(numbers, numbers[np.asarray(training, int)]))
+    folds[left] = features.folds_of(labels[left], None if groups is None else numbers[left].tolist())
     return folds
 
 

@@ -45,6 +45,18 @@ def test_ridge_of_gram_matrices_is_that_of_statistics():
         assert_rel_close(got, score_rows(head, rows[held]), 1e-5)
 
 
+def test_groups_are_in_one_fold_and_those_of_an_anchor_train():
+    targets = np.repeat(np.arange(3), 20)
+    groups = tuple(f"{c}/{i // 2}" for c in range(3) for i in range(20))
+    folds = folds_of(targets, [0, 25], groups)
+    assert len({*zip(groups, folds.tolist(), strict=True)}) == 30
+    assert {group for group, fold in zip(groups, folds, strict=True) if fold == FOLDS} == {"0/0", "1/2"}
+    assert np.bincount(folds[targets == 2]).tolist() == [4] * FOLDS
+    want = np.arange(60) % 20 % FOLDS  # without groups, and where each image is a group
+    np.testing.assert_array_equal(folds_of(targets), want)
+    np.testing.assert_array_equal(folds_of(targets, groups=range(60)), want)
+
+
 def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():
     rng, targets = np.random.default_rng(0), np.repeat(np.arange(3), 20)
     session = np.arange(0, 60, 3)
