@@ -7,8 +7,8 @@ pass over the images gives all --feature_blocks.
 The last line of stdout: {"settings": {DATASET: {SETTING: {"accuracy", "nll", "shrinkage", "weights"}}}, "mean":
 {SETTING: accuracy over the data sets}, "best": SETTING, "tried": how many, "pass": {SETTING: {"milliseconds": of an
 image, from the cached inputs of its first block; "forward_passes": in units of a plain pass of all blocks; "whole": the
-same from the images on; "mebibytes": of the program for 32 images}}}; times are medians of alternating runs. A setting is named "h+ntk 8x1 4096": parts,
-blocks x directions, width.
+same from the images on; "mebibytes": of the program for 32 images}}}; times are medians of alternating runs. A setting
+is named "h+ntk 8x1 4096": parts, blocks x directions, width.
 """
 
 import itertools

@@ -100,7 +100,8 @@ class Table:
             whole = dataclasses.replace(whole, owners=tuple(owner_of[name] for _, name in whole.examples))
         train, measured = whole.hold_out()
         if not on_test and not len(measured):
-            raise InputError(f"a fifth of each class is held out, and no class of {self.dataset.name} has five images")
+            need = "five images" if whole.whole_groups is None else "two owners"
+            raise InputError(f"a fifth of each class is held out, and no class of {self.dataset.name} has {need}")
         if on_test:
             train = whole
             measured = setup.features(chosen[0], self.dataset.test, "test inputs")

@@ -1,6 +1,7 @@
 """Data sets with columns: splits by name, one column of images, one of labels, and classes.
 
     PATH?image=NAME&label=NAME      the columns, needed if several fit
+    PATH?group=NAME                 training images with the same entry in this column are held out together
     classes.txt                     beside the data: one class name per line, in the order of the class indices
 
 A split is a word in the name of a file, or of the nearest folder around it (splits.py). A single split is divided by
@@ -20,7 +21,7 @@ import numpy as np
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.folders import divided
-from tangent_jax.data.labels import note_alike, read_labels, spellings
+from tangent_jax.data.labels import NO_LABEL, note_alike, read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
 from tangent_jax.data.splits import SPELLINGS, one_name_each, split_of_name
@@ -29,13 +30,14 @@ from tangent_jax.io.records import first_names, read_lines, short
 
 IMAGES = "the encoded bytes of one image"
 LABELS = "one class index, class name or Boolean"
+GROUPS = "one number, text or Boolean"
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
     """The rows of one split on disk; `labels` as written; `read` and `where` as in Examples.
 
-    `row(i)` names row i in errors about its label; without it, its image's name does.
+    `row(i)` names row i in errors about its label; without it, its image's name does. `groups` as written, if chosen.
     """
 
     names: Sequence[str]
@@ -43,6 +45,7 @@ class Part:
     read: Callable[[int], Any]
     where: Callable[[int], tuple[Place, str]] | None
     row: Callable[[int], str] | None = None
+    groups: Sequence[Any] | None = None
 
     def named(self, i: int) -> str:
         """The name of row i in an error."""
@@ -75,8 +78,8 @@ def options(where: str, form: str, allowed: Sequence[str]) -> tuple[str, dict[st
 
 
 def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], where: object) -> str:
-    """The column of images or labels, `kind`: the chosen one, the stated one, or the only one that fits."""
-    must = {"image": IMAGES, "label": LABELS}[kind]
+    """The column of images, labels or groups, `kind`: the chosen one, the stated one, or the only one that fits."""
+    must = {"image": IMAGES, "label": LABELS, "group": GROUPS}[kind]
     name = chosen.get(kind)
     held = first_names([f"{column.name} ({column.holds})" for column in columns]) or "none"
     if name is not None:
@@ -86,7 +89,7 @@ def choose(kind: str, chosen: Mapping[str, str], columns: Sequence[Column], wher
         if not named[0].fits:
             raise InputError(f"the {kind} column must hold {must}; {name} of {where} holds {named[0].holds}")
         return name
-    fitting = [column.name for column in columns if column.fits]
+    fitting = [column.name for column in columns if column.fits and column.name != chosen.get("group")]
     stated = [column.name for column in columns if column.fits and column.stated]
     if not fitting:
         raise InputError(f"{where} must have a column of {kind}s, each {must}; its columns are {held}")
@@ -185,7 +188,12 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             leave_out(LeftOut("rows", why, len(missing), first, len(numbers), of=title or path.name))
         if len(present):
             examples = Examples(tuple(part.names), numbers, part.read, part.where)
-            splits[split_by_name[title]] = examples.take(present) if len(missing) else examples
+            examples = examples.take(present) if len(missing) else examples
+            if part.groups is not None and split_by_name[title] in ("", "train"):
+                groups = [part.groups[i] for i in present.tolist()]
+                known = [None if str(group).strip() in NO_LABEL else group for group in groups]
+                examples = examples.in_groups(known, path)
+            splits[split_by_name[title]] = examples
     if not splits:
         raise InputError(f"a row of {path} must have a label; none of its {len(values)} rows has one")
     note_alike(labels.classes)

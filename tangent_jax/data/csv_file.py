@@ -4,6 +4,7 @@
     a/1.jpg,cat                     paths are relative to the file, or to ?folder=FOLDER beside it; labels: labels.py
     path,label,split                the optional column `split`, or ?split=COLUMN: train, validation, test
     path,label,is_valid             ?split=is_valid: True is validation, False is train
+    path,label,patient              ?group=patient: training images of one patient are held out together
 
 Columns are divided by a comma, or by the semicolon, tab or bar that divides the header (said in a remark), or as the
 first line `sep=;` of Excel or ?sep= says. Text is UTF-8, or UTF-16 with its mark. Columns without a name, such as the
@@ -60,7 +61,7 @@ class Table:
 
 def csv_file(where: str) -> Dataset:
     """Opens the data set of a CSV."""
-    name, chosen = options(where, "csv:FILE", ("image", "label", "split", "sep", "folder"))
+    name, chosen = options(where, "csv:FILE", ("image", "label", "split", "sep", "folder", "group"))
     path = existing_path(name)
     if not path.is_file():
         raise InputError(f"csv: must name a CSV file; {path} is a folder")
@@ -83,18 +84,22 @@ def csv_file(where: str) -> Dataset:
     splits = split_values(table, wanted["split"]) if "split" in wanted else [""] * len(texts)
     if "split" not in wanted:
         unread_splits(table, {*wanted.values()})
-    groups: dict[str, list[int]] = {}
+    groups = table.column(wanted["group"]) if "group" in wanted else None
+    rows_of: dict[str, list[int]] = {}
     for row, file in enumerate(files):
         if file:
-            groups.setdefault(splits[row], []).append(row)
+            rows_of.setdefault(splits[row], []).append(row)
     parts = {}
-    for split, rows in groups.items():
+    for split, rows in rows_of.items():
         members = tuple(files[row] for row in rows)
         read = partial(read_file, path.parent, members)
         place = partial(path_of, path.parent, members)
         names = tuple(composed_name(member) for member in members)
         lines = [table.lines[row] for row in rows]
-        parts[split] = Part(names, [labels[row] for row in rows], read, place, partial(line_of, lines))
+        row_labels = [labels[row] for row in rows]
+        parts[split] = Part(
+            names, row_labels, read, place, partial(line_of, lines), groups and [groups[row] for row in rows]
+        )
     return assemble(path, parts, classes_beside(path.parent))
 
 

@@ -6,6 +6,7 @@
     PATH?train=FOLDER&test=FOLDER   folders of splits whose names say none
     ?train=PATH&test=PATH           folders or zips of splits that are in several places
     PATH?folders=classes            the folders are classes, though they hold folders of the same names
+    PATH?group=PATTERN              training images whose names have the same match are held out together
     manifest.json                   {"classes": [name, ...], "items": [[image, split, class index], ...]}
 
 Left out, each with a remark: hidden files and folders, files in a class that are not images, images in no class, broken
@@ -16,8 +17,9 @@ it is read only if it has `classes` and `items`.
 import contextlib
 import dataclasses
 import os
+import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl
@@ -47,6 +49,7 @@ READABLE = {
     getattr(zipfile, "ZIP_ZSTANDARD", 0),
 }
 HELD_OUT = 5  # without a test split, every fifth image is test, by content hash
+QUESTION = re.compile(r"\?(?=(?:train|validation|test|folders|group)=)")
 Make = Callable[[Iterable[str], Iterable[int]], Examples]
 
 
@@ -73,12 +76,12 @@ def folder(where: str) -> Dataset:
     """Opens the data set of a folder or a zip."""
     path, asked = question_of(where)
     if not path:
-        return from_places(asked.folders)
+        return from_places(asked)
     source = open_source(path)
     if source.manifest is not None:
-        return from_manifest(source.path, source.manifest, {*source.names}, source.make)
+        return from_manifest(source.path, source.manifest, {*source.names}, source.make, asked)
     found = layout(source.names, source.folders, source.path, asked)
-    return from_layout(source.path.stem, found, lambda _, names, labels: source.make(names, labels))
+    return from_layout(source.path.stem, found, lambda _, names, labels: source.make(names, labels), asked)
 
 
 def open_source(where: str) -> Source:
@@ -111,9 +114,9 @@ def open_source(where: str) -> Source:
     return Source(path, names, folders, make, manifest)
 
 
-def from_places(places: Mapping[str, str]) -> Dataset:
+def from_places(asked: Asked) -> Dataset:
     """The data set of folders or zips of one split each, anywhere; names begin with the split: train/CLASS/IMAGE."""
-    sources = {split: open_source(where) for split, where in places.items()}
+    sources = {split: open_source(where) for split, where in asked.folders.items()}
     for split, source in sources.items():
         for other, outer in sources.items():
             if other != split and is_below(source.path, outer.path):
@@ -133,7 +136,7 @@ def from_places(places: Mapping[str, str]) -> Dataset:
 
     parents = {absolute(source.path).parent for source in sources.values()}
     named = sources["train"].path.stem
-    return from_layout(parents.pop().name if len(parents) == 1 < len(sources) else named, found, make)
+    return from_layout(parents.pop().name if len(parents) == 1 < len(sources) else named, found, make, asked)
 
 
 def is_below(path: Place, outer: Place) -> bool:
@@ -180,7 +183,9 @@ def folder_manifest(path: Place) -> dict | None:
     return manifest if {"classes", "items"} <= {*manifest} else None
 
 
-def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], Iterable[int]], Examples]) -> Dataset:
+def from_layout(
+    name: str, found: Layout, make: Callable[[str, Sequence[str], Iterable[int]], Examples], asked: Asked
+) -> Dataset:
     """The data set of a layout; `make`: the examples of a split's names and labels."""
     splits = {split: make(split, [n for n, _ in rows], [y for _, y in rows]) for split, rows in found.images.items()}
     if "train" not in splits and "" not in splits:
@@ -190,28 +195,46 @@ def from_layout(name: str, found: Layout, make: Callable[[str, Sequence[str], It
         )
     for class_name in found.empty:
         note(f"the folder of class {class_name} is empty: the class keeps its place, without images")
-    return Dataset(name, found.classes, divided(splits), empty=found.empty)
+    return Dataset(name, found.classes, divided(grouped(splits, name, asked.group)), empty=found.empty)
 
 
 def question_of(where: str) -> tuple[str, Asked]:
-    """Returns (path, the caller's word) of PATH?train=FOLDER&test=FOLDER or PATH?folders=classes.
+    """Returns (path, the caller's word) of PATH?train=FOLDER&test=FOLDER or PATH?folders=classes, and &group=PATTERN.
 
     The path is "" where FOLDERs are paths of their own; other text after a question mark belongs to the path.
     """
-    path, _, text = where.rpartition("?")
-    pairs = parse_qsl(text.replace("+", "%2B"), keep_blank_values=True)
+    path, *rest = QUESTION.split(where, 1)
+    pairs = parse_qsl("".join(rest).replace("+", "%2B"), keep_blank_values=True)
     names = {name for name, _ in pairs}
-    if not names or not names <= {"train", "validation", "test", "folders"} or (not path and "train" not in names):
+    known = {"train", "validation", "test", "folders", "group"}
+    if not names or not names <= known or (not path and "train" not in names):
         return where, Asked()
-    if pairs == [("folders", "classes")]:
-        return path, Asked(classes=True)
-    filled = all(folder.strip("/") for _, folder in pairs)
-    if len(names) < len(pairs) or "train" not in names or "folders" in names or not filled:
+    folders = dict(pairs)
+    group = folders.pop("group", None)
+    is_right = len(names) == len(pairs) and all(value.strip("/") for _, value in pairs)
+    is_split = "train" in folders and "folders" not in folders
+    is_by_class = folders == {"folders": "classes"}
+    if not is_right or not (is_split or is_by_class or not folders):
         raise InputError(
             "A question about folders must be PATH?folders=classes or PATH?train=FOLDER&test=FOLDER, each once, with "
-            f"train; got {where}"
+            f"train, or PATH?group=PATTERN, or with &group=PATTERN; got {where}"
         )
-    return path, Asked(dict(pairs))
+    return path, Asked({} if is_by_class else folders, is_by_class, group)
+
+
+def grouped(splits: dict[str, Examples], where: object, pattern: str | None) -> dict[str, Examples]:
+    """The splits; the training images are in groups by the first parenthesis of a pattern's match, or all of it."""
+    split = next((split for split in ("train", "") if split in splits), None)
+    if pattern is None or split is None:
+        return splits
+    try:
+        expression = re.compile(composed_name(pattern))
+    except re.error as error:
+        raise InputError(f"?group must be a regular expression; got {pattern}: {error}") from error
+    train = splits[split]
+    matches = [expression.search(composed_name(name)) for name in train.names]
+    groups = [(match[min(expression.groups, 1)] or None) if match else None for match in matches]
+    return splits | {split: train.in_groups(groups, where)}
 
 
 def divided(splits: dict[str, Examples]) -> dict[str, Examples]:
@@ -355,7 +378,7 @@ def read_nth(archive: Archive, members: tuple[str, ...], i: int) -> bytes:
     return read_member(archive, members[i])
 
 
-def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> Dataset:
+def from_manifest(path: Place, content: dict, present: set[str], make: Make, asked: Asked) -> Dataset:
     """The data set of a manifest, in the splits that its items name."""
     where = f"manifest.json of {path}"
     manifest = convert(Manifest, {k: v for k, v in content.items() if k in ("classes", "items")}, where)
@@ -379,12 +402,7 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make) -> 
     empty = tuple(name for label, name in enumerate(classes) if label not in used)
     for name in empty:
         note(f"no image of {where} is of class {name}: the class keeps its place")
-    return Dataset(
-        path.stem,
-        classes,
-        {
-            split_by_name[split]: make([i[0] for i in rows], [i[2] for i in rows])
-            for split, rows in sorted(names.items())
-        },
-        empty=empty,
-    )
+    splits = {
+        split_by_name[split]: make([i[0] for i in rows], [i[2] for i in rows]) for split, rows in sorted(names.items())
+    }
+    return Dataset(path.stem, classes, grouped(splits, where, asked.group), empty=empty)

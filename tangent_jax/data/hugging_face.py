@@ -47,30 +47,31 @@ READING = threading.Lock()  # threads must not read one row group several times
 
 def hugging_face(where: str) -> Dataset:
     """Opens a data set of parquet or arrow files."""
-    name, chosen = options(where, "hf:PATH", ("image", "label"))
+    name, chosen = options(where, "hf:PATH", ("image", "label", "group"))
     path = existing_path(name)
     root = path if path.is_dir() else path.parent
     files = data_files(path) if path.is_dir() else [path]
     schemas = {file: read_whole(file, schema_of) for file in files}
     first = files[0]
-    image, label = columns(schemas[first], chosen, first)
-    check_schemas(path, schemas, image, label)
+    image, label, group = columns(schemas[first], chosen, first)
+    check_schemas(path, schemas, image, label, group)
     check_splits(path, files)
-    groups = by_split(root, files, series_of)
-    parts = {split: part_of(split, group, image, label, root) for split, group in groups.items()}
+    by_name = by_split(root, files, series_of)
+    parts = {split: part_of(split, own, image, label, group, root) for split, own in by_name.items()}
     return assemble(path, parts, class_names(schemas[first], label, first) or classes_beside(root))
 
 
-def check_schemas(path: Place, schemas: Mapping[Place, Any], image: str, label: str) -> None:
-    """Raises InputError unless all files have both columns, of the types and with the classes of the first file."""
+def check_schemas(path: Place, schemas: Mapping[Place, Any], image: str, label: str, group: str | None) -> None:
+    """Raises InputError unless all files have the columns, of the types and with the classes of the first file."""
     first, *_ = schemas
+    used = [image, label] if group is None else [image, label, group]
     classes = class_names(schemas[first], label, first)
     for file, schema in schemas.items():
-        if {image, label} - {*schema.names}:
+        if {*used} - {*schema.names}:
             raise InputError(
-                f"each file of {path} must have the columns {image} and {label}; {file} has {held(schema)}"
+                f"each file of {path} must have the columns {' and '.join(used)}; {file} has {held(schema)}"
             )
-        for column in (image, label):
+        for column in used:
             first_type = schemas[first].field(column).type
             type_here = schema.field(column).type
             if holds_of(type_here) != holds_of(first_type):
@@ -310,8 +311,8 @@ def in_words(kind: Any) -> str:
     return f"{kind}, several for one image" if is_list else str(kind)
 
 
-def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str]:
-    """(column of images, column of labels) of a file."""
+def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str, str | None]:
+    """(column of images, column of labels, column of groups if it is chosen) of a file."""
     features = features_of(schema, file)
     if len({*schema.names}) < len(schema.names):
         raise InputError(f"the columns of {file} must have different names; they are {', '.join(schema.names)}")
@@ -324,7 +325,8 @@ def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str]
         words = in_words(field.type)
         images.append(Column(field.name, words, use == "images", stated == "Image"))
         labels.append(Column(field.name, words, use in ("numbers", "Booleans", "texts"), stated == "ClassLabel"))
-    return choose("image", chosen, images, file), choose("label", chosen, labels, file)
+    group = choose("group", chosen, labels, file) if "group" in chosen else None
+    return choose("image", chosen, images, file), choose("label", chosen, labels, file), group
 
 
 def check_bytes(schema: Any, chosen: dict[str, str], file: Place) -> None:
@@ -348,15 +350,18 @@ def check_bytes(schema: Any, chosen: dict[str, str], file: Place) -> None:
 # Rows
 
 
-def part_of(split: str, files: Sequence[Place], image: str, label: str, root: Place) -> Part:
+def part_of(split: str, files: Sequence[Place], image: str, label: str, group: str | None, root: Place) -> Part:
     """The rows of the files of one split."""
     labels: list[Any] = []
     paths: list[str | None] = []
+    groups: list[Any] = []
     counts = []
     for file in files:
-        labels_of_file, paths_of_file = read_whole(file, partial(labels_and_paths, image=image, label=label))
+        read = partial(labels_paths_groups, image=image, label=label, group=group)
+        labels_of_file, paths_of_file, groups_of_file = read_whole(file, read)
         labels.extend(labels_of_file)
         paths.extend(paths_of_file)
+        groups.extend(groups_of_file)
         counts.append(len(labels_of_file))
     times = Counter(paths)
     before = f"{split}/" if split else ""
@@ -367,7 +372,8 @@ def part_of(split: str, files: Sequence[Place], image: str, label: str, root: Pl
     ends = [*accumulate(counts)]
     places = tuple(files), ends, image
     row = partial(row_name, tuple(str(file.relative_to(root)) for file in files), ends)
-    return Part(names, labels, partial(read_row, *places), partial(place_of, *places), row)
+    known = None if group is None else groups
+    return Part(names, labels, partial(read_row, *places), partial(place_of, *places), row, known)
 
 
 def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:
@@ -376,22 +382,27 @@ def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:
     return f"row {row_of_file} of {file}"
 
 
-def labels_and_paths(file: Place, image: str, label: str) -> tuple[list[Any], list[str | None]]:
-    """The labels in a file, and the paths of its images, or None."""
+def labels_paths_groups(
+    file: Place, image: str, label: str, group: str | None
+) -> tuple[list[Any], list[str | None], list[Any]]:
+    """The labels in a file, the paths of its images, or None, and the groups, [] without their column."""
     kind = schema_of(file).field(image).type
     has_paths = arrow().types.is_struct(kind) and kind.get_field_index("path") >= 0
     if file.suffix == ".parquet":
         with arrow().parquet.ParquetFile(source_of(file)) as content:
-            table = content.read(columns=[label, *([f"{image}.path"] if has_paths else [])])
+            named = [label, *([] if group is None else [group]), *([f"{image}.path"] if has_paths else [])]
+            table = content.read(columns=[*dict.fromkeys(named)])
         labels = table.column(label)
+        groups = None if group is None else table.column(group)
         images = table.column(image) if has_paths else None
     else:
         labels = map_column(file, stamp_of(file), label)
+        groups = None if group is None else map_column(file, stamp_of(file), group)
         images = map_column(file, stamp_of(file), image)
     paths: list[str | None] = [None] * len(labels)
     if has_paths:
         paths = arrow().compute.struct_field(images, "path").to_pylist()
-    return labels.to_pylist(), paths
+    return labels.to_pylist(), paths, [] if groups is None else groups.to_pylist()
 
 
 def row_in_file(files: tuple[T, ...], ends: list[int], row: int) -> tuple[T, int]:

@@ -46,10 +46,14 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """The caller's word about folders: the folder of each split, or that the outermost folders are classes."""
+    """The caller's word about folders: the folder of each split, or that the outermost folders are classes.
+
+    `group`: the pattern of an image's group in its name, if there are groups.
+    """
 
     folders: Mapping[str, str] = dataclasses.field(default_factory=dict)
     classes: bool = False
+    group: str | None = None
 
 
 class Tree:

@@ -18,7 +18,8 @@ KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME"
 def open_dataset(spec: str) -> Dataset:
     r"""Opens the data set of a specification.
 
-    Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, or tfds:NAME[@DATA_DIR].
+    Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, or tfds:NAME[@DATA_DIR]; ?group=COLUMN, of a folder
+            ?group=PATTERN, says which training images are held out together.
     Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
 
     >>> folder = demo.folder()
@@ -33,7 +34,7 @@ def open_dataset(spec: str) -> Dataset:
         raise InputError(f"a data set must be one of {KNOWN}; got {spec!r}")
     with opening() as record:
         dataset = read_dataset(os.fspath(spec))
-    return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested()))
+    return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested(), *dataset.grouped()))
 
 
 def read_dataset(spec: str) -> Dataset:

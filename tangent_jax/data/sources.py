@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,8 @@ class Examples:
     `where(i)`: the file of example i and the place of its bytes there; the content identifier is stored for it while
     the file's state lasts. An image that was read to be identified is `held`, within limits, so that it is read once.
     `classes`: the names of the class indices, if known. `every_class`: True for the training split of a data set, where
-    each class must keep a readable example; a part of it (`take`) may lack classes.
+    each class must keep a readable example; a part of it (`take`) may lack classes. `groups`: the group of each
+    example, if known: training examples of a group are held out together.
     """
 
     names: tuple[str, ...]
@@ -65,6 +66,7 @@ class Examples:
     held: Held = dataclasses.field(default_factory=Held, repr=False, compare=False)
     classes: tuple[str, ...] = ()
     every_class: bool = False
+    groups: tuple[Any, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,7 +76,9 @@ class Examples:
         rows = np.asarray(rows)
         where = self.where and partial(read_at, self.where, rows)
         names = tuple(self.names[i] for i in rows)
-        part = Examples(names, self.labels[rows], partial(read_at, self.read, rows), where, self.held, self.classes)
+        read = partial(read_at, self.read, rows)
+        groups = self.groups and tuple(self.groups[i] for i in rows)
+        part = Examples(names, self.labels[rows], read, where, self.held, self.classes, groups=groups)
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
@@ -89,6 +93,19 @@ class Examples:
     def class_name(self, label: int) -> str:
         """The name of a class index, or the index where names are not known."""
         return self.classes[label] if label < len(self.classes) else f"class {label}"
+
+    def in_groups(self, groups: Sequence[Any], where: object) -> "Examples":
+        """The same examples with their groups, None for an example without.
+
+        Raises: InputError for an example without a group; `where` names the data set in it.
+        """
+        missing = [i for i, group in enumerate(groups) if group is None]
+        if missing:
+            raise InputError(
+                f"?group must give each training image of {where} a group; it gives none to {len(missing)} of"
+                f" {len(self)}, such as {self.names[missing[0]]}. Mend the column or the pattern"
+            )
+        return dataclasses.replace(self, groups=tuple(groups))
 
     def without(self, identifiers: Set[str]) -> "Examples":
         """The examples without the removed ones that have these content identifiers; the index forgets those."""
@@ -141,9 +158,9 @@ class Dataset:
     empty: tuple[str, ...] = ()
 
     def identity(self) -> list:
-        """The identity of the data set: its classes, and every image's content and label by split."""
+        """The identity of the data set: its classes, every image's content and label by split, and training groups."""
         splits = [(name, part.identifiers(), part.labels) for name, part in sorted(self.splits.items())]
-        return [self.classes, splits]
+        return [self.classes, splits, *([self.train.groups] if self.train.groups else [])]
 
     def copies(self) -> list[str]:
         """A line for each kind of duplicate images: in train and test, in two classes, in train."""
@@ -172,6 +189,17 @@ class Dataset:
             if lacking and split != "train":
                 count = f"{len(lacking)} of {len(self.classes)} classes"
                 lines.append(f"{split} has no image of {count}: {first_names(lacking)}")
+        return lines
+
+    def grouped(self) -> list[str]:
+        """A line about the groups of training images, and one for each split that has images of the same groups."""
+        if self.train.groups is None:
+            return []
+        groups = {*self.train.groups}
+        lines = [f"{len(groups)} groups of {len(self.train)} training images are held out whole"]
+        for split, part in self.splits.items():
+            both = len(groups & {*(part.groups or ())}) if split != "train" else 0
+            lines += [f"{both} groups of train are in {split} too: its accuracy counts them"] if both else []
         return lines
 
     @property

@@ -3,7 +3,7 @@
     PATH.tar, PATH-{000..099}.tar, {train,test}-{0..9}.tar, PATH-*.tar, or a folder of tars; their names say the split
     KEY.jpg (.png, .webp, ...)          the image; where a sample has several, one is chosen: ?image=EXTENSION
     KEY.cls, KEY.txt, KEY.label         the label, a class index or name, the first of these that is there; or
-    KEY.json                            its fields; ?label=FIELD chooses, if several may be the label
+    KEY.json                            its fields; ?label=FIELD chooses, if several may be the label; ?group=FIELD
     classes.txt                         in the folder of the tars: the names of the class indices, a line each
 
 A key ends at the first dot of a member's name, as in webdataset: p1.final.jpg is the image final.jpg of p1. Letter case
@@ -80,7 +80,7 @@ class Listing:
 
 def tars(where: str) -> Dataset:
     """Opens the data set of webdataset's tars."""
-    pattern, chosen = options(where, "wds:PATH", ("image", "label"))
+    pattern, chosen = options(where, "wds:PATH", ("image", "label", "group"))
     root, found, is_pattern = match_tars(pattern)
     groups = by_split(root, found, series_of, is_pattern)
     files = tuple(file for group in groups.values() for file in group)
@@ -111,6 +111,7 @@ def tars(where: str) -> Dataset:
     if without_image:
         leave_out(LeftOut("samples", "without an image", len(without_image), without_image[0], len(samples)))
     field = choose_label([s for _, s in samples], chosen, root)
+    group = choose_label([s for _, s in samples], chosen, root, "group") if "group" in chosen else None
     note_dots([s for _, s in samples], extension, field)
 
     split_at = [split for split, group in groups.items() for _ in group]
@@ -120,9 +121,9 @@ def tars(where: str) -> Dataset:
         table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
         names = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
         labels = [samples[row][1].labels.get(field) for row in rows]
-        parts[split] = Part(
-            names, labels, partial(read_member, files, packed, table, names), partial(span_of, files, table)
-        )
+        read = partial(read_member, files, packed, table, names)
+        own_groups = None if group is None else [samples[row][1].labels.get(group) for row in rows]
+        parts[split] = Part(names, labels, read, partial(span_of, files, table), groups=own_groups)
     return assemble(absolute(root), parts, classes_beside(root))
 
 
@@ -151,8 +152,8 @@ def without_labels(keys: Sequence[str], root: Place, files: Sequence[Place]) -> 
     )
 
 
-def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place) -> str:
-    """The field of the labels: the chosen one, KEY.cls, or the only one of its rank."""
+def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place, kind: str = "label") -> str:
+    """The field of the labels (or groups, `kind`): the chosen one, KEY.cls, or the only one of its rank."""
     fields = sorted({field for sample in samples for field in sample.labels})
     ranks = [
         [field for field in fields if field == "cls"],
@@ -168,9 +169,9 @@ def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Pla
     columns = []
     for field in fields:
         is_plain_label = kinds[field] <= {"whole numbers", "texts", "null"}
-        fits = "lists" not in kinds[field] and ("label" in chosen or (field in stated and is_plain_label))
+        fits = "lists" not in kinds[field] and (kind in chosen or (field in stated and is_plain_label))
         columns.append(Column(field, " and ".join(sorted(kinds[field])), fits))
-    return choose("label", chosen, columns, root)
+    return choose(kind, chosen, columns, root)
 
 
 def choose_image(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place) -> str | None:

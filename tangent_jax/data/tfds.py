@@ -1,6 +1,6 @@
 """TensorFlow Datasets prepared as array_record, read without TensorFlow.
 
-    tfds:NAME[/CONFIG][:VERSION][@DATA_DIR][?image=FEATURE&label=FEATURE]
+    tfds:NAME[/CONFIG][:VERSION][@DATA_DIR][?image=FEATURE&label=FEATURE&group=FEATURE]
 
     DATA_DIR/NAME/CONFIG/VERSION/dataset_info.json      a data set with configurations
     DATA_DIR/NAME/VERSION/dataset_info.json             one without
@@ -39,7 +39,7 @@ READABLE = ("array_record",)
 def tfds(where: str) -> Dataset:
     """Opens a TFDS data set in array_record format, by its random-access data sources."""
     package = import_extra("tfds:", "tensorflow_datasets", "data")
-    text, chosen = options(where, "tfds:NAME@DATA_DIR", ("image", "label"))
+    text, chosen = options(where, "tfds:NAME@DATA_DIR", ("image", "label", "group"))
     name, _, data_dir = text.partition("@")
     folder = version_folder(name, data_dir)
     check_features(folder / "features.json")
@@ -51,9 +51,10 @@ def tfds(where: str) -> Dataset:
         columns = [column_of(package, feature, title, stated) for title, feature in features.items()]
         image = choose("image", chosen, [c for c, _ in columns], folder)
         label = choose("label", chosen, [c for _, c in columns], folder)
+        group = choose("group", chosen, [c for _, c in columns], folder) if "group" in chosen else None
         encoded = {image: package.decode.SkipDecoding()}
         sources = {split: builder.as_data_source(split, decoders=encoded) for split in builder.info.splits}
-        parts = {split: part_of(source, split, image, label) for split, source in sources.items()}
+        parts = {split: part_of(source, split, image, label, group) for split, source in sources.items()}
     except InputError:
         raise
     except Exception as error:  # TFDS raises many kinds of errors
@@ -229,11 +230,12 @@ def column_of(package: Any, feature: Any, name: str, stated: set[str]) -> tuple[
     return Column(name, holds, is_image, name in stated), Column(name, holds, is_label, name in stated)
 
 
-def part_of(source: Any, split: str, image: str, label: str) -> Part:
+def part_of(source: Any, split: str, image: str, label: str, group: str | None) -> Part:
     """The examples of one split, of a TFDS source that does not decode images."""
     labels = [plain(source[i][label]) for i in range(len(source))]
+    groups = None if group is None else [plain(source[i][group]) for i in range(len(source))]
     names = tuple(f"{split}/{i}" for i in range(len(labels)))
-    return Part(names, labels, partial(read_record, source, image), None)
+    return Part(names, labels, partial(read_record, source, image), None, groups=groups)
 
 
 def plain(value: Any) -> Any:

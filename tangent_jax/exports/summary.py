@@ -60,7 +60,7 @@ def without_images(session: FirstSession | None) -> FirstSession | None:
 
 USER = re.compile(r"(?<=://)[^/@]*@")
 KIND = re.compile(r"[a-z][\w-]+:(?!//)")
-QUESTION = re.compile(r"\?((image|label|folders?|train|validation|test)=[^&]*&?)+$")
+QUESTION = re.compile(r"\?((image|label|group|folders?|train|validation|test)=[^&]*&?)+$")
 
 
 def without_folders(spec: str) -> str:

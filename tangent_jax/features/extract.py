@@ -109,7 +109,8 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
     fill(rows, partial(compute, trunk, rows, examples, cache))
     check_classes(rows.skipped, examples, trunk.model, cache.most_pixels)
     pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
-    whole = Features(rows.opened(), examples.labels, pairs, len(rows.skipped), str(cache.path))
+    skipped, folder = len(rows.skipped), str(cache.path)
+    whole = Features(rows.opened(), examples.labels, pairs, skipped, folder, groups=examples.groups)
     return whole.take(np.setdiff1d(np.arange(len(rows)), sorted(rows.skipped))) if rows.skipped else whole
 
 

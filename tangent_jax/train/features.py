@@ -1,4 +1,4 @@
-"""Features: examples in memory or on disk, with their targets, identifiers and owners."""
+"""Features: examples in memory or on disk, with their targets, identifiers, owners and groups."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 from jax import Array
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import columns
 from tangent_jax.core.rows import Rows
 from tangent_jax.train.batches import Batches, OnDevice
+
+FOLDS = 5  # one of them is held out
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,7 +22,8 @@ class Features:
 
     Targets are the data set's class indices; `dataclasses.replace(features, targets=y)` trains on others. `skipped`:
     the number of unreadable images; `folder`: the cache of the inputs, or None; `owners`: the owner of each example, if
-    known (`dataclasses.replace(features, owners=names)`); `device`: the copy on the device that all batches share.
+    known (`dataclasses.replace(features, owners=names)`); `groups`: the group of each example, such as the track of a
+    frame, if known: examples of a group are held out together; `device`: the copy on the device that all batches share.
 
     >>> demo.train.inputs.shape, demo.train.targets[:3]
     ((24, 6), array([0, 1, 2], dtype=int32))
@@ -35,6 +38,7 @@ class Features:
     skipped: int = 0
     folder: str | None = None
     owners: tuple[Any, ...] | None = None
+    groups: tuple[Any, ...] | None = None
     device: OnDevice = dataclasses.field(default_factory=OnDevice, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -46,22 +50,34 @@ class Features:
         rows = np.arange(len(self))[np.asarray(rows) if len(rows) else np.zeros(0, int)]  # rows may be a mask
         examples = tuple(self.examples[i] for i in rows)
         owners = self.owners and tuple(self.owners[i] for i in rows)
+        groups = self.groups and tuple(self.groups[i] for i in rows)
         taken = {"inputs": Rows(self.inputs, rows), "targets": self.targets[rows]}
-        return dataclasses.replace(self, **taken, examples=examples, owners=owners)
+        return dataclasses.replace(self, **taken, examples=examples, owners=owners, groups=groups)
 
     def batches(self, key: Array | None = None, *, rows: np.ndarray | None = None, batch_size: int = 32) -> Batches:
         """The examples, or those at `rows`, "k", for `fit` (which needs the key) or `fit_private`."""
         shared: Any = {"device": self.device, "owners": self.owners}
         return Batches(self.inputs, self.targets, key, rows=rows, batch_size=batch_size, **shared)
 
+    @property
+    def whole_groups(self) -> tuple[Any, ...] | None:
+        """The group of each example that is held out as a whole: `groups`, else `owners`; None if neither is known."""
+        return self.owners if self.groups is None else self.groups
+
     def held_out(self) -> Bool[np.ndarray, "n"]:
-        """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example."""
-        is_class, rank = self.targets.ndim == 1 and self.targets.dtype.kind in "iu", np.zeros(len(self), int)
-        groups = self.targets if is_class else rank
-        for label in np.unique(groups):
-            rows = np.flatnonzero(groups == label)
-            rank[rows] = np.arange(len(rows))
-        return rank % 5 == 4
+        """A mask, "n", of every fifth example of each class; if targets are no classes, of every fifth example.
+
+        With groups (`whole_groups`) it is every fifth group of each class, or one of two to four: see `folds_of`.
+        Guarantees: no group is partly held out; each class keeps an example that is not held out.
+        """
+        is_class = self.targets.ndim == 1 and self.targets.dtype.kind in "iu"
+        labels = self.targets if is_class else np.zeros(len(self), int)
+        held = folds_of(labels, self.whole_groups) == FOLDS - 1
+        lost = np.setdiff1d(labels, labels[~held])
+        if len(lost):  # classes whose examples are all in groups of other classes
+            numbers = numbered(self.whole_groups or ())
+            held &= ~np.isin(numbers, numbers[np.isin(labels, lost)])
+        return held
 
     def hold_out(self) -> tuple["Features", "Features"]:
         """Returns (the rest, the examples of `held_out`): always the same split."""
@@ -103,3 +119,37 @@ class Features:
         if len(classes) < least:
             raise InputError(f"classes must be the names of {least} classes or more; got {len(classes)}")
         return tuple(classes[int(label)] for label in labels)
+
+
+def folds_of(labels: Int[np.ndarray, "n"], groups: Sequence[Any] | None = None) -> Int[np.ndarray, "n"]:
+    """The fold of each example, 0 to 4, "n": the examples of a class go to the folds in turn, or its groups do.
+
+    As scikit-learn's StratifiedGroupKFold, without its balancing. A group belongs to the class of its first example,
+    and groups are taken in the order of their first examples. The last of two to four groups of a class is in fold 4.
+
+    Guarantees: a group is in one fold.
+    Edge cases: a class of one group is in fold 0.
+
+    >>> folds_of(np.array([0, 0, 0, 1, 1, 1, 1, 1, 1])).tolist()
+    [0, 1, 2, 0, 1, 2, 3, 4, 0]
+    >>> folds_of(np.array([0, 0, 0, 1, 1, 1, 1]), ["a", "a", "b", "c", "d", "d", "c"]).tolist()
+    [3, 3, 4, 3, 4, 4, 3]
+    """
+    numbers = numbered(range(len(labels)) if groups is None else groups)
+    first = np.unique(numbers, return_index=True)[1]
+    folds = np.zeros(len(first), int)
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels[first] == label)
+        start = FOLDS - len(own) if groups is not None and 1 < len(own) < FOLDS else 0
+        folds[own] = (start + np.arange(len(own))) % FOLDS
+    return folds[numbers]
+
+
+def numbered(groups: Sequence[Any]) -> Int[np.ndarray, "n"]:
+    """The number of each example's group, "n", in the order of first appearance.
+
+    >>> numbered(["b", "a", "b"]).tolist()
+    [0, 1, 0]
+    """
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(group, len(numbers)) for group in groups], int)

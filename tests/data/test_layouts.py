@@ -115,7 +115,9 @@ def test_several_columns_that_fit_are_named_and_one_is_chosen(tmp_path):
         f"{spec}?image=masks&label=place",
         r"image=masks must name a column of .*; its columns are photo \(binary\), mask \(binary\), species \(string\)",
     )
-    refused(f"{spec}?image=mask&colour=red", r"must be hf:PATH\?image=...&label=..., each choice at most once")
+    refused(
+        f"{spec}?image=mask&colour=red", r"must be hf:PATH\?image=...&label=...&group=..., each choice at most once"
+    )
     refused(f"{spec}?image=mask&image=photo", "at most once")
     assert open_dataset(f"{spec}?image=mask&label=species").classes == ("a", "b")
     by_place = open_dataset(f"{spec}?image=mask&label=place")
@@ -200,7 +202,7 @@ def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
     refused(f"hf:{tmp_path}", "must hold one data set; it holds a and b")
     as_saved(tmp_path / "b/test", TEST)
     refused(f"hf:{tmp_path}", r"must hold one kind of files; it holds \.arrow and \.parquet")
-    refused(f"hf:{tmp_path}/b/test?split=x", r"must be hf:PATH\?image=...&label=..., each choice")
+    refused(f"hf:{tmp_path}/b/test?split=x", r"must be hf:PATH\?image=...&label=...&group=..., each choice")
     (tmp_path / "b/test/data-00000-of-00001.arrow").unlink()
     refused(f"hf:{tmp_path}/b/test", "must hold all its files; .*data-00000-of-00001.arrow is missing")
     (tmp_path / "b/test/state.json").write_text('{"_data_files": [{"filename": ""}]}')

@@ -118,7 +118,7 @@ def test_tars_that_are_not_whole_are_refused(tmp_path):
         ("{0..99999}{0..99999}.tar", "at most 100,000 tars"),
         ("train-{3..0}.tar", "must name tars; no file"),
         ("train-{.tar", "1 are not, such as"),
-        ("train-0.tar?split=a", r"must be wds:PATH\?image=...&label=..., each choice"),
+        ("train-0.tar?split=a", r"must be wds:PATH\?image=...&label=...&group=..., each choice"),
     ],
 )
 def test_a_pattern_that_names_no_tars_is_one_line(tmp_path, pattern, match):

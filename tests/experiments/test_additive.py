@@ -72,6 +72,24 @@ def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path
 
 
 @pytest.mark.slow
+def test_settings_are_chosen_with_whole_groups_and_the_same_cached_features(tmp_path, tiny, monkeypatch):
+    photographs(tmp_path / "photos", count=12)
+    parts, held_out = [], additive.Additive.held_out
+    monkeypatch.setattr(additive.Additive, "held_out", lambda self: (parts.append(held_out(self)), parts[-1])[1])
+    flags = ["--method=exact", "--width=16", "--shards=2", *places(tmp_path)]
+    spec = f"--dataset=folder:{tmp_path}/photos"
+    run("compose", tiny, spec, *flags)
+    cached = sorted((tmp_path / "cache_dir").glob("*-*"))
+    assert parts[0].test.groups is None
+    _, stderr = run("compose", tiny, f"{spec}?group=[a-z]+/[0-9]", *flags)  # 1, 10 and 11 are of one group
+    assert "20 groups of 24 training images are held out whole" in stderr
+    train, test = parts[1].train, parts[1].test
+    assert {*test.groups} == {f"{name}/{i}" for name in ("cat", "dog") for i in (4, 9)}
+    assert {*train.groups}.isdisjoint(test.groups)
+    assert sorted((tmp_path / "cache_dir").glob("*-*")) == cached
+
+
+@pytest.mark.slow
 def test_the_depth_of_features_is_chosen_by_images_left_out_of_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(additive, "SAMPLE", 60)
     flags = ["--method=exact", "--feature_blocks=auto", "--width=16", "--shards=2", "--settings=lda,0.3,1"]

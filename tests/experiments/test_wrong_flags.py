@@ -210,3 +210,23 @@ def test_add_of_a_mistyped_source_makes_no_store(tmp_path):
     said = f"--source must be a folder with dw.safetensors; {tmp_path / 'nothing'} has none. Run finetune with --out"
     assert err == f"store: {said}\n"
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_groups_that_a_choice_of_settings_would_divide_are_refused(tmp_path):
+    write(
+        tmp_path, *(f"set/{s}/{c}/{t}_{f}.png" for s in ("train", "test") for c in "ab" for t in range(2) for f in "x")
+    )
+    spec, out = f"--dataset=folder:{tmp_path}/set", f"--out={tmp_path}/out"
+    for flag in ("--settings=leave_one_out", "--feature_blocks=auto"):
+        err = refused("compose", "--method=exact", flag, f"{spec}?group=[ab]/[0-9]", out)
+        assert f"{flag} leaves out one image while others of its group train" in err
+    for pattern, why in (
+        ("[0-9]_y", "it gives none to 4 of 4, such as train/a/0_x.png"),
+        ("(", "a regular expression"),
+    ):
+        assert why in refused("compose", "--method=lda", f"{spec}?group={pattern}", out).splitlines()[-1]
+    flags = ["--method=lda", f"--store={tmp_path}/store", f"--cache_dir={tmp_path}/cache", out, "--shards=2"]
+    assert "--held_out needs two groups of training images of a class" in refused(
+        "compose", *flags, f"{spec}?group=[ab]/"
+    )

@@ -48,6 +48,12 @@ def check_flags(methods: list[str]) -> None:
     """Raises InputError for --settings and --feature_blocks that do not fit, before any long work."""
     if F.feature_blocks == "auto" and F.held_out:
         raise InputError("--feature_blocks=auto reads the labels of images that --held_out tests on: give a number")
+    left_out = [name for name in ("settings", "feature_blocks") if F[name].value in ("leave_one_out", "auto")]
+    if left_out and setup.open_dataset(F.dataset).train.groups is not None:
+        raise InputError(
+            f"--{left_out[0]}={F[left_out[0]].value} leaves out one image while others of its group train, and"
+            " --dataset has groups: pass --settings=held_out, and --feature_blocks as a number"
+        )
     if F.settings in setup.CHOICES:
         return
     settings = setup.settings_of(F.settings)

@@ -209,8 +209,9 @@ def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) 
         return train, features(predict, dataset.splits["validation"], "validation inputs")
     train, measured = train.hold_out()
     if not len(measured):
+        need = "five images" if train.whole_groups is None else "two groups of images"
         raise InputError(
-            f"a fifth of each class of {dataset.name} is held out of train, and none has five images. Add images, or a "
+            f"a fifth of each class of {dataset.name} is held out of train, and none has {need}. Add images, or a "
             "validation split beside test"
         )
     return train, measured

@@ -70,13 +70,14 @@ class Method:
     is_held_out: bool = False
 
     def held_out(self) -> Self:
-        """The same method, trained on four fifths of the training images, and tested on the rest."""
+        """The same method, trained on four fifths of the training images, and tested on the rest; groups stay whole."""
         held = self.listed.held_out()
         trained, tested = self.present(np.flatnonzero(~held), np.flatnonzero(held))
         train = self.train.take(trained)
         test = self.train.take(tested)
         if not len(test):
-            raise InputError(f"--held_out needs five training images of a class; {self.dataset.name} has fewer")
+            need = "five training images" if self.listed.whole_groups is None else "two groups of training images"
+            raise InputError(f"--held_out needs {need} of a class; {self.dataset.name} has fewer")
         return dataclasses.replace(self, train=train, test=test, listed=self.listed.take(~held), is_held_out=True)
 
     def present(self, *parts: np.ndarray) -> list[np.ndarray]:
@@ -215,7 +216,7 @@ def list_readable(images: Examples, train: tj.Features) -> tj.Features:
     in_train = {*train.examples}
     not_removed = {*setup.left(images).names}
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
-    listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs))
+    listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs), groups=images.groups)
     return listed.take(np.array(rows))
 
 

@@ -101,7 +101,8 @@ TABLE: dict[str, partial] = {
     "dataset": flag(
         "string",
         "digits, folder:PATH (classes, or a zip), hf:PATH (Hugging Face: parquet, arrow), wds:PATH-{000..099}.tar, "
-        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR].",
+        "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR]. ?group=COLUMN, or "
+        "?group=PATTERN of names in a folder: images that are held out together.",
     ),
     "train": flag("string", "Folder or zip of the class folders of training images, for --dataset.", default=None),
     "validation": flag("string", "Folder or zip of validation images, beside --train.", default=None),

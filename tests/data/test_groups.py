@@ -1,0 +1,105 @@
+"""Groups of images: a pattern of their names, or a column; they decide what is held out, and nothing else."""
+
+import json
+
+import pytest
+from data.layouts import as_parquet, as_saved, as_tar, refused
+from data.tiny_tfds import place
+from photos import as_zip, picture, write
+
+from tangent_jax.core.identities import identity
+from tangent_jax.data.registry import open_dataset
+
+TRACKS = [f"{split}/{c}/{t}_{f}.png" for split in ("train", "test") for c in "ab" for t in range(3) for f in range(2)]
+ROWS = [f"{i}.png,{'xy'[i % 2]},p{i // 4},{'test' if i > 7 else 'train'}" for i in range(10)]
+
+
+def listing(root, rows=ROWS):
+    """The specification of a CSV with a column of patients."""
+    write(root, *(row.split(",")[0] for row in rows))
+    (root / "l.csv").write_text("\n".join(["path,label,patient,split", *rows]))
+    return f"csv:{root / 'l.csv'}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "manifest", "places"])
+@pytest.mark.parametrize("pattern", ["[^/]+/[0-9]+_", r"([ab]/\d+)_\d+\.png$", "(?:a|b)/.+?_"])
+def test_a_pattern_groups_training_images_and_changes_nothing_else(tmp_path, kind, pattern):
+    write(tmp_path / "set", *TRACKS)
+    spec = f"folder:{tmp_path / 'set'}"
+    if kind == "manifest":
+        items = [[name, name.split("/")[0], "ab".index(name.split("/")[1])] for name in TRACKS]
+        (tmp_path / "set/manifest.json").write_text(json.dumps({"classes": ["a", "b"], "items": items}))
+    if kind == "zip":
+        spec = f"folder:{as_zip(tmp_path / 'set.zip', {name: picture() for name in TRACKS})}"
+    if kind == "places":
+        spec = f"folder:?train={tmp_path}/set/train&test={tmp_path}/set/test"
+    plain = open_dataset(spec)
+    dataset = open_dataset(f"{spec}{'&' if '?' in spec else '?'}group={pattern}")
+    assert dataset.train.groups is not None
+    assert [name.rpartition("_")[0].removeprefix("train/") for name in dataset.train.names] == [
+        group.rstrip("_") for group in dataset.train.groups
+    ]
+    assert (plain.train.groups, dataset.test.groups) == (None, None)
+    for split, part in plain.splits.items():
+        assert dataset.splits[split].names == part.names
+        assert dataset.splits[split].identifiers() == part.identifiers()
+    assert dataset.name == plain.name
+    assert identity(dataset.identity()[:2]) == identity(plain.identity())
+    assert identity(dataset.identity()) != identity(plain.identity())  # runs that hold out are others
+    assert dataset.remarks == (*plain.remarks, "6 groups of 12 training images are held out whole")
+
+
+def test_a_pattern_that_leaves_images_out_or_is_none_is_refused(tmp_path):
+    write(tmp_path, *TRACKS, "train/a/alone.png")
+    spec = f"folder:{tmp_path}"
+    refused(f"{spec}?group=[0-9]+_", "a group; it gives none to 1 of 13, such as train/a/alone.png. Mend the column or")
+    refused(f"{spec}?group=([0-9]*)", "gives none to 13 of 13")
+    refused(f"{spec}?group=(_", r"\?group must be a regular expression; got \(_: ")
+    refused(f"{spec}?group=", r"or PATH\?group=PATTERN")
+    refused(f"{spec}?group=a&group=b", "each once")
+    refused(f"{spec}?folders=classes&train=a", "A question about folders must be")
+    assert open_dataset(f"{spec}?group=_|alone").train.groups.count("alone") == 1
+
+
+def test_groups_of_which_images_are_in_test_are_said(tmp_path):
+    write(tmp_path, *(f"{c}/{t}_{f}.png" for c in "ab" for t in range(2) for f in range(20)))
+    dataset = open_dataset(f"folder:{tmp_path}?group=[ab]/[0-9]+")
+    assert "4 groups of train are in test too: its accuracy counts them" in dataset.remarks
+    assert {*dataset.train.groups} == {"a/0", "a/1", "b/0", "b/1"}
+
+
+def test_a_column_of_a_csv_groups_its_training_rows(tmp_path):
+    spec = listing(tmp_path)
+    dataset = open_dataset(f"{spec}?group=patient")
+    assert dataset.train.groups == ("p0",) * 4 + ("p1",) * 4
+    assert (dataset.test.groups, dataset.train.take([5, 0]).groups) == (None, ("p1", "p0"))
+    assert dataset.train.identifiers() == open_dataset(spec).train.identifiers()
+    refused(f"{spec}?group=customer", r"must have a column customer; .* Write \?group=COLUMN")
+    refused(f"{listing(tmp_path, [*ROWS[:7], '7.png,x,,train', *ROWS[8:]])}?group=patient", "1 of 8, such as 7.png")
+    assert open_dataset(f"{listing(tmp_path, [*ROWS, '10.png,,,train', '11.png,x,,test'])}?group=patient").train.groups
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "tars"])
+def test_a_column_of_other_tables_groups_their_training_rows(tmp_path, kind):
+    columns = {"image": [picture() for _ in range(4)], "label": [0, 1, 0, 1], "patient": [7, 7, 8, 8]}
+    for split in ("train", "test"):
+        if kind == "tars":
+            fields = [json.dumps({"cls": y, "patient": p}) for y, p in zip(*[*columns.values()][1:], strict=True)]
+            members = [(f"{i}.png", image) for i, image in enumerate(columns["image"])]
+            as_tar(tmp_path / f"{split}.tar", [*members, *((f"{i}.json", f.encode()) for i, f in enumerate(fields))])
+        elif kind == "arrow":
+            as_saved(tmp_path / split, columns)
+        else:
+            as_parquet(tmp_path / f"{split}.parquet", columns, None)
+    spec = f"{'wds' if kind == 'tars' else 'hf'}:{tmp_path}"
+    dataset = open_dataset(f"{spec}?group=patient")
+    assert (dataset.train.groups, dataset.test.groups) == ((7, 7, 8, 8), None)
+    assert dataset.train.labels.tolist() == [0, 1, 0, 1]
+    refused(f"{spec}?group=customer", "group=customer must name a column of")
+
+
+def test_a_feature_of_tfds_groups_its_training_images(tmp_path):
+    place(tmp_path, "tiny/1.0.0")
+    spec = f"tfds:tiny@{tmp_path}"
+    assert open_dataset(f"{spec}?group=number").train.groups == tuple(5 * y for y in open_dataset(spec).train.labels)
+    refused(f"{spec}?group=tags", "the group column must hold one number, text or Boolean; tags of .* holds Sequence")
