@@ -3,9 +3,9 @@
     pip install scikit-image==0.26.0
     python -m experiments.bench hog --dataset=folder:signs,folder:digits
 
-Each picture is resized to 64 x 64 pixels; its features are skimage.feature.hog with 9 orientations, cells of 8 x 8 pixels
-and blocks of 2 x 2 cells: 1,764 numbers of one picture, so that their sums compose exactly, as those of `compose` do. The
-shrinkage is chosen on five folds of the training images, groups whole.
+Each picture is resized to 64 x 64 pixels; its features are skimage.feature.hog with 9 orientations, cells of 8 x 8
+pixels and blocks of 2 x 2 cells: 1,764 numbers of one picture, so that their sums compose exactly, as those of
+`compose` do. The shrinkage is chosen on five folds of the training images, groups whole.
 
 The last line of stdout: {"hog": {DATASET: {"accuracy": on test, "held_out": of the folds, "chosen": the settings,
 "numbers": of features}}}.

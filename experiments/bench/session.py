@@ -24,6 +24,7 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import moved
+from experiments.shared.folds import folds_beside
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
@@ -36,7 +37,6 @@ from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureSettings, score_rows
 from tangent_jax.solver import choose_by_folds, rows_of
 from tangent_jax.solver.statistics import sums_of
-from tangent_jax.train.features import folds_of, numbered
 
 define(
     *MODEL, *CACHED, *TRAINING, "lr", "blocks", "feature_blocks", "directions", "width", seed=["0"], dataset=["digits"]
@@ -142,15 +142,6 @@ def at_anchor(
         scores[name] = scored(how, [parts[part] for part in used], train.targets, test.targets, folds)
         check_stop()
     return scores
-
-
-def folds_beside(train: tj.Features, training: np.ndarray) -> np.ndarray:
-    """The fold of each example, "n"; -1 for those at `training` and others of their groups, which always train."""
-    groups = numbered(train.whole_groups or range(len(train)))
-    left = np.flatnonzero(~np.isin(groups, groups[training]))
-    folds = np.full(len(train), -1)
-    folds[left] = folds_of(train.targets[left], groups[left])
-    return folds
 
 
 def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[str, np.ndarray]:

@@ -3,7 +3,8 @@
 Both run once before, for their compilation. The last line of stdout: {"adam": {"accuracy", "seconds": without what
 was compiled, "epoch_seconds"}, "optimum": {"passes_to_adam", "seconds_to_adam", "pass_seconds", "factor_seconds",
 "certificate", "accuracies": after each pass}, "faster": Adam's seconds over those to its accuracy, "pass_over_epoch",
-"statistics": {"exact", "place", "lda": {"accuracy", "seconds": of one pass and one solve, "faster": Adam's seconds over them}}}.
+"statistics": {"exact", "place", "lda": {"accuracy", "seconds": of one pass and one solve, "faster": Adam's seconds over
+them}}}.
 The pass that reaches Adam's accuracy is one of a longer run: --passes=N ends with the step of pass N - 1, checked.
 """
 

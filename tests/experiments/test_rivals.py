@@ -9,8 +9,8 @@ from helpers import assert_rel_close, normal, predictor
 from run_binary import refused, run
 
 import tangent_jax as tj
-from experiments.bench.session import folds_beside
 from experiments.shared.averaging import average, moved
+from experiments.shared.folds import folds_beside
 from tangent_jax.core import trees
 from tangent_jax.solver import choose_by_folds
 from tangent_jax.train.features import FOLDS, folds_of
@@ -64,12 +64,13 @@ def test_bench_contributors_draws_finished_results(tmp_path):
     exact = {"signs": {"chosen": {"exact": {"mean": 0.65}}, "shares": {"exact": [0.1]}}}
     exact["birds"] = {"chosen": {"exact": {"mean": 0.9}}, "shares": {"exact": [0.0]}}
     given = [folder("compose", compose[0]), folder("compose2", compose[1]), folder("rivals", rivals)]
-    given.append(folder("session", {"session": exact}))
+    given += [folder("session", {"session": exact}), folder("hog", {"hog": {"signs": {"accuracy": 0.8}}})]
     line, _ = run("bench contributors", f"--finished={','.join(given)}", f"--out={tmp_path}/out")
     assert json.loads(line) == {
         "signs": {
             "exact": {"1": pytest.approx(0.6), "10": pytest.approx(0.6)},
             "exact, first session": {"all": 0.65},
+            "HOG + LDA, no network": {"all": 0.8},
             "soup of models": {"1": pytest.approx(0.3), "10": pytest.approx(0.3)},
             "federated averaging": {"10": 0.55},
             "network, 12 blocks": {"all": 0.7},
@@ -77,4 +78,4 @@ def test_bench_contributors_draws_finished_results(tmp_path):
     }
     assert (tmp_path / "out/contributors.png").exists()
     refusal = refused("bench contributors", f"--finished=soup={tmp_path}", f"--out={tmp_path}/out")
-    assert refusal.startswith("contributors: --finished must be JOB=FOLDER with JOB of compose, rivals, session")
+    assert refusal.startswith("contributors: --finished must be JOB=FOLDER with JOB of compose, rivals, session, hog")

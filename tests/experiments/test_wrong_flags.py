@@ -78,9 +78,14 @@ CASES = [
     ("tasks", "--dataset=digits", "--dataset must be two data sets or more; got 1"),
     ("tasks", "--dataset=digits,digits", "--dataset must name data sets of different names; got digits. Rename one"),
     # texts
-    ("compose", "--method=exact --settings=lda,1,1,1", "--settings must be HOW,SHRINKAGE,BALANCE; got lda,1,1,1"),
+    (
+        "compose",
+        "--method=exact --settings=lda",
+        "--settings must be HOW,SHRINKAGE or HOW,SHRINKAGE,WEIGHT,WEIGHT; got lda",
+    ),
     ("compose", "--method=exact --settings=svm,1,1", "--settings: "),
-    ("compose", "--method=exact,ridge --settings=lda,1,1", "--settings must be ridge,SHRINKAGE,BALANCE beside"),
+    ("compose", "--method=exact,ridge --settings=lda,1", "--settings must be ridge,SHRINKAGE beside --method=ridge"),
+    ("compose", "--method=place --settings=lda,1,1", "lda,SHRINKAGE,WEIGHT of h,WEIGHT of place beside --method=place"),
     ("finetune", "--profile_steps=10:5", "--profile_steps must be FIRST:LAST with 1 <= FIRST <= LAST, such as 10:20"),
     ("private", "--plan --topology=v5e:2by2", "--topology must be one such as v5e:2x2"),
     ("finetune", "--loss=hinge", "hinge"),
