@@ -74,7 +74,7 @@ class Features:
         labels = self.targets if is_class else np.zeros(len(self), int)
         held = folds_of(labels, self.whole_groups) == FOLDS - 1
         lost = np.setdiff1d(labels, labels[~held])
-        if len(lost):  # classes whose examples are all in groups of other classes
+        if len(lost):  # classes whose examples are all in held-out groups of several classes
             numbers = numbered(self.whole_groups or ())
             held &= ~np.isin(numbers, numbers[np.isin(labels, lost)])
         return held
@@ -124,8 +124,8 @@ class Features:
 def folds_of(labels: Int[np.ndarray, "n"], groups: Sequence[Any] | None = None) -> Int[np.ndarray, "n"]:
     """The fold of each example, 0 to 4, "n": the examples of a class go to the folds in turn, or its groups do.
 
-    As scikit-learn's StratifiedGroupKFold, without its balancing. A group belongs to the class of its first example,
-    and groups are taken in the order of their first examples. The last of two to four groups of a class is in fold 4.
+    As scikit-learn's StratifiedGroupKFold, without its balancing. Groups are taken in the order of their first
+    examples; those that hold several classes count as one class more. The last of two to four groups is in fold 4.
 
     Guarantees: a group is in one fold.
     Edge cases: a class of one group is in fold 0.
@@ -138,8 +138,10 @@ def folds_of(labels: Int[np.ndarray, "n"], groups: Sequence[Any] | None = None) 
     numbers = numbered(range(len(labels)) if groups is None else groups)
     first = np.unique(numbers, return_index=True)[1]
     folds = np.zeros(len(first), int)
-    for label in np.unique(labels):
-        own = np.flatnonzero(labels[first] == label)
+    class_of = np.unique(labels[first], return_inverse=True)[1]
+    class_of[numbers[labels != labels[first][numbers]]] = -1  # groups of several classes
+    for label in np.unique(class_of):
+        own = np.flatnonzero(class_of == label)
         start = FOLDS - len(own) if groups is not None and 1 < len(own) < FOLDS else 0
         folds[own] = (start + np.arange(len(own))) % FOLDS
     return folds[numbers]

@@ -65,8 +65,17 @@ def test_a_class_of_few_groups_holds_out_its_last_one_unless_it_is_alone(count, 
     assert len({*folds.tolist()}) == min(count, FOLDS)  # each fold leaves images of the class to train on
 
 
-def test_a_class_that_is_in_one_group_of_another_class_trains():
-    labels, groups = np.array([0, 0, 0, 1]), ("a", "a", "b", "b")
+def test_groups_of_several_classes_are_counted_together():
+    labels = np.arange(100) % 10
+    for count in (2, 5, 10):  # owners of all classes, each of whom another class begins
+        owners = tuple((i // (100 // count)) for i in range(100))
+        train, held = features(labels, owners=owners).hold_out()
+        assert len({*held.owners}) == max(1, count // 5)
+        assert {*train.targets.tolist()} == {*held.targets.tolist()} == {*range(10)}
+
+
+def test_a_class_that_is_in_one_group_of_several_classes_trains():
+    labels, groups = np.array([0, 2, 0, 1]), ("a", "a", "b", "b")
     assert not features(labels, groups=groups).held_out().any()
     assert folds_of(labels, groups).tolist() == [3, 3, 4, 4]
 
