@@ -11,5 +11,5 @@ def folds_beside(train: tj.Features, training: np.ndarray) -> np.ndarray:
     groups = numbered(train.whole_groups or range(len(train)))
     left = np.flatnonzero(~np.isin(groups, groups[training]))
     folds = np.full(len(train), -1)
-    folds[left] = folds_of(train.targets[left], groups[left])
+    folds[left] = folds_of(train.targets[left], groups[left].tolist())
     return folds

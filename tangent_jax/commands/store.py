@@ -43,7 +43,7 @@ from tangent_jax.models.ntk import ComponentPredictor
 
 define("cache_dir", "store", "source", "name", "examples", "owner", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
-define(weights=None, dataset=None, head=None, settings="lda,0.3,1")
+define(weights=None, dataset=None, head=None, settings="lda,0.3")
 
 
 def main(command: str) -> None:

@@ -37,6 +37,17 @@ def open_dataset(spec: str) -> Dataset:
     return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested(), *dataset.grouped()))
 
 
+def without_groups(spec: str) -> str:
+    """The specification without ?group=, which decides what is held out and nothing of the images.
+
+    >>> without_groups("folder:signs.zip?group=[0-9]+_"), without_groups("csv:a.csv?label=x&group=y")
+    ('folder:signs.zip', 'csv:a.csv?label=x')
+    """
+    path, _, question = spec.partition("?")
+    kept = [own for own in question.split("&") if not own.startswith("group=")]
+    return "?".join([path, *filter(None, ["&".join(kept)])]) if "group=" in question else spec
+
+
 def read_dataset(spec: str) -> Dataset:
     """Reads the data set of a specification within an opening, which records the things left out."""
     kind, _, where = spec.partition(":")

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float64
-from scipy.linalg import lapack
 
 SMALL = 1e-10
 """Over the trace of a part's spread: the square of a direction's length that R leaves out."""
@@ -64,7 +63,8 @@ class Solver(NamedTuple):
 
 def make_dual(spread: Float64[np.ndarray, "k k"], sizes: tuple[int, ...]) -> Dual | None:
     """The dual form of a spread of trace 1 in each part; None if it is not positive semi-definite, to rounding."""
-    upper, order, rank, _ = lapack.dpstrf(spread.T, tol=SMALL, lower=0)
+    (factorize,) = scipy.linalg.get_lapack_funcs(("pstrf",), (spread,))
+    upper, order, rank, _ = factorize(spread.T, tol=SMALL, lower=0)
     root = np.zeros((rank, len(spread)))
     root[:, order - 1] = np.triu(upper[:rank])
     if not abs(np.square(root).sum() - np.trace(spread)) <= 2 * SMALL * len(spread):

@@ -18,6 +18,7 @@ from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset, Examples
+from tangent_jax.data.registry import without_groups
 from tangent_jax.features.extract import expected_features
 from tangent_jax.io import hosts
 from tangent_jax.io.paths import is_url
@@ -36,7 +37,8 @@ def settings(**changes: Any) -> dict[str, Any]:
     given = {field: value for field, value in given.items() if not isinstance(value, list)}
     if changes.get("method") == "nlft" and "lr_nlft" in F:
         given["learning_rate"] = F.lr_nlft
-    return FLAT | given | changes
+    flat = FLAT | given | changes
+    return flat | {"dataset": without_groups(flat["dataset"])}
 
 
 def recipe(**changes: Any) -> tj.Recipe:
