@@ -5,7 +5,7 @@ so that stores need no further sums, and their system is formed once (dual.py).
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from jaxtyping import Float64, Integer
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
-from tangent_jax.solver.dual import Dual, Solver, make_dual
+from tangent_jax.solver.dual import Dual, Products, Solver, make_dual
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.solver.statistics import (
     NEVER,
@@ -59,46 +59,50 @@ class Systems(NamedTuple):
     sizes: tuple[int, ...]
     counts: Float64[np.ndarray, "c"]
 
+    def products(self, rows: np.ndarray) -> Products:
+        """What `scores` and `left_out` need of rows, for any settings."""
+        return self.dual.products((rows - self.sums.mean) * self.scale)
+
     def solver(self, settings: Settings) -> Solver:
         """The system of these settings."""
         return self.dual.at(settings.weights_of(self.sizes), settings.shrinkage)
 
-    def means(self, solver: Solver) -> Float64[np.ndarray, "k c"]:
-        """A^-1 m of the means m of the classes with examples, for features as they are."""
-        return solver.solve((self.sums.apart * self.scale).T) * self.scale[:, None]
-
-    def scores(self, settings: Settings, rows: np.ndarray) -> Float64[np.ndarray, "n c"]:
+    def scores(self, settings: Settings, rows: Products) -> Float64[np.ndarray, "n c"]:
         """The scores of rows by the head that `Statistics.solve` gives."""
-        present, mean, counts, apart = self.sums
-        n, means = counts.sum(), self.means(self.solver(settings))
-        products = (rows - mean) @ means
-        scores = np.full((len(rows), len(self.counts)), NEVER)
+        present, _, counts, _ = self.sums
+        n, solver = counts.sum(), self.solver(settings)
+        products = solver.with_means(rows)
+        scores = np.full((len(products), len(self.counts)), NEVER)
         if self.how == "ridge":
             scores[:, present] = counts / n + counts * products
         else:
-            scores[:, present] = n * (products - 0.5 * np.einsum("kc,ck->c", means, apart))
+            scores[:, present] = n * (products - 0.5 * np.diag(solver.with_means(self.dual.of_m)))
         return scores
 
-    def left_out(self, settings: Settings, rows: np.ndarray, targets: np.ndarray) -> Float64[np.ndarray, "n c"]:
-        """The scores of each example by the head of all others; see `leave_one_out`."""
-        present, mean, counts, apart = self.sums
+    def left_out(self, settings: Settings, rows: Iterable[Products], targets: np.ndarray) -> Float64[np.ndarray, "n c"]:
+        """The scores of each example by the head of all others; see `leave_one_out`. `rows`: block by block."""
+        present, _, counts, _ = self.sums
         n, solver = counts.sum(), self.solver(settings)
-        means = self.means(solver)
-        of_means, place = apart @ means, np.zeros(len(self.counts), int)
+        of_means, place = solver.with_means(self.dual.of_m), np.zeros(len(self.counts), int)
         place[present] = np.arange(len(present))
-        scores = np.full((len(rows), len(self.counts)), NEVER)
-        for start in range(0, len(rows), BLOCK):
-            at = slice(start, start + BLOCK)
-            z, y = rows[at] - mean, place[targets[at]]
-            squares, products = solver.squares(z * self.scale), z @ means
+        scores, end = np.full((len(targets), len(self.counts)), NEVER), 0
+        for block in rows:
+            squares, products = solver.squares(block), solver.with_means(block)
+            start, end = end, end + len(squares)
+            y = place[targets[start:end]]
             if self.how == "ridge":
                 hot, f = np.eye(len(present))[y], counts / n + counts * products
-                scores[at, present] = hot - (hot - f) / (1 - 1 / n - squares)[:, None]
+                scores[start:end, present] = hot - (hot - f) / (1 - 1 / n - squares)[:, None]
             else:
-                scores[at, present] = without(y, squares, products, of_means, counts)
+                scores[start:end, present] = without(y, squares, products, of_means, counts)
         alone = self.counts[targets] == 1
         scores[alone, targets[alone]] = NEVER
         return scores
+
+    def blocks(self, rows: np.ndarray) -> Iterator[Products]:
+        """The products of rows, block by block."""
+        for start in range(0, len(rows), BLOCK):
+            yield self.products(rows[start : start + BLOCK])
 
 
 def make_systems(statistics: Statistics, how: str) -> Systems:
@@ -108,7 +112,7 @@ def make_systems(statistics: Statistics, how: str) -> Systems:
     spread = statistics.spread(how, sums)
     scale = statistics.scales(np.diag(spread))
     spread *= scale[:, None] * scale
-    dual = make_dual(spread, statistics.sizes)
+    dual = make_dual(spread, statistics.sizes, sums.apart * scale)
     if dual is None:
         statistics.system(Settings(how))  # raises, and names the component
         raise InputError(NOT_OF_IMAGES)
@@ -135,7 +139,8 @@ def leave_one_out(
     (24, 3)
     """
     targets = check_left_out(statistics, rows, targets)
-    return make_systems(statistics, settings.check().how).left_out(settings, rows, targets)
+    systems = make_systems(statistics, settings.check().how)
+    return systems.left_out(settings, systems.blocks(rows), targets)
 
 
 def check_left_out(statistics: Statistics, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -200,11 +205,13 @@ def choose_settings(
     targets = check_left_out(train, rows, targets) if left_out else train.check_examples(rows, targets)
     can_be_given = train.counts[targets] > left_out
     systems = {how: make_systems(train, how) for how in checked_ways(ways)} if can_be_given.any() else {}
+    blocks = {how: [*system.blocks(rows)] for how, system in systems.items()}
 
     def scores(settings: Settings) -> np.ndarray:
-        system = systems[settings.how]
-        every = system.left_out(settings, rows, targets) if left_out else system.scores(settings, rows)
-        return every[can_be_given]
+        system, own = systems[settings.how], blocks[settings.how]
+        if left_out:
+            return system.left_out(settings, own, targets)[can_be_given]
+        return np.concatenate([system.scores(settings, block) for block in own])[can_be_given]
 
     return search(scores, targets[can_be_given], ways, len(train.sizes), progress)
 
@@ -232,18 +239,18 @@ def choose_by_folds(
     """
     count = int(np.max(targets, initial=0)) + 1
     targets = check_rows(rows, targets, sum(sizes), count)
-    systems: list[dict[str, Systems]] = []
+    systems: list[dict[str, tuple[Systems, Products]]] = []
     held: list[np.ndarray] = []
     for fold in range(int(np.max(folds, initial=-1)) + 1):
         own = sums_of(rows[folds != fold], targets[folds != fold], count, sizes)
         at = np.flatnonzero((folds == fold) & (own.counts[targets] > 0))
         if len(at):
-            systems.append({how: make_systems(own, how) for how in checked_ways(ways)})
+            made = {how: make_systems(own, how) for how in checked_ways(ways)}
+            systems.append({how: (system, system.products(rows[at])) for how, system in made.items()})
             held.append(at)
 
     def scores(settings: Settings) -> np.ndarray:
-        every = [system[settings.how].scores(settings, rows[at]) for system, at in zip(systems, held, strict=True)]
-        return np.concatenate(every)
+        return np.concatenate([own.scores(settings, of) for own, of in (every[settings.how] for every in systems)])
 
     given = np.concatenate([targets[at] for at in held]) if held else targets[:0]
     return search(scores, given, ways, len(sizes), progress)

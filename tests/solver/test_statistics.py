@@ -202,7 +202,8 @@ def test_the_dual_form_scores_as_the_head_does(case, how, few, weights):
     at = np.arange(9 if few else N)  # fewer images than features, or more
     train = of_rows(built, rows[at], targets[at], CLASSES)
     settings = Settings(how, 0.1, weights)
-    got, want = make_systems(train, how).scores(settings, rows), score_rows(train.solve(settings), rows)
+    systems = make_systems(train, how)
+    got, want = systems.scores(settings, systems.products(rows)), score_rows(train.solve(settings), rows)
     assert_rel_close(got, want.astype(np.float64), 1e-5)
 
 
