@@ -2,9 +2,9 @@
 
 python simulate.py --shards=1000 --features=4288 --classes=50 --workers=16
 
-Each shard is made when it comes: in order, and as `workers` workers end their shards at random. A line for each order: the
-seconds to make all shards and to add them, the most blocks that waited at once, the most memory of the process so far,
-and a digest of the total's bits.
+Each shard is made when it comes: in order, and as `workers` workers end their shards at random. A line for each order:
+the seconds to make all shards and to add them, the most blocks that waited at once, the most memory of the process so
+far, and a digest of the total's bits.
 """
 
 import argparse
