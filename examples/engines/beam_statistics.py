@@ -1,109 +1,80 @@
-"""Statistics folded by Apache Beam: a `CombineFn` on the direct runner, against one process.
-
-Then the same, while the process that computes a shard is killed, and Beam repeats its bundle.
+"""Sums of features by Apache Beam: a `CombineFn` on the runner of this machine.
 
 pip install apache-beam==2.77.0
-python beam_statistics.py [WORKERS]
+python beam_statistics.py --dataset=folder:PHOTOS --weights=FILE --shards=8 --workers=2
+python beam_statistics.py --kill=3          # on digits: a process is killed, and its bundle repeated
+
+Beam decides which shards a worker adds, and in which order: more blocks wait than in Ray's tree (`fold`), so take fewer
+shards, of more images each. A runner of a cluster takes the same pipeline; its workers import this folder.
 """
 
-import json
 import multiprocessing
-import os
-import sys
 import tempfile
+import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from functools import reduce
 from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from fold import Accumulator, Parts, compute_and_die, fold, same_bits
-
-from tangent_jax.solver import Statistics
-from tangent_jax.solver.statistics import from_tree
-from tangent_jax.store import read_component, write_component
+from fold import Accumulator, Sums, Tree, compute_and_die, parse, tell
+from safetensors.numpy import load_file, save_file
 
 
 class Combine(beam.CombineFn):
-    """A monoid of `fold` as Beam folds it: elements are names of shards."""
+    """A monoid of `fold` as Beam folds it: elements are numbers of shards.
 
-    def __init__(self, monoid: Parts) -> None:
-        self.monoid = monoid
+    The process that computes the shard `killed` is killed once, after its work and before its answer: if there is no
+    file `mark` yet.
+    """
+
+    def __init__(self, monoid: Tree, killed: int | None = None, mark: Path | None = None) -> None:
+        self.monoid, self.killed, self.mark = monoid, killed, mark
 
     def create_accumulator(self) -> Accumulator:
         return self.monoid.zero()
 
-    def add_input(self, mutable_accumulator: Accumulator, element: str) -> Accumulator:
-        return self.monoid.add(mutable_accumulator, element)
-
-    def merge_accumulators(self, accumulators: list[Accumulator]) -> Accumulator:
-        merged = self.monoid.zero()
-        for accumulator in accumulators:
-            merged = self.monoid.merge(merged, accumulator)
-        return merged
-
-    def extract_output(self, accumulator: Accumulator) -> Statistics:
-        return self.monoid.finish(accumulator)
-
-
-class Killed(Combine):
-    """The same; the process that computes the shard `killed` is killed once, after its work and before its answer."""
-
-    def __init__(self, monoid: Parts, killed: str, marks: str) -> None:
-        super().__init__(monoid)
-        self.killed, self.mark = killed, Path(marks) / killed
-
-    def add_input(self, mutable_accumulator: Accumulator, element: str) -> Accumulator:
-        if element == self.killed and not self.mark.exists():
+    def add_input(self, mutable_accumulator: Accumulator, element: int) -> Accumulator:
+        if element == self.killed and self.mark and not self.mark.exists():
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 pool.submit(compute_and_die, self.monoid, element, self.mark).result()  # raises BrokenProcessPool
-        return super().add_input(mutable_accumulator, element)
+        return self.monoid.add(mutable_accumulator, element)
+
+    def merge_accumulators(self, accumulators: Iterable[Accumulator]) -> Accumulator:
+        return reduce(self.monoid.merge, accumulators, self.monoid.zero())
+
+    def extract_output(self, accumulator: Accumulator) -> Sums:
+        return self.monoid.total(accumulator)
 
 
-def write(total: Statistics, path: str) -> None:
-    """Writes statistics to a file, whole: what leaves a pipeline leaves it by a file."""
-    said = {"classes": total.classes, "sizes": total.sizes, "source": total.source}
-    write_component(path, total.tree, {"statistics": json.dumps(said)})
-
-
-def read(path: str) -> Statistics:
-    """The statistics that `write` wrote."""
-    tree, metadata = read_component(path)
-    said = json.loads(metadata["statistics"])
-    return from_tree(tree, said["classes"], tuple(said["sizes"]), said["source"])
-
-
-def fold_by_beam(monoid: Parts, names: list[str], workers: int = 1, mode: str = "multi_threading") -> Statistics:
-    """The sum of these shards, by workers that are threads of this process, or (multi_processing) processes."""
-    modes = ["--runner=FnApiRunner", f"--direct_num_workers={workers}", f"--direct_running_mode={mode}"]
-    return run(Combine(monoid), names, modes)
-
-
-def fold_though_killed(monoid: Parts, names: list[str], killed: str, marks: str) -> Statistics:
-    """The sum of these shards, though a process is killed; by the runner of this machine that repeats a bundle."""
-    return run(Killed(monoid, killed, marks), names, ["--runner=BundleBasedDirectRunner"])
-
-
-def run(combine: Combine, names: list[str], options: list[str]) -> Statistics:
-    """The sum of these shards by a pipeline with these options."""
+def fold_by_beam(combine: Combine, options: list[str], shards: Iterable[int] | None = None) -> Sums:
+    """The sum of all shards by a pipeline with these options; `shards`: as they come, other than each once."""
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/total.safetensors"
+        path = f"{folder}/total.safetensors"  # what leaves a pipeline leaves it by a file
         with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
-            shards = pipeline | beam.Create(names) | beam.Reshuffle()
-            _ = shards | beam.CombineGlobally(combine) | beam.Map(write, path)
-        return read(path)
+            numbers = pipeline | beam.Create(shards or range(combine.monoid.shards)) | beam.Reshuffle()
+            _ = numbers | beam.CombineGlobally(combine) | beam.Map(save_file, path)
+        return load_file(path)
+
+
+def by_workers(workers: int, mode: str = "multi_threading") -> list[str]:
+    """Options: workers that are threads of this process, or (multi_processing) processes. Nothing is repeated."""
+    return ["--runner=FnApiRunner", f"--direct_num_workers={workers}", f"--direct_running_mode={mode}"]
+
+
+REPEATING = ["--runner=BundleBasedDirectRunner"]
+"""Options: the runner of this machine that repeats a bundle that failed."""
 
 
 def main() -> None:
-    monoid = Parts()
-    workers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    total = fold_by_beam(monoid, monoid.names, workers)
-    alone = fold(monoid, monoid.names)
-    with tempfile.TemporaryDirectory() as marks:
-        repeated = fold_though_killed(monoid, monoid.names, monoid.names[3], marks)
-        was_killed = bool(os.listdir(marks))
-    result = {"examples": total.counts.sum(), "same_bits": same_bits(total, alone), "accuracy": monoid.accuracy(total)}
-    result |= {"killed": was_killed, "same_bits_though_killed": same_bits(repeated, alone)}
-    print(json.dumps(result))
+    monoid, workers, kill = parse(__doc__)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        mark = Path(folder) / "killed"
+        total = fold_by_beam(Combine(monoid, kill, mark), by_workers(workers) if kill is None else REPEATING)
+        killed = None if kill is None else mark.exists()
+    tell(monoid, total, time.monotonic() - began, killed)
 
 
 if __name__ == "__main__":

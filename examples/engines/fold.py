@@ -1,128 +1,188 @@
-"""Statistics as a monoid: zero, add, merge and finish, by which any engine folds them. No engine is needed here.
+"""Sums over shards as a monoid that any engine folds: zero, add, merge and finish. No engine is needed here.
 
-    zero()            no examples
-    add(a, shard)     a and the statistics of a shard's examples, which are computed now
+    zero()            no images
+    add(a, shard)     a and the sums of a shard's images, which are computed now
     merge(a, b)       both; what is in both counts once
-    finish(a)         the sum (`tj.solver.Statistics`), which `solve` makes a head of
+    finish(a)         the sum of all as statistics, which `solve` makes a head of
 
-An accumulator holds statistics by the names of their shards. Two ways:
+An accumulator holds sums of blocks of a fixed binary tree. Block (l, i) is the shards from i 2^l to (i + 1) 2^l:
 
-    Parts     each shard's own statistics; `finish` adds them in the order of names, so that the sum has the same bits
-              whatever worker computed what, in whatever order, and however often
-    Totals    sums of shards, each with its names: smaller, and equal to rounding. A sum that holds some shards of
-              another one, but not all, cannot be merged with it, and is refused.
+    (2, 0) = (1, 0) + (1, 1)
+    (1, 0) = (0, 0) + (0, 1)      (1, 1) = (0, 2) + (0, 3)      (0, i): shard i
 
-A worker that is killed is repeated: its shard comes once, or twice with the same name, and counts once.
+A block is only ever the sum of its two halves, so the total has the same bits whatever worker computed what, in
+whatever order. Two blocks are disjoint, or one holds the other and counts alone: a shard that comes twice, as after the
+death of a worker, counts once.
+
+Memory: shards that come in order leave at most one block of each level, as the digits of a binary counter. A block that
+comes early waits for its other half: w workers add about w blocks to these, and shards in random order leave up to 0.4
+of their number. A worker holds the features of one chunk of its images.
 """
 
+import argparse
 import dataclasses
+import json
 import os
 import signal
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.models import FeatureMap, FeatureSettings
-from tangent_jax.solver import Statistics, make_statistics
+from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
+from tangent_jax.data import Examples
+from tangent_jax.features import keep_rows
+from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
+from tangent_jax.solver import Settings, Statistics, make_statistics
+from tangent_jax.solver.statistics import from_tree
 
-H = FeatureSettings(("h",))
-"""The features before the head."""
-Accumulator = Mapping[frozenset, Statistics]
-"""Statistics by the names of the shards that they sum."""
+CHUNK = 1024  # images whose features are in memory at once
+Sums = Mapping[str, np.ndarray]
+"""What is summed: of images the leaves of `Statistics.tree`, over all classes."""
+Accumulator = Mapping[tuple[int, int], Sums]
+"""Sums by block."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-    """The monoid of the statistics of shards of a data set, by these features.
+class Tree:
+    """The monoid of the sums of `shards` shards, numbered from 0; a subclass gives those of one shard."""
 
-    `dataset`, `weights`: as `tj.open_dataset` and `tj.load`; `shards`: how many; `features`: of the model; `cache`: the
-    folder of inputs. It is small, so that an engine sends it to its workers.
+    shards: int = 8
+
+    def sums(self, shard: int) -> Sums:
+        """The sums of one shard."""
+        raise NotImplementedError
+
+    def zero(self) -> Accumulator:
+        """No shard."""
+        return {}
+
+    def add(self, accumulator: Accumulator, shard: int) -> Accumulator:
+        """The accumulator with a shard, computed unless it is there."""
+        if is_within((0, shard), accumulator):
+            return accumulator
+        return self.merge(accumulator, {(0, shard): self.sums(shard)})
+
+    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
+        """The blocks of both, halves joined from the leaves up; the half of a last block may have no shard."""
+        blocks = {**a, **b}
+        for level in range((self.shards - 1).bit_length()):
+            for place in sorted({i // 2 for at, i in blocks if at == level}):
+                left, right = (level, 2 * place), (level, 2 * place + 1)
+                if is_within((level + 1, place), blocks):
+                    blocks.pop(left, None)
+                    blocks.pop(right, None)
+                elif left in blocks and right in blocks:
+                    blocks[level + 1, place] = added(blocks.pop(left), blocks.pop(right))
+                elif left in blocks and right[1] << level >= self.shards:
+                    blocks[level + 1, place] = blocks.pop(left)
+        return blocks
+
+    def total(self, accumulator: Accumulator) -> Sums:
+        """The sum of all shards that came; ValueError for no shard."""
+        if not accumulator:
+            raise ValueError("there must be a shard at least; got none. Add one.")
+        return reduce(added, (accumulator[block] for block in sorted(accumulator, key=lambda b: b[1] << b[0])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(Tree):
+    """The monoid of the statistics of a data set's training images. It is small, so that engines send it to workers.
+
+    `dataset`, `weights`, `method`, `seed`, `cache_dir`: as the flags of `tangent-jax compose`, whose shards and
+    features these are; with "" as `cache_dir` a chunk's features lie in a temporary folder until it is summed.
     """
 
     dataset: str = "digits"
     weights: str = "builtin"
-    shards: int = 8
-    features: FeatureSettings = H
-    cache: str = "~/.cache/tangent_jax"
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the shards."""
-        return [f"shard {i:0{len(str(self.shards - 1))}}" for i in range(self.shards)]
+    method: str = "place"
+    seed: int = 0
+    cache_dir: str = "~/.cache/tangent_jax"
 
     def map(self) -> FeatureMap:
         """The feature map, which also evaluates a head."""
-        return self.features.of(tj.load(self.weights))
+        parts = ADDITIVE[self.method][0]
+        width = RANPAC if parts == ("relu",) else FeatureSettings().width
+        return FeatureSettings(parts, width=width, seed=self.seed).of(tj.load(self.weights))
 
-    def statistics(self, name: str) -> Statistics:
-        """The statistics of the training examples of one shard."""
-        dataset = tj.open_dataset(self.dataset)
+    def rows(self, map_: FeatureMap, images: Examples) -> tuple[tj.Features, np.ndarray]:
+        """Images, and their features "n k", computed now or read from the cache."""
+        with tempfile.TemporaryDirectory() as folder:
+            cache = tj.Cache(self.cache_dir or folder)
+            data = tj.extract(map_, images, cache)
+            return data, keep_rows(cache, map_, data, 32)
+
+    def sums(self, shard: int) -> Sums:
+        """The sums of the features of a shard's images, which are read where they lie."""
+        dataset, map_ = tj.open_dataset(self.dataset), self.map()
+        at = tj.shards.uniform(len(dataset.train), self.shards, self.seed)[shard]
+        total = 0
+        for start in range(0, len(at), CHUNK):
+            data, rows = self.rows(map_, dataset.train.take(at[start : start + CHUNK]))
+            total += make_statistics(map_, data, dataset.classes, rows)
+        return total.of_classes(dataset.classes).tree
+
+    def finish(self, total: Sums) -> Statistics:
+        """Sums as statistics."""
         map_ = self.map()
-        rows = tj.shards.uniform(len(dataset.train), self.shards, seed=0)[self.names.index(name)]
-        return make_statistics(map_, tj.extract(map_, dataset.train.take(rows), tj.Cache(self.cache)), dataset.classes)
+        return from_tree(total, tj.open_dataset(self.dataset).classes, map_.sizes, map_.identity)
 
-    def zero(self) -> Accumulator:
-        """No examples."""
-        return {}
-
-    def add(self, accumulator: Accumulator, name: str) -> Accumulator:
-        """The accumulator with the examples of a shard."""
-        own = frozenset([name])
-        if any(name in names for names in accumulator):
-            return accumulator
-        return self.merge(accumulator, {own: self.statistics(name)})
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        """Both; a shard that is in both counts once."""
-        return {**a, **b}
-
-    def finish(self, accumulator: Accumulator) -> Statistics:
-        """The sum of all, in the order of names; ValueError for no shard."""
-        if not accumulator:
-            raise ValueError("there must be a shard at least; got none")
-        return sum(accumulator[names] for names in sorted(accumulator, key=sorted))
-
-    def accuracy(self, total: Statistics) -> float:
-        """The test accuracy of the head of the sum."""
-        dataset = tj.open_dataset(self.dataset)
-        map_ = self.map()
-        head = total.of_classes(dataset.classes).solve()
-        return tj.evaluate(map_, head, tj.extract(map_, dataset.test, tj.Cache(self.cache)))
+    def accuracy(self, total: Sums) -> float:
+        """The test accuracy of the head of sums, by the method's default settings."""
+        head = self.finish(total).solve(Settings(ADDITIVE[self.method][1]))
+        data, rows = self.rows(self.map(), tj.open_dataset(self.dataset).test)
+        return float(np.mean(score_rows(head, rows).argmax(1) == data.targets))
 
 
-@dataclasses.dataclass(frozen=True)
-class Totals(Parts):
-    """The same, with one sum for shards that were merged."""
-
-    def merge(self, a: Accumulator, b: Accumulator) -> Accumulator:
-        sums = {**a}
-        for names, own in b.items():
-            within = [other for other in sums if other & names]
-            if any(names <= other for other in within):
-                continue
-            if any(not other <= names for other in within):
-                raise ValueError(f"sums must be of different shards; got {sorted(names)} beside others of them")
-            sums = {other: kept for other, kept in sums.items() if other not in within} | {names: own}
-        return {frozenset().union(*sums): sum(sums[names] for names in sorted(sums, key=sorted))} if sums else {}
+def is_within(block: tuple[int, int], blocks: Accumulator) -> bool:
+    """True if one of the blocks is this one, or holds it."""
+    level, place = block
+    return any(place >> (above - level) == i for above, i in blocks if above >= level)
 
 
-def compute_and_die(monoid: Parts, name: str, mark: Path) -> None:
+def added(a: Sums, b: Sums) -> Sums:
+    """a + b."""
+    return {name: a[name] + b[name] for name in a}
+
+
+def same_bits(a: Sums, b: Sums) -> bool:
+    """True for sums of the same bits."""
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def fold(monoid: Tree) -> Sums:
+    """The sum of all shards in one process."""
+    return monoid.total(reduce(monoid.add, range(monoid.shards), monoid.zero()))
+
+
+def compute_and_die(monoid: Tree, shard: int, mark: Path) -> None:
     """Computes a shard, makes the file `mark`, and kills its own process before it answers: a worker that is lost."""
-    monoid.add(monoid.zero(), name)
+    monoid.sums(shard)
     mark.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def same_bits(a: Statistics, b: Statistics) -> bool:
-    """True for statistics of the same bits."""
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("gram", "sums", "counts"))
+def parse(text: str) -> tuple[Images, int, int | None]:
+    """(what the flags say to sum, the number of workers, the shard whose worker is killed once).
+
+    `text`: about the program, for --help.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for field in dataclasses.fields(Images):
+        given = {"type": type(field.default), "default": field.default, "help": f"default: {field.default}"}
+        parser.add_argument(f"--{field.name}", **given, choices=[*ADDITIVE] if field.name == "method" else None)
+    parser.add_argument("--workers", type=int, default=2, help="default: 2")
+    parser.add_argument("--kill", type=int, help="kill the worker of this shard once, and compare with one process")
+    flags = vars(parser.parse_args())
+    return Images(**{name: flags[name] for name in vars(Images())}), flags["workers"], flags["kill"]
 
 
-def fold(monoid: Parts, names: Iterable[str]) -> Statistics:
-    """The sum of these shards in one process."""
-    accumulator = monoid.zero()
-    for name in names:
-        accumulator = monoid.add(accumulator, name)
-    return monoid.finish(accumulator)
+def tell(monoid: Images, total: Sums, seconds: float, killed: bool | None) -> None:
+    """Prints the result as JSON; `killed`: whether a worker was killed, None without --kill."""
+    facts = {"images": int(total["counts"].sum()), "seconds": round(seconds, 1), "accuracy": monoid.accuracy(total)}
+    if killed is not None:
+        facts |= {"killed": killed, "same_bits": same_bits(total, fold(monoid))}
+    print(json.dumps(facts))

@@ -1,19 +1,20 @@
-"""Statistics folded by Ray tasks, one of which is killed and repeated, against one process.
+"""Sums of features by Ray tasks: one for each shard, and one for each block of the tree of `fold`.
 
 pip install ray==2.60.0
-python ray_statistics.py [WORKERS]
+python ray_statistics.py --dataset=folder:PHOTOS --weights=FILE --shards=8 --workers=2
+python ray_statistics.py --kill=3          # on digits: a worker is killed, and its task repeated
+
+With workers on several machines, all see the data set, the weights and the cache under the same names.
 """
 
-import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import ray
-from fold import Accumulator, Parts, compute_and_die, fold, same_bits
-
-from tangent_jax.solver import Statistics
+from fold import Accumulator, Sums, Tree, compute_and_die, parse, tell
 
 HERE = Path(__file__).parent
 
@@ -22,43 +23,62 @@ def start(workers: int) -> None:
     """Starts Ray on this machine, without a dashboard, and with this folder for its workers to import from."""
     paths = os.pathsep.join(filter(None, [str(HERE), *sys.path]))
     environment = {"env_vars": {"PYTHONPATH": paths, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "")}}
-    settings = {"include_dashboard": False, "object_store_memory": 1 << 27, "log_to_driver": False}
+    settings = {"include_dashboard": False, "object_store_memory": 1 << 30, "log_to_driver": False}
     ray.init(num_cpus=workers, runtime_env=environment, **settings)
 
 
 @ray.remote(max_retries=3)
-def compute(monoid: Parts, name: str, marks: str = "", killed: str = "") -> Accumulator:
-    """The accumulator of one shard; the worker of `killed` is killed once, after its work and before its answer."""
-    if name == killed and not (Path(marks) / name).exists():
-        compute_and_die(monoid, name, Path(marks) / name)
-    return monoid.add(monoid.zero(), name)
+def compute(monoid: Tree, shard: int, mark: Path | None = None) -> Accumulator:
+    """The accumulator of one shard; its worker is killed once if there is no file `mark` yet, before it answers."""
+    if mark and not mark.exists():
+        compute_and_die(monoid, shard, mark)
+    return monoid.add(monoid.zero(), shard)
 
 
-@ray.remote
-def merge(monoid: Parts, a: Accumulator, b: Accumulator) -> Accumulator:
+@ray.remote(max_retries=3)
+def merge(monoid: Tree, a: Accumulator, b: Accumulator) -> Accumulator:
     """Both accumulators."""
     return monoid.merge(a, b)
 
 
-def fold_by_ray(monoid: Parts, names: list[str], killed: str = "", marks: str = "") -> Statistics:
-    """The sum of these shards, by a tree of tasks; `start` has started Ray."""
-    parts = [compute.remote(monoid, name, marks, killed) for name in names]
-    while len(parts) > 1:
-        pairs = [merge.remote(monoid, *parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
-        parts = pairs + parts[len(parts) - len(parts) % 2 :]
-    return monoid.finish(ray.get(parts[0]))
+def fold_by_ray(monoid: Tree, killed: int | None = None, mark: Path | None = None) -> Sums:
+    """The sum of all shards; `start` has started Ray.
+
+    A task takes two sums and gives one, and as many shards are under way as two for each worker: so few sums wait in
+    Ray's store.
+    """
+    most = 2 * int(ray.cluster_resources()["CPU"])
+    blocks: list[tuple[int, ray.ObjectRef]] = []  # (shards, their accumulator), the digits of a binary counter
+    under_way: list[ray.ObjectRef] = []
+    for shard in range(monoid.shards):
+        under_way.append(compute.remote(monoid, shard, mark if shard == killed else None))
+        blocks.append((1, under_way[-1]))
+        while len(blocks) > 1 and blocks[-2][0] == blocks[-1][0]:
+            join(monoid, blocks)
+        if len(under_way) == most:
+            under_way = ray.wait(under_way)[1]
+    while len(blocks) > 1:
+        join(monoid, blocks)
+    return monoid.total(ray.get(blocks[0][1]))
+
+
+def join(monoid: Tree, blocks: list[tuple[int, ray.ObjectRef]]) -> None:
+    """Makes the last two accumulators one."""
+    (right, b), (left, a) = blocks.pop(), blocks.pop()
+    blocks.append((left + right, merge.remote(monoid, a, b)))
 
 
 def main() -> None:
-    monoid = Parts()
-    start(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
-    with tempfile.TemporaryDirectory() as marks:
-        total = fold_by_ray(monoid, monoid.names, monoid.names[3], marks)
-        was_killed = bool(os.listdir(marks))
+    monoid, workers, kill = parse(__doc__)
+    start(workers)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        mark = Path(folder) / "killed"
+        total = fold_by_ray(monoid, kill, mark)
+        killed = None if kill is None else mark.exists()
+    seconds = time.monotonic() - began
     ray.shutdown()
-    alone = fold(monoid, monoid.names)
-    result = {"examples": total.counts.sum(), "killed": was_killed, "same_bits": same_bits(total, alone)}
-    print(json.dumps({**result, "accuracy": monoid.accuracy(total)}))
+    tell(monoid, total, seconds, killed)
 
 
 if __name__ == "__main__":
