@@ -182,8 +182,8 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
             if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
                 held = method.held_out()
                 stores.append(parts.Work(held, held.divide(count), title, True))
-    for method in methods.values():
-        if not method.division.is_by_owner:
+    for name, method in methods.items():
+        if not method.division.is_by_owner and name not in ADDITIVE:  # whose features of all shards are kept
             stores.append(parts.Work(method, method.whole(), "full"))
     return stores
 

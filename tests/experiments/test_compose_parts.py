@@ -90,3 +90,14 @@ def test_a_search_is_not_left_to_parts(alone, tmp_path):
     flags, _, _ = alone
     _, err = run("compose", *at(tmp_path, flags), "--lr=1e-3,3e-3", "--shard=0/2", code=1)
     assert "--shard needs settings that were searched before" in err
+
+
+def test_parts_of_sums_end_with_the_bits_of_one_process(tmp_path):
+    """Each shard is a group; the sum of all images is left to the last command, which reads kept features."""
+    flags = ["--method=place", "--shards=3", "--settings=lda,0.3,1", f"--cache_dir={tmp_path / 'cache'}"]
+    said = [json.loads(run("compose", *at(tmp_path, flags), f"--shard={part}/2")[0]) for part in (0, 1)]
+    assert said == [{"shard": 0, "of": 2, "groups": 2}, {"shard": 1, "of": 2, "groups": 1}]
+    line, _ = run("compose", *at(tmp_path, flags))
+    (tmp_path / "alone").mkdir()
+    assert run("compose", *at(tmp_path / "alone", flags))[0] == line
+    assert content_of_stores(tmp_path / "stores") == content_of_stores(tmp_path / "alone/stores")
