@@ -119,11 +119,9 @@ class Images(Tree):
         """The sums of the features of a shard's images, which are read where they lie."""
         dataset, map_ = tj.open_dataset(self.dataset), self.map()
         at = tj.shards.uniform(len(dataset.train), self.shards, self.seed)[shard]
-        total = 0
-        for start in range(0, len(at), CHUNK):
-            data, rows = self.rows(map_, dataset.train.take(at[start : start + CHUNK]))
-            total += make_statistics(map_, data, dataset.classes, rows)
-        return total.of_classes(dataset.classes).tree
+        parts = (self.rows(map_, dataset.train.take(at[start : start + CHUNK])) for start in range(0, len(at), CHUNK))
+        chunks = (make_statistics(map_, data, dataset.classes, rows) for data, rows in parts)
+        return reduce(Statistics.__add__, chunks).of_classes(dataset.classes).tree
 
     def finish(self, total: Sums) -> Statistics:
         """Sums as statistics."""
