@@ -145,7 +145,7 @@ class Additive(Method):
         return float(np.mean(scores.argmax(1) == self.test.targets))
 
     def facts(self) -> dict[str, Any]:
-        """For the result: the chosen settings, the number tried, and the size of a contribution."""
+        """For the result: the chosen settings, the number tried, and the size of the largest contribution."""
         settings, tried = self.chosen
         numbers = self.predict.subset.size
         facts = {"chosen": settings._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
