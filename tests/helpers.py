@@ -195,9 +195,12 @@ def sums_of_examples(f, count, *arguments):
 FEATURES = FeatureSettings(("h",), 1, 1, 8, 0)
 
 
-def sums(s):
-    """A component of statistics of three features, of the classes a and one of its own; its numbers are not whole."""
-    rows, targets = np.random.default_rng(s).standard_normal((9, 3)), np.arange(9) % 2
+def sums(s, k=3):
+    """A component of statistics of k features, of the classes a and one of its own; its numbers are not whole.
+
+    It is of nine images, so that with 20 features it has their root, and with three their G.
+    """
+    rows, targets = np.random.default_rng(s).standard_normal((9, k)), np.arange(9) % 2
     return as_tree(*moments(rows / np.linalg.norm(rows, axis=1, keepdims=True), targets, 2))
 
 

@@ -86,6 +86,26 @@ def test_statistics_of_contributors_have_the_bits_of_one_process(people, collect
     assert not collection.store.verify()
 
 
+def test_few_images_are_sent_as_their_root_which_gives_the_head_of_g_to_rounding(ten):
+    _, liar, sent, nine = ten
+    read = {name: read_bytes(files.component)[0] for name, files in sent.items()}
+    k, map_ = sum(nine.predict.sizes), nine.predict
+    for name, tree in read.items():
+        assert sorted(tree) == ["counts", "root", "sums"]
+        n = tree["counts"].sum()
+        numbers = n * k - n * (n - 1) / 2 + (k + 1) * len(tree["counts"])
+        assert len(sent[name].component) < 8 * numbers + 7000 < 8 * k * (k + 1) / 2  # 7,000: of the provenance
+    people = [
+        dataclasses.replace(liar, name=name, home=liar.home.parent / name, part=(int(name[1:]), PARTS)) for name in sent
+    ]
+    rows = [tj.solver.rows_of(map_, own.features(map_, CLASSES)).astype(np.float64) for own in people]
+    total = nine.store.statistics()
+    whole = dataclasses.replace(total, gram=sum(z.T @ z for z in rows))
+    assert np.abs(total.gram - whole.gram).max() <= 1e-12 * np.abs(whole.gram).max()
+    for got, want in zip(jax.tree.leaves(total.solve()), jax.tree.leaves(whole.solve()), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_sent_names_no_image_no_folder_and_no_data(people, collection):
     sent = people[0].contribute(collection.request).component
     text = read_bytes(sent)[1]["provenance"]
@@ -120,10 +140,13 @@ LIES = {
     "silent": "got it sent nothing",
     "cut": "must be a whole safetensors file",
     "nothing": "must be a whole safetensors file",
-    "negated_g": "gram must have a trace of",
-    "halved_g": "gram must have a trace of",
+    "negated_g": "G must have a trace of",
+    "halved_g": "G must have a trace of",
     "no_square": "must be positive semi-definite to rounding; got sums of no images",
-    "more_counts": "gram must have a trace of",
+    "halved_root": "G must have a trace of",
+    "cut_root": "root must hold n k - n (n - 1) / 2 numbers, of n < k rows of k = 160 features; got shape (",
+    "other_sums": "must be positive semi-definite to rounding; got sums of no images",
+    "more_counts": "G must have a trace of",
     "halved_counts": "counts must be whole numbers >= 0; got ",
     "negative_counts": "counts must be whole numbers >= 0; got -",
     "no_counts": "statistics must be of one image at least; got none",
@@ -132,8 +155,8 @@ LIES = {
     "stretched_sums": "; got ",
     "all_zero": "statistics must be of one image at least; got none",
     "f32": "counts must be float64; got float32",
-    "fewer_features": "gram ",
-    "swapped_parts": "gram must have a trace of",
+    "fewer_features": "; got ",
+    "swapped_parts": "G must have a trace of",
     "no_gram": "the leaves must be counts, gram, sums",
     "extra_class": "the classes asked for, in their order; got !",
     "permuted_classes": "the classes asked for, in their order; got",
@@ -243,7 +266,7 @@ def test_a_file_of_other_shapes_or_an_altered_one_is_left_out(people, collection
     gram = np.eye(k)[np.triu_indices(k)] * dw["counts"].sum() / k
     small = {"counts": dw["counts"], "gram": gram, "sums": np.zeros((len(dw["counts"]), k))}
     assert not collection.take(NAMES[0], Contribution(file_bytes(small, metadata)))
-    assert "gram must have shape" in collection.left_out[NAMES[0]]
+    assert "sums must have shape (8, 96); got (8, 3)" in collection.left_out[NAMES[0]]
     altered = sent.component[:-1] + bytes([sent.component[-1] ^ 1])
     assert not collection.take(NAMES[0], Contribution(altered))
     assert "one was altered" in collection.left_out[NAMES[0]]

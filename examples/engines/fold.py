@@ -37,7 +37,7 @@ from tangent_jax.data import Examples
 from tangent_jax.features import keep_rows
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import Settings, Statistics, make_statistics
-from tangent_jax.solver.statistics import from_tree
+from tangent_jax.solver.statistics import from_tree, with_gram
 
 CHUNK = 1024  # images whose features are in memory at once
 Sums = Mapping[str, np.ndarray]
@@ -121,7 +121,7 @@ class Images(Tree):
         at = tj.shards.uniform(len(dataset.train), self.shards, self.seed)[shard]
         parts = (self.rows(map_, dataset.train.take(at[start : start + CHUNK])) for start in range(0, len(at), CHUNK))
         chunks = (make_statistics(map_, data, dataset.classes, rows) for data, rows in parts)
-        return reduce(Statistics.__add__, chunks).of_classes(dataset.classes).tree
+        return with_gram(reduce(Statistics.__add__, chunks).of_classes(dataset.classes).tree)
 
     def finish(self, total: Sums) -> Statistics:
         """Sums as statistics."""

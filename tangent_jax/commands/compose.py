@@ -12,8 +12,9 @@ number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, op
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
 ...; none of --sharding=owner}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings,
-"searched": how many, "tried": {a setting: its values}}}}; for exact also "feature_blocks", and with
---feature_blocks=auto "depths": {blocks: the negative log-likelihood by which they were chosen}.
+"searched": how many, "tried": {a setting: its values}}}}; numbers and bytes of statistics are the largest component's,
+one of few images has less; for exact also "feature_blocks", and with --feature_blocks=auto "depths": {blocks: the
+negative log-likelihood by which they were chosen}.
 """
 
 import sys

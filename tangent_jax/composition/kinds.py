@@ -2,7 +2,7 @@
 
     tangent weights   dw = sum_s dw_s / S                  the mean; of the bodies alone where heads differ
     statistics        G, B, n = sum_s (G_s, B_s, n_s)      the sum, over all classes; a class that a component lacks
-                                                           counts 0
+                                                           counts 0; G_s = R_s^T R_s where R_s is kept
 
 Both are trees of leaves. A component is of statistics if its provenance has the settings of features.
 """
@@ -31,6 +31,7 @@ from tangent_jax.solver.statistics import (
     check_lengths,
     check_spread,
     from_tree,
+    with_gram,
 )
 
 Origins = Mapping[str, Origin]
@@ -107,7 +108,7 @@ class SumsOfFeatures(TangentWeights):
         check_spread(dw, settings_of(origin).sizes(dw["sums"].shape[1]))
 
     def check_beside(self, dw: Tree, origin: Origin, other: Tree, first: Origin) -> None:
-        of_shape("gram", dw["gram"], np.shape(other["gram"]))
+        of_shape("sums", dw["sums"], (len(dw["sums"]), np.shape(other["sums"])[-1]))
 
     def have_own_heads(self, origins: Iterable[Origin]) -> bool:
         return False
@@ -119,7 +120,7 @@ class SumsOfFeatures(TangentWeights):
             statistics = components[name]
             with about(f"component {name}"):  # runs in the thread that reads ahead
                 self.check(statistics, origins[name])  # another machine may have written it
-            return widen(statistics, origins[name].classes, classes)
+            return widen(with_gram(statistics), origins[name].classes, classes)
 
         return View(components, wide)
 

@@ -49,7 +49,7 @@ from tangent_jax.models.subsets import Subset, subset_of
 PARTS = ("h", "relu", "ntk", "place")
 CELLS = 7  # rows and columns of cells of the part `place`
 SUMS = ("counts", "gram", "sums")
-"""The leaves of a component of statistics (solver/statistics.py)."""
+"""The leaves of a component of statistics; of few images `root` is in place of `gram` (solver/statistics.py)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ class FeatureMap(ByAutodiff):
 
     @property
     def subset(self) -> Subset:
-        """The leaves of its components, which are statistics."""
+        """The leaves of its components, which are statistics; their size is that of many images, others are smaller."""
         k = sum(self.sizes)
         size = k * (k + 1) // 2 + (k + 1) * self.outputs
         return Subset("statistics", SUMS, self.predict.subset.stage, size)

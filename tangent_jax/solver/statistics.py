@@ -9,8 +9,13 @@ Both need only G, B and n (Hastie, Tibshirani and Friedman 2009, sections 3.4 an
 f64. A removal re-sums the remaining statistics. G and B are second and first moments of features and are not secret:
 statistics of a few images reveal these images.
 
-A store keeps them as a tree of three leaves, G as its upper triangle, and adds these trees (store/kinds.py). Each part
-of a row has length 1, so leaves that come in are those of images only if
+A store keeps them as a tree of three leaves, G as its upper triangle, and adds these trees (composition/kinds.py). Few
+images, n < k / 2, have the smaller factor R of their rows Z "n k" in place of G:
+
+    R^T R = G,   Z = Q R,   R "n k" upper trapezoidal, its diagonal >= 0
+
+R is a function of G up to rounding, so it tells what G tells and no more (`root_of`). It is expanded to G before
+anything is added, so a sum has G. Each part of a row has length 1, so leaves that come in are those of images only if
 
     n_c is a whole number >= 0,   B_c = 0 where n_c = 0,   |B_c| <= n_c and trace(G) = n in each part
     S = G - sum_c B_c B_c^T / n_c is positive semi-definite, and G with it
@@ -118,7 +123,8 @@ class Statistics:
     """G "k k", B "c k" and counts "c" of examples' features, f64; they add, over classes of any names.
 
     `classes`: their names, sorted; `sizes`: the size of each part of the features; `source`: the identity of the
-    feature map; statistics of different maps do not add.
+    feature map; statistics of different maps do not add; `root`: R "n k" of few examples, which `tree` then has in
+    place of G, else None: sums have none, nor has what `dataclasses.replace` changed.
 
     Guarantees: a + b == b + a; the sum over shards is that of all examples, up to the order of f64 sums; a class that
                 only some have seen gets the same numbers in any order.
@@ -136,6 +142,7 @@ class Statistics:
     classes: tuple[str, ...]
     sizes: tuple[int, ...]
     source: str
+    root: Float64[np.ndarray, "n k"] | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         of_shape("counts", self.counts, (len(self.sums),))
@@ -238,10 +245,12 @@ class Statistics:
 
     @property
     def tree(self) -> Tree:
-        """The leaves that a store keeps and adds; G as its upper triangle, row by row.
+        """The leaves that a store keeps and adds (`as_tree`).
 
         Raises: InputError if G is not symmetric.
         """
+        if self.root is not None:
+            return as_tree(self.root, self.sums, self.counts)
         if not np.array_equal(self.gram, self.gram.T):
             raise InputError("G must be symmetric; got another")
         return as_tree(self.gram, self.sums, self.counts)
@@ -302,13 +311,21 @@ def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Se
     names = check_classes(classes)
     targets = as_labels(targets, len(names))
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
-    gram, sums, counts = moments(rows, targets, len(names))
-    return Statistics(gram, sums[order], counts[order], tuple(names[c] for c in order), map_.sizes, map_.identity)
+    factor, sums, counts = moments(rows, targets, len(names))
+    chosen = tuple(names[c] for c in order)
+    return of_factor(factor, sums[order], counts[order], chosen, map_.sizes, map_.identity)
 
 
 def sums_of(rows: np.ndarray, targets: np.ndarray, count: int, sizes: tuple[int, ...]) -> Statistics:
     """The statistics of examples with rows "n k" of parts of these sizes, over `count` classes that have no names."""
-    return Statistics(*moments(rows, targets, count), tuple(map(str, range(count))), sizes, "")
+    z = rows.astype(np.float64)
+    return Statistics(z.T @ z, *class_sums(z, targets, count), tuple(map(str, range(count))), sizes, "")
+
+
+def class_sums(z: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(B, counts) of rows."""
+    sums = np.array([z[targets == c].sum(0) for c in range(count)]).reshape(count, z.shape[1])
+    return sums, np.bincount(targets, minlength=count).astype(np.float64)
 
 
 def check_rows(rows: np.ndarray, targets: np.ndarray, k: int, count: int) -> np.ndarray:
@@ -325,29 +342,99 @@ def check_rows(rows: np.ndarray, targets: np.ndarray, k: int, count: int) -> np.
 
 
 def moments(rows: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(G, B, counts) of rows "n k" with targets that index `count` classes."""
+    """(a factor, B, counts) of rows "n k" with targets that index `count` classes: the arguments of `as_tree`.
+
+    The factor is R "n k" if n < k / 2, else G "k k".
+    """
     z = rows.astype(np.float64)
-    sums = np.array([z[targets == c].sum(0) for c in range(count)]).reshape(count, z.shape[1])
-    return z.T @ z, sums, np.bincount(targets, minlength=count).astype(np.float64)
+    factor = root_of(z) if len(z) < z.shape[1] / 2 else z.T @ z
+    return factor, *class_sums(z, targets, count)
 
 
-def as_tree(gram: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
-    """The leaves of statistics."""
-    return {"counts": counts, "gram": gram[upper(len(gram))], "sums": sums}
+def root_of(z: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"]:
+    """The factor R of rows Z "n k", n < k: upper trapezoidal, its diagonal >= 0, R^T R = Z^T Z = G.
+
+        Z M = Q T,   Y = Q^T Z = T^-T M^T G,   R = that of Y        M "k n": random, the same for all Z
+
+    Guarantees: a function of G up to rounding, by Y. The R of Z itself is none where features are 0 in all images, and
+                may hold the row of an image: Householder's reflections leave a column of zeros alone.
+    """
+    n, k = z.shape
+    q, t = np.linalg.qr(z @ np.random.default_rng(0).standard_normal((k, n)))
+    _, root = np.linalg.qr((q * signs(t)).T @ z)
+    return signs(root)[:, None] * root
+
+
+def signs(root: np.ndarray) -> np.ndarray:
+    """The factors +-1 of the rows "n" by which the diagonal of "n k" is >= 0."""
+    return np.where(np.diag(root) < 0, -1.0, 1.0)
+
+
+def as_tree(factor: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
+    """The leaves of statistics of a factor, G "k k" or R "n k": its numbers on and above the diagonal, row by row."""
+    n, k = factor.shape
+    return {"counts": counts, "gram" if n == k else "root": factor[upper(n, k)], "sums": sums}
 
 
 def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source: str) -> Statistics:
     """The statistics with the leaves of `Statistics.tree`."""
-    k = sum(sizes)
-    gram, above = np.zeros((k, k)), upper(k)
-    gram[above] = tree["gram"]
-    gram.T[above] = tree["gram"]
-    return Statistics(gram, np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
+    return of_factor(factor_of(tree), np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
 
 
-def upper(k: int) -> Bool[np.ndarray, "k k"]:
-    """A mask of the upper triangle, "k k"."""
-    return np.triu(np.ones((k, k), bool))
+def of_factor(
+    factor: np.ndarray,
+    sums: np.ndarray,
+    counts: np.ndarray,
+    classes: tuple[str, ...],
+    sizes: tuple[int, ...],
+    source: str,
+) -> Statistics:
+    """The statistics of a factor, G or R."""
+    statistics = Statistics(gram_of(factor), sums, counts, classes, sizes, source)
+    if statistics.gram is not factor:
+        object.__setattr__(statistics, "root", factor)
+    return statistics
+
+
+def gram_of(factor: np.ndarray) -> Float64[np.ndarray, "k k"]:
+    """G of a factor: R^T R, or G itself."""
+    n, k = factor.shape
+    return factor if n == k else factor.T @ factor
+
+
+def factor_of(tree: Tree) -> np.ndarray:
+    """The factor of leaves: G "k k", or R "n k"."""
+    k = tree["sums"].shape[1]
+    leaf = tree["root"] if "root" in tree else tree["gram"]
+    n = height(leaf, k) if "root" in tree else k
+    factor = np.zeros((n, k))
+    above = upper(n, k)
+    factor[above] = leaf
+    if n == k:
+        factor.T[above] = leaf
+    return factor
+
+
+def with_gram(tree: Tree) -> Tree:
+    """The leaves with G, which add."""
+    return tree if "gram" in tree else as_tree(gram_of(factor_of(tree)), tree["sums"], tree["counts"])
+
+
+def upper(n: int, k: int) -> Bool[np.ndarray, "n k"]:
+    """A mask of what stands on and above the diagonal, "n k"."""
+    return np.triu(np.ones((n, k), bool))
+
+
+def height(root: np.ndarray, k: int) -> int:
+    """The number of rows n < k of a packed R; InputError for a leaf that is none."""
+    sizes = np.cumsum([0, *range(k, 1, -1)])  # n k - n (n - 1) / 2, for each n < k
+    n = int(np.searchsorted(sizes, root.size))
+    if root.ndim != 1 or root.size not in sizes[n : n + 1]:
+        raise InputError(
+            f"root must hold n k - n (n - 1) / 2 numbers, of n < k rows of k = {k} features; got shape {root.shape}."
+            f" {MADE}."
+        )
+    return n
 
 
 def check_leaves(tree: Tree, count: int) -> int:
@@ -357,10 +444,13 @@ def check_leaves(tree: Tree, count: int) -> int:
             number >= 0.
     """
     leaves = trees.leaves(tree)
-    if sorted(leaves) != [*SUMS]:
-        raise InputError(f"the leaves must be {', '.join(SUMS)}; got {', '.join(sorted(leaves)[:4])}. {MADE}.")
+    is_root = "root" in leaves
+    if sorted(leaves) != (["counts", "root", "sums"] if is_root else [*SUMS]):
+        got = ", ".join(sorted(leaves)[:4])
+        raise InputError(f"the leaves must be {', '.join(SUMS)}, or root in place of gram; got {got}. {MADE}.")
     k = (*leaves["sums"].shape, 0, 0)[1]
-    shapes = {"counts": (count,), "gram": (k * (k + 1) // 2,), "sums": (count, k)}
+    n = height(leaves["root"], k) if is_root else k
+    shapes = {"counts": (count,), "root" if is_root else "gram": (n * k - n * (n - 1) // 2,), "sums": (count, k)}
     for path, leaf in leaves.items():
         if leaf.dtype != np.float64:
             raise InputError(f"{path} must be float64; got {leaf.dtype}. {MADE}.")
@@ -377,25 +467,30 @@ def check_leaves(tree: Tree, count: int) -> int:
 def check_lengths(tree: Tree, sizes: tuple[int, ...]) -> None:
     """Raises InputError for leaves that no images give whose parts of features, of these sizes, have length 1.
 
-        trace(G) = n in each part,   B_c = 0 where n_c = 0,   |B_c| <= n_c in each part
+        trace(G) = n in each part,   B_c = 0 where n_c = 0,   |B_c| <= n_c in each part,   R has n rows at most
 
     Args: tree: that `check_leaves` let pass.
     """
     counts, sums, n, k = tree["counts"], tree["sums"], tree["counts"].sum(), sum(sizes)
     if n <= 0:
         raise InputError(f"statistics must be of one image at least; got none. {MADE}.")
-    longest, diagonal = counts * (1 + LENGTHS), tree["gram"][np.cumsum([0, *range(k, 1, -1)])]
-    for name, leaf, most in (("gram", tree["gram"], n * (1 + LENGTHS)), ("sums", sums.T, longest)):
+    own, longest = "root" if "root" in tree else "gram", counts * (1 + LENGTHS)
+    for name, leaf, most in ((own, tree[own], n * (1 + LENGTHS)), ("sums", sums.T, longest)):
         largest = np.abs(leaf)
         if not (largest <= most).all():
             raise InputError(f"{name} must hold numbers no larger than the counts; got {largest.max():.3g}. {MADE}.")
+    if own == "root":
+        root = factor_of(tree)
+        diagonal = np.square(root).sum(0)
+        if len(root) > n:
+            raise InputError(f"root must have a row for each of {n:g} images at most; got {len(root)} rows. {MADE}.")
+    else:
+        diagonal = tree["gram"][np.cumsum([0, *range(k, 1, -1)])]
     for number, (start, end) in enumerate(pairwise(np.cumsum([0, *sizes])), 1):
         trace = float(diagonal[start:end].sum())
         part = f"part {number} of the features"
         if not abs(trace - n) <= LENGTHS * n:
-            raise InputError(
-                f"gram must have a trace of {n:g}, the number of images, in {part}; got {trace:.6g}. {MADE}."
-            )
+            raise InputError(f"G must have a trace of {n:g}, the number of images, in {part}; got {trace:.6g}. {MADE}.")
         if not (np.linalg.norm(sums[:, start:end], axis=1) <= longest).all():
             raise InputError(f"sums of each class must be no longer than its count in {part}; got longer ones. {MADE}.")
 
@@ -403,10 +498,28 @@ def check_lengths(tree: Tree, sizes: tuple[int, ...]) -> None:
 def check_spread(tree: Tree, sizes: tuple[int, ...]) -> None:
     """Raises InputError unless the spread within classes of leaves is positive semi-definite, to rounding.
 
+    Of R it is looked at in n dimensions. By Schur's complement, for every U "n c", not the least squares' alone,
+
+        S + 2 d >= 0   if   (1 + d / (p n)) N - U^T U - E^T E / d >= 0,   E = B^T - R^T U,   N = diag(n_c)
+
+    of p parts: the trace of B^T N^-1 B is p n at most. The left side is largest at U = (R R^T + d)^-1 R B^T, refined
+    once because R R^T keeps half of the digits of what is small in R. 2 d is what is allowed of G, ROUNDING n.
+
     Args:       tree: that `check_lengths` let pass.
-    Edge cases: one Cholesky factorisation, about a second for 4,288 features.
+    Edge cases: one Cholesky factorisation, about a second for 4,288 features; of R, of "n n".
     """
-    cholesky(from_tree(tree, (), sizes, "").within())
+    if "gram" in tree:
+        cholesky(from_tree(tree, (), sizes, "").within())
+        return
+    root, n, some = factor_of(tree), tree["counts"].sum(), tree["counts"] > 0
+    d = ROUNDING * n / 2
+    b = (tree["sums"][some] / tree["counts"][some, None] ** 0.5).T  # B^T N^-1/2, "k c"
+    factor = cholesky(root @ root.T + d * np.eye(len(root)))
+    u = np.zeros((len(root), b.shape[1]))
+    for _ in range(2):
+        u += scipy.linalg.cho_solve((factor, True), root @ (b - root.T @ u) - d * u, check_finite=False)
+    e = b - root.T @ u
+    cholesky((1 + d / (len(sizes) * n)) * np.eye(b.shape[1]) - u.T @ u - e.T @ e / d)
 
 
 def cholesky(matrix: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:

@@ -94,7 +94,7 @@ def test_a_search_is_not_left_to_parts(alone, tmp_path):
 
 def test_parts_of_sums_end_with_the_bits_of_one_process(tmp_path):
     """Each shard is a group; the sum of all images is left to the last command, which reads kept features."""
-    flags = ["--method=place", "--shards=3", "--settings=lda,0.3,1", f"--cache_dir={tmp_path / 'cache'}"]
+    flags = ["--method=place", "--shards=3", "--settings=lda,0.3", f"--cache_dir={tmp_path / 'cache'}"]
     said = [json.loads(run("compose", *at(tmp_path, flags), f"--shard={part}/2")[0]) for part in (0, 1)]
     assert said == [{"shard": 0, "of": 2, "groups": 2}, {"shard": 1, "of": 2, "groups": 1}]
     line, _ = run("compose", *at(tmp_path, flags))

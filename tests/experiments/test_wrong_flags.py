@@ -11,7 +11,7 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.store import WEIGHTED
 from tangent_jax.store.store import Store
 
-METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, exact, ridge, ranpac, lda, place"
+METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, place, exact, ridge, ranpac, lda"
 CASES = [
     # absl's own checks, and flags that a binary does not have
     ("finetune", "--seed=4294967296", "flag --seed="),
@@ -38,7 +38,11 @@ CASES = [
     ("compose", "--sharding=owner --shards=5", "--shards has an effect only with --sharding of uniform,hash"),
     ("compose", "--rank=4", "--rank has an effect only with --method of lora, adapter, tangent_lora"),
     ("compose", "--merge=ties --merge_penalty=1", f"only with --merge of {', '.join(WEIGHTED)}; got ties"),
-    ("compose", "--settings=leave_one_out", "--settings has an effect only with --method of exact,ridge,ranpac,lda"),
+    (
+        "compose",
+        "--settings=leave_one_out",
+        "--settings has an effect only with --method of place,exact,ridge,ranpac,lda",
+    ),
     ("compose", "--method=exact,lda --epochs=5", "got --method=exact,lda"),
     ("private", "--method=exact --loss=rsl", "--loss has an effect only with --method of taft,nlft"),
     ("private", "--public=x --nowhiten", "--public has an effect only with --whiten=True; got --whiten=False"),
@@ -232,6 +236,6 @@ def test_groups_that_a_choice_of_settings_would_divide_are_refused(tmp_path):
     ):
         assert why in refused("compose", "--method=lda", f"{spec}?group={pattern}", out).splitlines()[-1]
     flags = ["--method=lda", f"--store={tmp_path}/store", f"--cache_dir={tmp_path}/cache", out, "--shards=2"]
-    assert "--held_out needs two groups of training images of a class" in refused(
+    assert "settings must be chosen on images of classes with another image that trains; got none" in refused(
         "compose", *flags, f"{spec}?group=[ab]/"
     )

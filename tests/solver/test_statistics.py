@@ -24,8 +24,10 @@ from tangent_jax.solver.statistics import (
     Statistics,
     check_lengths,
     check_spread,
+    from_tree,
     make_statistics,
     of_rows,
+    root_of,
     sums_of,
 )
 from tangent_jax.train.evaluate import accuracy, evaluate
@@ -68,6 +70,39 @@ def test_statistics_of_shards_add_to_those_of_all_examples_in_any_order_and_for_
         again = [of_rows(built, rows[own], targets[own], CLASSES) for i, own in enumerate(shards) if i != 1]
         for name in ("gram", "sums", "counts"):  # a removal re-sums: the bits of a sum that never held the shard
             np.testing.assert_array_equal(getattr(sum(left), name), getattr(sum(again), name))
+
+
+def test_few_rows_keep_their_root_until_they_are_added(case):
+    built, rows, targets = case
+    few, many = (of_rows(built, rows[:n], targets[:n], CLASSES) for n in (5, 6))
+    assert (sorted(few.tree), sorted(many.tree)) == (["counts", "root", "sums"], ["counts", "gram", "sums"])
+    assert few.tree["root"].shape == (5 * 12 - 5 * 4 // 2,)
+    np.testing.assert_array_equal(few.gram, few.root.T @ few.root)
+    assert_rel_close(few.gram, rows[:5].T @ rows[:5])
+    again = from_tree(few.tree, few.classes, few.sizes, few.source)
+    for name in ("gram", "root", "sums", "counts"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(few, name))
+    for other in (few + few, few.of_classes(CLASSES), dataclasses.replace(few, gram=2 * few.gram)):
+        assert other.root is None
+        assert "gram" in other.tree
+
+
+@pytest.mark.parametrize("dead", ["no feature", "dead features", "equal features", "an image twice"])
+def test_a_root_is_a_function_of_g_alone(dead):
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((9, 40))
+    z[:, :20] *= dead != "dead features"
+    if dead == "equal features":
+        z[:, :20] = z[:, :1]
+    if dead == "an image twice":
+        z[5] = z[3]
+    root = root_of(z)
+    assert_rel_close(root.T @ root, z.T @ z)
+    assert (np.tril(root, -1) == 0).all()
+    assert (np.diag(root) >= 0).all()
+    if dead != "equal features":  # where rounding turns what G leaves open
+        turned = np.linalg.qr(rng.standard_normal((9, 9)))[0] @ z  # rows of the same G
+        np.testing.assert_allclose(root_of(turned), root, atol=1e-12)
 
 
 def test_names_decide_a_class_and_not_its_index(case):

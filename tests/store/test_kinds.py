@@ -1,5 +1,6 @@
 """Statistics are components: they add to the bits of a store that never held what is gone, and never to tangents."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -22,8 +23,10 @@ from tangent_jax.solver.statistics import (
     check_leaves,
     check_lengths,
     check_spread,
+    factor_of,
     make_statistics,
     moments,
+    with_gram,
 )
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.heads import join
@@ -33,18 +36,22 @@ from tangent_jax.store.recipe import StatisticsRecipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
 
+GRAM, ROOT = 3, 20
+"""The numbers of features of which `sums` has G, and R."""
 
-def summed(root, numbers):
+
+def summed(root, numbers, k=GRAM):
     """A store of `sums` of these numbers, added in this order."""
     store = Store(root)
     for s in numbers:
-        store.add(f"shard {s}", sums(s), origin_of_sums(s))
+        store.add(f"shard {s}", sums(s, k), origin_of_sums(s))
     return store
 
 
-def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_path):
-    never = summed(tmp_path / "never", (0, 2, 3))
-    store = summed(tmp_path / "store", (3, 1, 0, 2))
+@pytest.mark.parametrize("k", [GRAM, ROOT])
+def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_path, k):
+    never = summed(tmp_path / "never", (0, 2, 3), k)
+    store = summed(tmp_path / "store", (3, 1, 0, 2), k)
     assert trees.fingerprint(store.compose()) != trees.fingerprint(never.compose())
     receipt = remove(store, plan_removal(store, names=["shard 1"]))
     assert receipt.composed_after == trees.fingerprint(never.compose()) == trees.fingerprint(store.compose())
@@ -53,7 +60,7 @@ def test_sums_have_one_set_of_bits_whatever_came_and_went_in_whatever_order(tmp_
     assert here.classes == there.classes == ("a", "own 0", "own 2", "own 3")
     assert all(np.array_equal(getattr(here, f), getattr(there, f)) for f in ("gram", "sums", "counts"))
     with pytest.raises(InputError, match="examples must not be removed ones; "):
-        store.add("back", sums(1), origin_of_sums(1))
+        store.add("back", sums(1, k), origin_of_sums(1))
 
 
 def test_a_class_whose_name_is_written_in_two_unicode_forms_is_one_class(tmp_path):
@@ -75,6 +82,45 @@ def test_a_class_that_one_contributor_has_is_whole_in_the_sum(tmp_path):
     alone = Store(tmp_path / "alone")
     alone.add("all", total.tree, origin_of_sums(7, classes=total.classes))
     assert trees.fingerprint(alone.statistics().tree) == trees.fingerprint(total.tree)
+
+
+def test_a_sum_is_that_of_g_where_some_components_have_a_root(tmp_path):
+    """Bit for bit that of R^T R in the order of names, and to rounding that of the rows."""
+    kept = {f"shard {s}": sums(s, ROOT) for s in range(5)}
+    assert all(sorted(tree) == ["counts", "root", "sums"] for tree in kept.values())
+    kept["shard 2"] = with_gram(kept["shard 2"])  # as a store of before has it
+    store, want, exact = Store(tmp_path), np.zeros((ROOT, ROOT)), np.zeros((ROOT, ROOT))
+    for s in (4, 2, 0, 3, 1):
+        store.add(f"shard {s}", kept[f"shard {s}"], origin_of_sums(s))
+    for s in range(5):
+        root = factor_of(sums(s, ROOT))
+        want = want + root.T @ root
+        rows = np.random.default_rng(s).standard_normal((9, ROOT))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        exact = exact + rows.T @ rows
+    total = store.statistics()
+    assert sorted(store.compose()) == sorted(total.tree) == ["counts", "gram", "sums"]
+    np.testing.assert_array_equal(total.gram, want)
+    np.testing.assert_array_equal(store.compose()["gram"], want[np.triu_indices(ROOT)])
+    assert_rel_close(total.gram, exact)
+    other = Store(tmp_path / "other")
+    other.add_all(store)
+    assert trees.fingerprint(other.sum()) == trees.fingerprint(store.sum())
+    both = {name: tj.Component(kept[name], origin_of_sums(int(name[-1]))) for name in ("shard 0", "shard 1")}
+    np.testing.assert_array_equal(tj.compose(both)["gram"], tj.statistics(both).tree["gram"])
+    lone = tj.statistics({"shard 0": both["shard 0"]})
+    assert sorted(lone.tree) == ["counts", "gram", "sums"]
+
+
+def test_a_store_of_many_who_have_few_images_is_small(tmp_path):
+    store, k = Store(tmp_path), 300
+    for s in range(100):
+        rows = unit_rows(np.random.default_rng(s).standard_normal((4, k)), (k,))
+        store.add(f"shard {s:02}", as_tree(*moments(rows, np.arange(4) % 2, 2)), origin_of_sums(s))
+    files = [path.stat().st_size for path in (tmp_path / "components").iterdir()]
+    assert len(files) == 100
+    assert max(files) < 8 * (4 * k + 2 * k) + 3000 < 8 * k * (k + 1) / 2 / 20
+    assert store.statistics().counts.sum() == 400
 
 
 def test_two_kinds_never_add(tmp_path):
@@ -115,6 +161,13 @@ def test_statistics_of_other_features_or_classes_are_refused_by_the_field(tmp_pa
     assert store.verify() == []
 
 
+@pytest.mark.parametrize("k", [ROOT - 1, GRAM])
+def test_features_of_another_number_are_refused(tmp_path, k):
+    store = summed(tmp_path, (0,), ROOT)
+    with pytest.raises(InputError, match=rf"sums must have shape \(2, 20\); got \(2, {k}\)"):
+        store.add("other", sums(1, k), origin_of_sums(1))
+
+
 def in_gram(tree, i, j, more):
     """The leaves with a number added to one of G, of three features."""
     gram = tree["gram"].copy()
@@ -139,9 +192,9 @@ WRONG = {
     "a leaf too few": (lambda t: {"gram": t["gram"], "sums": t["sums"]}, "the leaves must be counts, gram, sums"),
     "sums of no class": (lambda t: {**t, "sums": t["sums"][0]}, "must have shape"),
     "no image": (lambda t: jax.tree.map(np.zeros_like, t), "statistics must be of one image at least; got none"),
-    "G negated": (lambda t: {**t, "gram": -t["gram"]}, "gram must have a trace of 9, the number of images, in part 1"),
-    "G halved": (lambda t: {**t, "gram": t["gram"] / 2}, "gram must have a trace of 9, .*; got 4.5"),
-    "more counts": (lambda t: {**t, "counts": t["counts"] + 1}, "gram must have a trace of 11, .*; got 9"),
+    "G negated": (lambda t: {**t, "gram": -t["gram"]}, "G must have a trace of 9, the number of images, in part 1"),
+    "G halved": (lambda t: {**t, "gram": t["gram"] / 2}, "G must have a trace of 9, .*; got 4.5"),
+    "more counts": (lambda t: {**t, "counts": t["counts"] + 1}, "G must have a trace of 11, .*; got 9"),
     "huge sums": (lambda t: {**t, "sums": t["sums"] * 1e200}, "sums must hold numbers no larger than the counts"),
     "huge G": (lambda t: in_gram(t, 0, 1, 1e200), "gram must hold numbers no larger than the counts; got 1e[+]200"),
     "sums too long": (lambda t: {**t, "sums": np.full((2, 3), 3.9)}, "must be no longer than its count"),
@@ -152,11 +205,70 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read(tmp_path, case, monkeypatch):
-    change, match = WRONG[case]
-    wrong = change(sums(1))
-    store = summed(tmp_path, (0,))
+def packed(rows):
+    """The root of rows that are one."""
+    return np.concatenate([row[place:] for place, row in enumerate(rows)])
+
+
+def alone(tree):
+    """The leaves of a class of equal images whose root is not that of their features."""
+    root = packed(4.5**0.5 * np.eye(2, ROOT))
+    return {**tree, "counts": np.array([0.0, 9.0]), "root": root, "sums": 9 * np.eye(2, ROOT)[[1]] * [[0], [1]]}
+
+
+def beyond(tree):
+    """The leaves with sums of images that the root has not: orthogonal to its rows."""
+    across = np.linalg.svd(factor_of(tree))[2][-2:]
+    return {**tree, "sums": tree["counts"][:, None] * across}
+
+
+def one_for_all(tree):
+    """The leaves with sums of one image of the root, as often as its class has images."""
+    row = factor_of(tree)[-1]
+    return {**tree, "sums": tree["counts"][:, None] * row / np.linalg.norm(row)}
+
+
+def of_fewer(tree):
+    """The leaves of five images, and a root of nine rows."""
+    return {"counts": np.array([3.0, 2.0]), "root": tree["root"] * (5 / 9) ** 0.5, "sums": tree["sums"] / 4}
+
+
+NO_ROWS = "root must hold n k - n [(]n - 1[)] / 2 numbers, of n < k rows of k = 20 features; got shape"
+NO_IMAGES = "must be positive semi-definite to rounding; got sums of no images"
+WRONG_ROOTS = {
+    name: WRONG[name]
+    for name in (
+        "negative counts", "counts in parts", "counts beyond f64", "f32", "no image",
+        "more counts", "huge sums", "sums of an empty class",
+    )
+} | {
+    "NaN": (lambda t: {**t, "root": t["root"] * np.nan}, "root must be finite; got NaN or infinity"),
+    "numbers of no rows": (lambda t: {**t, "root": t["root"][:-1]}, rf"{NO_ROWS} \(143,\)"),
+    "rows that are not packed": (lambda t: {**t, "root": factor_of(t)}, rf"{NO_ROWS} \(9, 20\)"),
+    "as many rows as features": (lambda t: {**t, "root": with_gram(t)["gram"]}, rf"{NO_ROWS} \(210,\)"),
+    "no row": (lambda t: {**t, "root": t["root"][:0]}, "G must have a trace of 9, .*; got 0"),
+    "a root and G": (
+        lambda t: {**t, **with_gram(t)}, "the leaves must be counts, gram, sums, or root in place of gram; got counts"),
+    "sums of no class": (lambda t: {**t, "sums": t["sums"][0]}, "of k = 0 features; got shape"),
+    "a root alone": (lambda t: {"root": t["root"]}, "or root in place of gram; got root"),
+    "more rows than images": (of_fewer, "root must have a row for each of 5 images at most; got 9 rows"),
+    "halved": (lambda t: {**t, "root": t["root"] / 2}, "G must have a trace of 9, .*; got 2.25"),
+    "huge": (lambda t: {**t, "root": t["root"] * 1e200}, "root must hold numbers no larger than the counts"),
+    "sums too long": (lambda t: {**t, "sums": np.full((2, ROOT), 2.0)}, "must be no longer than its count"),
+    "less spread than means have": (alone, NO_IMAGES),
+    "sums across the rows": (beyond, NO_IMAGES),
+    "sums of one row": (one_for_all, NO_IMAGES),
+}  # fmt: skip
+CASES = [(GRAM, *WRONG[name]) for name in WRONG] + [(ROOT, *WRONG_ROOTS[name]) for name in WRONG_ROOTS]
+NAMES = [*WRONG, *(f"root: {name}" for name in WRONG_ROOTS)]
+
+
+@pytest.mark.parametrize(("k", "change", "match"), CASES, ids=NAMES)
+def test_statistics_that_no_images_give_are_refused_in_one_line_when_added_and_when_read(
+    tmp_path, k, change, match, monkeypatch
+):
+    wrong = change(sums(1, k))
+    store = summed(tmp_path, (0,), k)
     with pytest.raises(InputError, match=match):
         store.add("wrong", wrong, origin_of_sums(1))
     with monkeypatch.context() as patch:  # a store that another program wrote
@@ -181,19 +293,87 @@ def unit_rows(rows, sizes):
 def test_what_images_sum_to_passes(count, distinct):
     sizes = (20, 64)
     rows = unit_rows(np.random.default_rng(0).standard_normal((distinct, 84)) + 2, sizes)[np.arange(count) % distinct]
-    tree = as_tree(*moments(rows, np.arange(count) % distinct % 4, 4))
-    assert check_leaves(tree, 4) == 84
-    check_lengths(tree, sizes)
-    check_spread(tree, sizes)
+    check_whole(rows, np.arange(count) % distinct % 4, 4, sizes)
+
+
+def check_whole(rows, targets, classes, sizes):
+    """Makes all checks of the statistics of rows, and of their G; the statistics."""
+    tree = as_tree(*moments(rows, targets, classes))
+    assert ("root" in tree) == (len(rows) < sum(sizes) / 2)
+    for own in (tree, with_gram(tree)):
+        assert check_leaves(own, classes) == sum(sizes)
+        check_lengths(own, sizes)
+        check_spread(own, sizes)
+    return tree
+
+
+FEW = {  # the numbers of distinct images, of times each, of classes; True: a class has equal images
+    "one image": (1, 1, 1, False),
+    "an image 100 times": (1, 100, 1, True),
+    "an image 100 times in seven classes": (1, 100, 7, False),
+    "two equal images of two classes": (1, 2, 2, False),
+    "images of one class": (50, 1, 1, False),
+    "a class for each image": (50, 1, 50, False),
+    "one less than half of the features": (119, 1, 4, False),
+    "images three times in their classes": (30, 3, 30, True),
+    "images three times, each time in another class": (30, 3, 90, False),
+}
+
+
+@pytest.mark.parametrize("mean", [0, 50])
+@pytest.mark.parametrize("kind", ["dense", "equal features", "dead features"])
+@pytest.mark.parametrize("case", FEW)
+def test_what_few_images_sum_to_passes(case, kind, mean):
+    distinct, times, classes, is_sorted = FEW[case]
+    sizes = (80, 160)
+    rows = np.random.default_rng(0).standard_normal((distinct, 240)) + mean
+    if kind != "dense":
+        rows[:, :60] = rows[:, :1] if kind == "equal features" else 0
+    rows = np.repeat(unit_rows(rows, sizes), times, 0)
+    places = np.arange(len(rows))
+    targets = places // times if is_sorted else places % classes
+    check_whole(rows, targets, classes, sizes)
+
+
+def test_another_root_of_the_same_g_passes():
+    """Rows of no image are anywhere in it, not at its end; it is refused if the least squares are not refined."""
+    rows = np.random.default_rng(0).standard_normal((30, 240))
+    rows[:, :60] = 0
+    rows = np.repeat(unit_rows(rows, (80, 160)), 3, 0)
+    tree = as_tree(*moments(rows, np.arange(90), 90))
+    turned = np.linalg.qr(np.random.default_rng(1).standard_normal((90, 90)))[0] @ rows
+    other = {**tree, "root": packed(np.linalg.qr(turned, mode="r"))}
+    assert_rel_close(with_gram(other)["gram"], with_gram(tree)["gram"])
+    check_spread(other, (80, 160))
+
+
+@pytest.mark.parametrize(("more", "passes"), [(1e-6, False), (-1e-6, True), (1e-10, False), (1e-15, True)])
+def test_sums_of_equal_images_may_be_no_longer_than_rounding_makes_them(more, passes):
+    rows = np.repeat(unit_rows(np.random.default_rng(0).standard_normal((1, 240)), (80, 160)), 60, 0)
+    tree = check_whole(rows, np.zeros(60, int), 1, (80, 160))
+    longer = {**tree, "sums": tree["sums"] * (1 + more)}
+    check_lengths(longer, (80, 160))  # whose rounding is that of f32
+    for own in (longer, with_gram(longer)):
+        with contextlib.nullcontext() if passes else pytest.raises(InputError, match=NO_IMAGES):
+            check_spread(own, (80, 160))
+
+
+@pytest.mark.parametrize(("size", "passes"), [(1e-3, False), (1e-5, False), (1e-13, True)])
+def test_sums_may_leave_the_rows_by_no_more_than_rounding(size, passes):
+    rows = unit_rows(np.random.default_rng(0).standard_normal((60, 240)), (80, 160))
+    tree = check_whole(rows, np.arange(60), 60, (80, 160))
+    across = np.linalg.svd(rows)[2][-1]
+    moved = {**tree, "sums": tree["sums"] + size * across}
+    for own in (moved, with_gram(moved)):
+        with contextlib.nullcontext() if passes else pytest.raises(InputError, match=NO_IMAGES):
+            check_spread(own, (80, 160))
 
 
 def test_parts_of_the_features_that_are_swapped_are_refused():
     sizes = (20, 64)
     rows = unit_rows(np.random.default_rng(0).standard_normal((50, 84)), sizes)
     swapped = as_tree(*moments(np.roll(rows, 64, 1), np.arange(50) % 4, 4))
-    with pytest.raises(
-        InputError, match="gram must have a trace of 50, the number of images, in part 1 of the features"
-    ):
+    with pytest.raises(InputError, match="G must have a trace of 50, the number of images, in part 1 of the features"):
         check_lengths(swapped, sizes)
 
 

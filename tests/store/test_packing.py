@@ -14,6 +14,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 
 demo = Demo()
+FEW = "statistics of few images"
 
 
 def component(name):
@@ -21,11 +22,14 @@ def component(name):
     if name == "statistics":
         origin = tj.store.make_provenance(demo.map, classes=["a", "b", "c"])
         return tj.Component(demo.statistics.tree, origin)
+    if name == FEW:
+        few = tj.solver.make_statistics(demo.map, demo.train.take(np.arange(2)), ["a", "b", "c"])
+        return tj.Component(few.tree, tj.store.make_provenance(demo.map, classes=few.classes))
     parts = {"weights": (), "with provenance": (demo.origin,), "with factors": (demo.origin, demo.curvature)}
     return tj.Component(demo.fitted.dw, *parts[name])
 
 
-@pytest.mark.parametrize("name", ["weights", "with provenance", "with factors", "statistics"])
+@pytest.mark.parametrize("name", ["weights", "with provenance", "with factors", "statistics", FEW])
 def test_a_component_comes_back_from_an_npz_to_the_bit(tmp_path, name):
     kept = component(name)
     arrays, texts = tj.store.pack(kept)
@@ -53,6 +57,8 @@ def without(arrays, path):
         ("weights", lambda a: a | {"dw/head/bias": np.zeros(3, "V2")}, r"head/bias must be of floats; got \|V2"),
         ("statistics", lambda a: a | {"dw/counts": -a["dw/counts"]}, "counts must be whole numbers >= 0"),
         ("statistics", lambda a: a | {"dw/gram": 9 * a["dw/gram"]}, "."),
+        (FEW, lambda a: a | {"dw/root": a["dw/root"][:-1]}, "root must hold n k - n"),
+        (FEW, lambda a: a | {"dw/sums": a["dw/sums"][:, ::-1]}, "must be positive semi-definite"),
     ],
 )
 def test_what_a_store_refuses_is_refused(name, change, refused):

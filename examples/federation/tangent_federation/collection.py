@@ -106,11 +106,10 @@ class Collection:
         return dataclasses.replace(said, examples=hidden, owners=owners, **own)
 
     def zeros(self) -> Tree:
-        """A component of the shapes that are expected."""
+        """A component that those expected fit: of their shapes, or as many features."""
         if self.expected.features is None:
             return self.predict.zeros()
-        k = sum(self.predict.sizes)
-        return {"gram": np.zeros(k * (k + 1) // 2)}
+        return {"sums": np.zeros((0, sum(self.predict.sizes)))}
 
     def factors(self, name: str, dw: Tree, sent: Contribution) -> tj.solver.Curvature:
         """The Kronecker factors that came with a component; InputError where it cannot be merged by them."""

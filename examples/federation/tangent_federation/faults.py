@@ -22,12 +22,17 @@ from tangent_federation.contributor import Contribution, Contributor, file_bytes
 from tangent_federation.settings import Request, check
 from tangent_jax.core.notation import Tree
 from tangent_jax.models import FeatureSettings
-from tangent_jax.solver.statistics import as_tree, from_tree
+from tangent_jax.solver.statistics import as_tree, from_tree, with_gram
 
 
 def times(name: str, factor: float) -> Callable[[Tree], Tree]:
     """A lie: the leaf of this name times a factor."""
     return lambda tree: {**tree, name: tree[name] * factor}
+
+
+def of_gram(lie: Callable[[Tree], Tree]) -> Callable[[Tree], Tree]:
+    """A lie about G, of a contributor that sends G however few its images are."""
+    return lambda tree: lie(with_gram(tree))
 
 
 def of_features(tree: Tree, places: np.ndarray) -> Tree:
@@ -59,9 +64,12 @@ def stretched(tree: Tree) -> Tree:
 
 LIES: dict[str, Callable[[Tree], Tree]] = {
     "nan": not_a_number,
-    "negated_g": times("gram", -1.0),
-    "halved_g": times("gram", 0.5),
-    "no_square": no_square,
+    "negated_g": of_gram(times("gram", -1.0)),
+    "halved_g": of_gram(times("gram", 0.5)),
+    "no_square": of_gram(no_square),
+    "halved_root": times("root", 0.5),
+    "cut_root": lambda tree: {**tree, "root": tree["root"][:-1]},
+    "other_sums": lambda tree: {**tree, "sums": tree["sums"] * (-1.0) ** np.arange(tree["sums"].shape[1])},
     "more_counts": lambda tree: {**tree, "counts": tree["counts"] + 1},
     "halved_counts": times("counts", 0.5),
     "negative_counts": times("counts", -1.0),
@@ -73,7 +81,7 @@ LIES: dict[str, Callable[[Tree], Tree]] = {
     "f32": lambda tree: jax.tree.map(np.float32, tree),
     "fewer_features": lambda tree: of_features(tree, np.arange(tree["sums"].shape[1] - 1)),
     "swapped_parts": lambda tree: of_features(tree, np.arange(tree["sums"].shape[1])[::-1]),
-    "no_gram": lambda tree: {name: leaf for name, leaf in tree.items() if name != "gram"},
+    "no_gram": lambda tree: {name: leaf for name, leaf in tree.items() if name not in ("gram", "root")},
 }
 """The numbers that are sent, of those that are right."""
 

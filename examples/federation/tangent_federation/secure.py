@@ -11,14 +11,15 @@ from tangent_federation.fixed_point import BITS, decode, encode
 from tangent_federation.settings import Request, Settings
 from tangent_jax.models import FeatureMap
 from tangent_jax.solver import Statistics, make_statistics
-from tangent_jax.solver.statistics import from_tree
+from tangent_jax.solver.statistics import as_tree, from_tree
 
 SHIFT = 1 << (BITS - 1)  # SecAgg+ takes numbers around 0
 
 
 def flat_of(statistics: Statistics, classes: tuple[str, ...]) -> np.ndarray:
     """The numbers of statistics, over all classes, "m"."""
-    tree = statistics.of_classes(sorted(classes)).tree
+    whole = statistics.of_classes(sorted(classes))
+    tree = as_tree(whole.gram, whole.sums, whole.counts)
     return np.concatenate([tree[name].ravel() for name in ("counts", "gram", "sums")])
 
 

@@ -150,7 +150,7 @@ class Additive(Method):
         return float(np.mean(scores.argmax(1) == self.test.targets))
 
     def facts(self) -> dict[str, Any]:
-        """For the result: the chosen settings, the number tried, and the size of a contribution."""
+        """For the result: the chosen settings, the number tried, and the size of the largest contribution."""
         numbers, tried = self.predict.subset.size, self.chosen.tried if self.chosen else 0
         facts = {"chosen": self.solved_by._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
         if self.chosen:
