@@ -33,7 +33,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Bool, Float64, Integer
+from jaxtyping import Float64, Integer
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, of_shape, one_of
@@ -373,7 +373,8 @@ def signs(root: np.ndarray) -> np.ndarray:
 def as_tree(factor: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
     """The leaves of statistics of a factor, G "k k" or R "n k": its numbers on and above the diagonal, row by row."""
     n, k = factor.shape
-    return {"counts": counts, "gram" if n == k else "root": factor[upper(n, k)], "sums": sums}
+    leaf = np.concatenate([row[i:] for i, row in enumerate(factor)])
+    return {"counts": counts, "gram" if n == k else "root": leaf, "sums": sums}
 
 
 def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source: str) -> Statistics:
@@ -407,22 +408,18 @@ def factor_of(tree: Tree) -> np.ndarray:
     k = tree["sums"].shape[1]
     leaf = tree["root"] if "root" in tree else tree["gram"]
     n = height(leaf, k) if "root" in tree else k
-    factor = np.zeros((n, k))
-    above = upper(n, k)
-    factor[above] = leaf
-    if n == k:
-        factor.T[above] = leaf
+    factor, end = np.zeros((n, k)), 0
+    for i in range(n):
+        start, end = end, end + k - i
+        factor[i, i:] = leaf[start:end]
+        if n == k:
+            factor[i:, i] = leaf[start:end]
     return factor
 
 
 def with_gram(tree: Tree) -> Tree:
     """The leaves with G, which add."""
     return tree if "gram" in tree else as_tree(gram_of(factor_of(tree)), tree["sums"], tree["counts"])
-
-
-def upper(n: int, k: int) -> Bool[np.ndarray, "n k"]:
-    """A mask of what stands on and above the diagonal, "n k"."""
-    return np.triu(np.ones((n, k), bool))
 
 
 def height(root: np.ndarray, k: int) -> int:
