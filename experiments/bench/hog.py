@@ -11,6 +11,7 @@ The last line of stdout: {"hog": {DATASET: {"accuracy": on test, "held_out": of 
 "numbers": of features}}}.
 """
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ WHOLE = Preprocessing(crop=1.0, resize="exact", interpolation="bilinear")
 
 def main() -> None:
     try:
-        from skimage.feature import hog
+        hog = import_module("skimage.feature").hog
     except ImportError as error:
         raise InputError("hog needs scikit-image; pip install scikit-image") from error
 
