@@ -11,7 +11,7 @@ from tangent_jax.models import FeatureSettings
 from tangent_jax.store import Adam, Anchor, Optimum, StatisticsRecipe
 from tangent_jax.store.recipe import AnyRecipe
 
-PARTS = {"lda": ("h",), "exact": ("h", "ntk")}
+PARTS = {"lda": ("h",), "place": ("h", "place"), "exact": ("h", "ntk", "place")}
 """The features of each method of statistics."""
 
 
@@ -22,8 +22,8 @@ class Settings:
     `out`: an absolute folder for the store and the results; `dataset`: what a simulated contributor has a shard of (a
     real one names its own in its node's configuration); `test`: the data set whose test images the server evaluates on,
     "" for none; `least`: contributors that must be there before anybody is asked; `classes`: divided by commas, "" for
-    those of all contributors; `weights`: as `tj.load`; `method`: lda or exact (statistics), or taft (tangent weights);
-    `width`: of the tangent features of exact; `solver`: optimum or adam, with `penalty`, `passes`, `epochs`,
+    those of all contributors; `weights`: as `tj.load`; `method`: lda, place or exact (statistics), or taft (tangent
+    weights); `width`: of the parts beside h; `solver`: optimum or adam, with `penalty`, `passes`, `epochs`,
     `learning_rate` as `tj.Recipe`; `merge`: mean or inputs, of taft; `secure`: statistics by SecAgg+, in `limbs` whole
     numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none, local (each contributor adds noise) or
     central (the server does, and protects each contributor as one user), with `epsilon` and `delta`, and `public`, a
@@ -61,12 +61,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self.out.startswith("/"), "out, an absolute folder", repr(self.out))
-        check(self.method in ("lda", "exact", "taft"), "method lda, exact or taft", self.method)
+        check(self.method in (*PARTS, "taft"), f"method {', '.join(PARTS)} or taft", self.method)
         check(self.merge in ("mean", "inputs"), "merge mean or inputs", self.merge)
         check(self.privacy in ("none", "local", "central"), "privacy none, local or central", self.privacy)
         sums = self.method != "taft"
-        check(sums or not self.secure, "method lda or exact beside secure", self.method)
-        check(sums or self.privacy == "none", "method lda or exact beside privacy", self.method)
+        check(sums or not self.secure, f"method {', '.join(PARTS)} beside secure", self.method)
+        check(sums or self.privacy == "none", f"method {', '.join(PARTS)} beside privacy", self.method)
         check(not sums or self.merge == "mean", "merge mean of statistics, which are summed", self.merge)
         check(not self.secure or self.privacy == "none", "secure, or privacy", "both")
 
