@@ -36,8 +36,8 @@ from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
 from tangent_jax.data import Examples
 from tangent_jax.features import keep_rows
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
-from tangent_jax.solver import Settings, Statistics, make_statistics
-from tangent_jax.solver.statistics import from_tree, with_gram
+from tangent_jax.solver import Settings, Statistics
+from tangent_jax.solver.statistics import checked_rows, from_tree, sums_of
 
 CHUNK = 1024  # images whose features are in memory at once
 Sums = Mapping[str, np.ndarray]
@@ -120,8 +120,9 @@ class Images(Tree):
         dataset, map_ = tj.open_dataset(self.dataset), self.map()
         at = tj.shards.uniform(len(dataset.train), self.shards, self.seed)[shard]
         parts = (self.rows(map_, dataset.train.take(at[start : start + CHUNK])) for start in range(0, len(at), CHUNK))
-        chunks = (make_statistics(map_, data, dataset.classes, rows) for data, rows in parts)
-        return with_gram(reduce(Statistics.__add__, chunks).of_classes(dataset.classes).tree)
+        count = len(dataset.classes)
+        chunks = (sums_of(checked_rows(map_, data, rows), data.targets, count, map_.sizes) for data, rows in parts)
+        return reduce(Statistics.__add__, chunks).tree
 
     def finish(self, total: Sums) -> Statistics:
         """Sums as statistics."""

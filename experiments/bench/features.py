@@ -29,7 +29,6 @@ from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureMap, feature_map
 from tangent_jax.solver import choose_by_folds, rows_by_depth
-from tangent_jax.train.features import folds_of
 
 define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], only=["h+ntk"], out="out/bench_features")
 define(feature_blocks=["1"], directions=["1"], width=["4096"], repeats=5, seconds=120.0)
@@ -97,8 +96,7 @@ def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, .
 
 def cross_validated(map_: FeatureMap, rows: np.ndarray, train: tj.Features, title: str) -> dict[str, Any]:
     """The accuracy of LDA over the folds, by the shrinkage and the weights of the greatest likelihood."""
-    folds = folds_of(train.targets, train.whole_groups)
-    (_, shrinkage, weights), loss, accuracy, _ = choose_by_folds(rows, train.targets, map_.sizes, folds)
+    (_, shrinkage, weights), loss, accuracy, _ = choose_by_folds(rows, train.targets, map_.sizes, train.folds())
     check_stop()
     print(f"{title}: {accuracy:.4f}", file=sys.stderr)
     return {"accuracy": accuracy, "nll": loss, "shrinkage": shrinkage, "weights": weights}

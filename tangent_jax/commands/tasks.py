@@ -24,7 +24,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.additive import ADDITIVE, features_of
+from tangent_jax.commands.shared.additive import ADDITIVE, choose_held_out, features_of
 from tangent_jax.commands.shared.flags import (
     CACHED,
     COMPUTE,
@@ -41,9 +41,8 @@ from tangent_jax.commands.shared.flags import (
 from tangent_jax.commands.shared.joint import fit_jointly
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.solver import choose_by_folds, rows_of
+from tangent_jax.solver import rows_of
 from tangent_jax.solver.statistics import sums_of
-from tangent_jax.train.features import folds_of
 
 define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
 define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
@@ -234,10 +233,13 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         map_ = features.of(setup.pretrained(F.weights))
         for dataset in setup.open_datasets().values():
             every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
-            folds = folds_of(every.targets, every.whole_groups)
+            validation = None
             with tj.show_progress(f"{dataset.name}: {name}") as progress:
                 rows = rows_of(map_, every, progress=progress)
-                settings = choose_by_folds(rows, every.targets, map_.sizes, folds, (how,), progress).settings
+                if "validation" in dataset.splits:
+                    held = setup.features(map_.predict, dataset.splits["validation"], "validation inputs")
+                    validation = rows_of(map_, held, progress=progress), held.targets
+                settings = choose_held_out(map_, every, rows, validation, how, progress).settings
                 head = sums_of(rows, every.targets, len(dataset.classes), map_.sizes).solve(settings)
                 ways.setdefault(name, {})[dataset.name] = tj.evaluate(map_, head, test)
             chosen.setdefault(name, {})[dataset.name] = settings._asdict()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.csv_file import csv_file
@@ -40,12 +41,11 @@ def open_dataset(spec: str) -> Dataset:
 def without_groups(spec: str) -> str:
     """The specification without ?group=, which decides what is held out and nothing of the images.
 
-    >>> without_groups("folder:signs.zip?group=[0-9]+_"), without_groups("csv:a.csv?label=x&group=y")
-    ('folder:signs.zip', 'csv:a.csv?label=x')
+    >>> without_groups("folder:what?/signs.zip?group=[0-9]+_"), without_groups("csv:a.csv?group=y&label=x")
+    ('folder:what?/signs.zip', 'csv:a.csv?label=x')
     """
-    path, _, question = spec.partition("?")
-    kept = [own for own in question.split("&") if not own.startswith("group=")]
-    return "?".join([path, *filter(None, ["&".join(kept)])]) if "group=" in question else spec
+    spec = re.sub(r"\?group=[^&]*(&?)", lambda found: "?" if found[1] else "", spec)
+    return re.sub(r"&group=[^&]*", "", spec)
 
 
 def read_dataset(spec: str) -> Dataset:

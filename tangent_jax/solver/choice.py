@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.core.checks import InputError, of_shape, one_of
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.solver.dual import Dual, Products, Solver, make_dual
@@ -31,7 +31,9 @@ SHRINKAGES = (1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 """The shrinkages that are tried."""
 WEIGHTS = (0.0, 0.0625, 0.25, 1.0)
 """The weights of a part that are tried, where features have several parts."""
-BLOCK = 1024  # rows per block of leave-one-out
+BLOCK = 1024  # rows whose products are formed at once
+LEAST = 1e-4  # below it an example's own part, 1 - h, is lost in rounding
+KEPT = 4096  # of more rows they are formed again for each setting
 
 
 class Chosen(NamedTuple):
@@ -113,12 +115,13 @@ def make_systems(statistics: Statistics, how: str) -> Systems:
     """The systems of all settings of a way; InputError for what no examples sum to."""
     one_of("how", how, WAYS)
     sums = statistics.of_present()
-    spread = statistics.spread(how, sums)
-    scale = statistics.scales(np.diag(spread))
+    spread, allowed = statistics.spread(how, sums), statistics.allowed
+    scale = statistics.scales(np.diag(spread) + allowed)
     spread *= scale[:, None] * scale
-    dual = make_dual(spread, statistics.sizes, sums.apart * scale)
+    firsts = np.cumsum([0, *statistics.sizes[:-1]])
+    dual = make_dual(spread, statistics.sizes, sums.apart * scale, (allowed * scale**2)[firsts])
     if dual is None:
-        statistics.system(Settings(how))  # raises, and names the component
+        statistics.system(Settings(how))  # of components: raises, and names the one that no images give
         raise InputError(NOT_OF_IMAGES)
     return Systems(how, dual, scale, sums, statistics.sizes, statistics.counts)
 
@@ -135,15 +138,18 @@ def leave_one_out(
     Args:       rows, targets: of the examples of these statistics, as for `of_rows`; targets index `classes`.
     Guarantees: the scores of solving without the example, with the penalty and the scales of all examples; those of LDA
                 but for a number that all classes of an example share.
-    Edge cases: the class of a single example is never chosen for it.
-    Raises:     InputError for rows and targets of other examples.
+    Edge cases: the class of a single example is never chosen for it. With fewer examples than features their relative
+                error is about 1e-8 over the shrinkage.
+    Raises:     InputError for rows and targets of other examples, and a shrinkage below 1e-4.
 
     >>> rows = tj.solver.rows_of(demo.map, demo.train)
     >>> tj.solver.leave_one_out(demo.statistics, rows, demo.train.targets, tj.solver.Settings()).shape
     (24, 3)
     """
     targets = check_left_out(statistics, rows, targets)
-    systems = make_systems(statistics, settings.check().how)
+    if settings.check().shrinkage < LEAST:
+        raise InputError(f"shrinkage must be at least 1e-4 to leave an example out; got {settings.shrinkage:g}")
+    systems = make_systems(statistics, settings.how)
     return systems.left_out(settings, systems.blocks(rows), targets)
 
 
@@ -209,10 +215,11 @@ def choose_settings(
     targets = check_left_out(train, rows, targets) if left_out else train.check_examples(rows, targets)
     can_be_given = train.counts[targets] > left_out
     systems = {how: make_systems(train, how) for how in checked_ways(ways)} if can_be_given.any() else {}
-    blocks = {how: [*system.blocks(rows)] for how, system in systems.items()}
+    kept = {how: [*system.blocks(rows)] for how, system in systems.items() if len(rows) <= KEPT}
 
     def scores(settings: Settings) -> np.ndarray:
-        system, own = systems[settings.how], blocks[settings.how]
+        system = systems[settings.how]
+        own = kept.get(settings.how) or system.blocks(rows)
         if left_out:
             return system.left_out(settings, own, targets)[can_be_given]
         return np.concatenate([system.scores(settings, block) for block in own])[can_be_given]
@@ -234,8 +241,8 @@ def choose_by_folds(
     Images whose class has none outside their fold do not take part.
 
     Args:       rows, targets: features "n k" and class indices "n"; sizes: of the parts of the features; folds: of each
-                image, from 0; images of fold -1 always train.
-    Raises:     as `choose_settings`.
+                image, whole numbers from 0 (`Features.folds`); images of fold -1 always train.
+    Raises:     as `choose_settings`, and for folds of another number or kind.
 
     >>> rows, folds = tj.solver.rows_of(demo.map, demo.train), np.arange(24) // 3 % 4
     >>> tj.solver.choose_by_folds(rows, demo.train.targets, demo.map.sizes, folds).accuracy
@@ -243,9 +250,12 @@ def choose_by_folds(
     """
     count = int(np.max(targets, initial=0)) + 1
     targets = check_rows(rows, targets, sum(sizes), count)
+    folds = of_shape("folds", np.asarray(folds), (len(targets),))
+    if folds.dtype.kind not in "iu" or folds.min() < -1:
+        raise InputError(f"folds must be whole numbers >= -1; got {folds.dtype}, {folds.min()} at least")
     systems: list[dict[str, tuple[Systems, Products]]] = []
     held: list[np.ndarray] = []
-    for fold in range(int(np.max(folds, initial=-1)) + 1):
+    for fold in np.unique(folds[folds >= 0]):
         own = sums_of(rows[folds != fold], targets[folds != fold], count, sizes)
         at = np.flatnonzero((folds == fold) & (own.counts[targets] > 0))
         if len(at):
@@ -292,7 +302,8 @@ def search(
             if settings not in tried:
                 of_settings = scores(settings)
                 accuracy = float(np.mean(of_settings.argmax(1) == targets))
-                tried[settings] = fitted_beta(of_settings, None, targets)[1], accuracy
+                found = fitted_beta(of_settings, None, targets)[1]
+                tried[settings] = found if np.isfinite(found) else np.inf, accuracy
                 bar.update()
             return tried[settings][0]
 

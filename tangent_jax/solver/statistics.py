@@ -204,7 +204,7 @@ class Statistics:
         """The system that `solve` solves, for valid settings."""
         settings = settings.check()
         weights, sums = np.repeat(settings.weights_of(self.sizes), self.sizes), self.of_present()
-        spread = self.spread(settings.how, sums)
+        spread = self.allow(self.spread(settings.how, sums))
         scale = self.scales(np.diag(spread)) * weights**0.5
         kept = scale > 0
         if not kept.all():
@@ -225,19 +225,23 @@ class Statistics:
 
     def spread(self, how: str, sums: Sums) -> Float64[np.ndarray, "k k"]:
         """The spread "k k": within classes for LDA, around the mean for ridge."""
-        if how == "lda":
-            return self.within()
-        return self.allow(self.gram - sums.counts.sum() * np.outer(sums.mean, sums.mean))
+        if how == "ridge":
+            return self.gram - sums.counts.sum() * np.outer(sums.mean, sums.mean)
+        return self.gram - self.sums.T @ (self.sums / np.maximum(self.counts, 1)[:, None])
 
     def within(self) -> Float64[np.ndarray, "k k"]:
         """The spread within classes S, "k k", with what rounding may take from it."""
-        means = self.sums / np.maximum(self.counts, 1)[:, None]
-        return self.allow(self.gram - self.sums.T @ means)
+        return self.allow(self.gram - self.sums.T @ (self.sums / np.maximum(self.counts, 1)[:, None]))
 
     def allow(self, spread: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:
         """The spread "k k", changed in place: positive semi-definite though rounding gave it a negative eigenvalue."""
-        spread[np.diag_indices(len(spread))] += ROUNDING * self.of_parts(np.diag(self.gram))
+        spread[np.diag_indices(len(spread))] += self.allowed
         return spread
+
+    @property
+    def allowed(self) -> Float64[np.ndarray, "k"]:
+        """What rounding may take from the diagonal of the spread, "k"."""
+        return ROUNDING * self.of_parts(np.diag(self.gram))
 
     def check_examples(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The targets as indices of `classes`; InputError for rows that are not finite "n k" of as many examples."""
@@ -319,7 +323,7 @@ def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Se
 def sums_of(rows: np.ndarray, targets: np.ndarray, count: int, sizes: tuple[int, ...]) -> Statistics:
     """The statistics of examples with rows "n k" of parts of these sizes, over `count` classes that have no names."""
     z = rows.astype(np.float64)
-    return Statistics(z.T @ z, *class_sums(z, targets, count), tuple(map(str, range(count))), sizes, "")
+    return Statistics(z.T @ z, *class_sums(z, targets, count), tuple(f"{c:09}" for c in range(count)), sizes, "")
 
 
 def class_sums(z: np.ndarray, targets: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -79,6 +79,14 @@ class Features:
             held &= ~np.isin(numbers, numbers[np.isin(labels, lost)])
         return held
 
+    def folds(self) -> Int[np.ndarray, "n"]:
+        """The fold of each example, 0 to 4; a group is in one fold: see `folds_of`.
+
+        >>> demo.train.folds()[:6]
+        array([0, 0, 0, 1, 1, 1])
+        """
+        return folds_of(self.targets, self.whole_groups)
+
     def hold_out(self) -> tuple["Features", "Features"]:
         """Returns (the rest, the examples of `held_out`): always the same split."""
         held = self.held_out()

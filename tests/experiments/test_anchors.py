@@ -135,7 +135,7 @@ def test_an_anchor_is_no_source_of_another(root, common, moved, tmp_path):
 def composed(root, common, moved, folder, *flags):
     """The stores of a composition at the anchor, by their number of shards."""
     places = [f"--out={folder / 'out'}", f"--store={folder / 'stores'}"]
-    settings = ["--method=lda", "--shards=1,3", "--settings=lda,0.3,1"]
+    settings = ["--method=lda", "--shards=1,3", "--settings=lda,0.3"]
     line, err = run("compose", *common[1:], f"--weights={moved}", *places, *settings, *flags)
     (store,) = (Store(path) for path in (folder / "stores").iterdir() if "3" in path.name.split("-"))
     return store, json.loads(line), err

@@ -224,6 +224,9 @@ def test_folds_choose_by_all_images_but_those_that_always_train(case):
     assert chosen.accuracy == np.mean(right == targets[8:])
     for other in (Settings(), Settings("ridge", 1.0), Settings("lda", 0.1, (1.0, 0.0))):
         assert fitted_beta(scores(other), None, targets[8:])[1] >= loss - 1e-6
+    for wrong, match in ((folds[1:], "folds must have shape"), (folds / 2, "folds must be whole numbers")):
+        with pytest.raises(InputError, match=match):
+            choose_by_folds(rows, targets, SIZES, wrong)
     for one_alone in (targets, np.zeros(N, int)):  # each class in one fold
         with pytest.raises(InputError, match="another image that trains; got none"):
             choose_by_folds(rows, one_alone, SIZES, one_alone)
@@ -274,6 +277,29 @@ def test_leaving_one_out_in_closed_form_is_solving_without_it(case, how, weights
     if how == "lda":  # but for a number that all classes of an example share
         got, want = got - got[:, :1], want - want[:, :1]
     np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("shrinkage", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("how", ["ridge", "lda"])
+def test_leaving_one_out_of_fewer_images_than_features_is_exact(case, how, shrinkage):
+    built, rows, targets = case
+    few, settings = np.arange(9), Settings(how, shrinkage, (1.0, 1.0))
+    got = leave_one_out(of_rows(built, rows[few], targets[few], CLASSES), rows[few], targets[few], settings)
+    want = np.array([refitted(rows[few], targets[few], settings, i) for i in few])
+    if how == "lda":
+        got, want = got - got[:, :1], want - want[:, :1]
+    np.testing.assert_allclose(got, want, atol=1e-8 / shrinkage * np.abs(want).max())
+    with pytest.raises(InputError, match="shrinkage must be at least 1e-4 to leave an example out; got 1e-05"):
+        leave_one_out(of_rows(built, rows, targets, CLASSES), rows, targets, settings._replace(shrinkage=1e-5))
+
+
+@pytest.mark.parametrize("far", [1, 1e3])
+def test_the_dual_form_is_of_the_size_of_the_images(case, far):
+    """Also where images are near copies, whose spread is small beside G."""
+    built, rows, targets = case
+    z = unit_rows(rows[:9] / far + 1)
+    systems = make_systems(of_rows(built, z, targets[:9], CLASSES), "lda")
+    assert len(systems.dual.root) <= 9
 
 
 @pytest.mark.parametrize("how", ["ridge", "lda"])

@@ -12,6 +12,7 @@ from tangent_jax.commands.shared import setup
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.progress import Progress
 from tangent_jax.features import keep_rows
 from tangent_jax.io.progress import shown
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
@@ -26,8 +27,8 @@ from tangent_jax.solver import (
     rows_by_depth,
     rows_of,
 )
-from tangent_jax.solver.statistics import sums_of
-from tangent_jax.train.features import FOLDS, folds_of
+from tangent_jax.solver.statistics import checked_rows, sums_of
+from tangent_jax.train.features import FOLDS
 
 RANPAC = 5000  # random ReLU features
 DEPTHS = (0, 1, 4, 8)
@@ -117,26 +118,22 @@ class Additive(Method):
     def chosen(self) -> Chosen | None:
         """The settings that held-out images choose, or None with those of --settings.
 
-        Held-out images are those of a validation split, or five folds of the training images, of which many need one.
+        Held-out images are those of a validation split, or of folds of the training images (`choose_held_out`).
         """
         if self.settings not in setup.CHOICES:
             return None
         train, splits = self.train, self.dataset.splits
         rows = self.rows_of(train, "train")
-        has_validation = not self.is_held_out and {"validation", "test"} <= {*splits}
-        if self.settings == "held_out" and not has_validation:
-            folds = folds_of(train.targets, train.whole_groups)
-            if len(train) > FOLDED:
-                folds = np.where(folds == FOLDS - 1, 0, -1)
+        if self.settings == "leave_one_out":
+            total = sums_of(rows, train.targets, len(self.dataset.classes), self.map.sizes)
             with tj.show_progress(f"{self.title}: settings"):
-                return choose_by_folds(rows, train.targets, self.map.sizes, folds, (self.how,), shown)
-        total = sums_of(rows, train.targets, len(self.dataset.classes), self.map.sizes)
-        data = train
-        if self.settings == "held_out":
+                return choose_settings(total, rows, train.targets, (self.how,), True, shown)
+        validation = None
+        if not self.is_held_out and {"validation", "test"} <= {*splits}:
             data = self.map_once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
-            rows = self.rows_of(data, "validation")
+            validation = self.rows_of(data, "validation"), data.targets
         with tj.show_progress(f"{self.title}: settings"):
-            return choose_settings(total, rows, data.targets, (self.how,), self.settings == "leave_one_out", shown)
+            return choose_held_out(self.map, train, rows, validation, self.how, shown)
 
     @property
     def solved_by(self) -> Settings:
@@ -150,7 +147,7 @@ class Additive(Method):
         return float(np.mean(scores.argmax(1) == self.test.targets))
 
     def facts(self) -> dict[str, Any]:
-        """For the result: the chosen settings, the number tried, and the size of the largest contribution."""
+        """For the result: the chosen settings, the number tried, and the size of a contribution of many images."""
         numbers, tried = self.predict.subset.size, self.chosen.tried if self.chosen else 0
         facts = {"chosen": self.solved_by._asdict(), "searched": tried, "numbers": numbers, "bytes": 8 * numbers}
         if self.chosen:
@@ -160,6 +157,33 @@ class Additive(Method):
         if self.depths:
             facts["depths"] = self.depths
         return facts
+
+
+def choose_held_out(
+    map_: FeatureMap,
+    train: tj.Features,
+    rows: np.ndarray,
+    validation: tuple[np.ndarray, np.ndarray] | None,
+    how: str,
+    progress: Progress,
+) -> Chosen:
+    """The settings that the features and targets of validation images choose, or five folds of the training images.
+
+    Of more than FOLDED training images one fold is held out, of FOLDED images at most.
+
+    Args: rows: the features of the training images.
+    """
+    rows = checked_rows(map_, train, rows)
+    if validation is not None:
+        count = int(max(train.targets.max(), validation[1].max())) + 1
+        return choose_settings(sums_of(rows, train.targets, count, map_.sizes), *validation, (how,), False, progress)
+    folds = train.folds()
+    if len(train) > FOLDED:
+        held = np.flatnonzero(folds == FOLDS - 1)
+        folds = np.where(folds == FOLDS - 1, -2, -1)
+        folds[held[np.linspace(0, len(held) - 1, min(FOLDED, len(held))).astype(int)]] = 0
+        rows, train, folds = rows[folds > -2], train.take(np.flatnonzero(folds > -2)), folds[folds > -2]
+    return choose_by_folds(rows, train.targets, map_.sizes, folds, (how,), progress)
 
 
 def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
@@ -196,7 +220,7 @@ def try_depths() -> dict[int, float]:
         rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}
     for depth, rows in zip(depths, rows_of_depths, strict=True):
-        total = sums_of(rows, sample.targets, len(dataset.classes), map_.sizes)
+        total = sums_of(checked_rows(map_, sample, rows), sample.targets, len(dataset.classes), map_.sizes)
         with tj.show_progress(f"{depth} blocks: settings"):
             losses[depth] = choose_settings(total, rows, sample.targets, ("lda",), left_out=True, progress=shown).loss
     print("exact, blocks: " + ", ".join(f"{depth} {loss:.4f}" for depth, loss in losses.items()), file=sys.stderr)
