@@ -1,8 +1,8 @@
 """Composes models that were trained apart on shards: TAFT, model soup, the head alone, LoRA, adapters, statistics.
 
 --method lists the methods: taft, soup (non-linear models averaged), fc, lora, adapter, tangent_lora, tangent_adapter;
-and, composed exactly by sums of statistics, exact (LDA on features and tangent features), place (on features and
-tokens' means over cells), lda and ridge (on frozen features), ranpac (random ReLU features). A store keeps the
+and, composed exactly by sums of statistics, place (LDA on features and tokens' means over cells), exact (and tangent
+features), lda and ridge (on frozen features), ranpac (random ReLU features). A store keeps the
 components of each method. Settings of statistics are chosen on held-out images, or with --settings=leave_one_out on the
 training images.
 With several --lr or --rank, held-out images choose each method's, by the accuracy of its composition at the largest
@@ -12,9 +12,9 @@ number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, op
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
 ...; none of --sharding=owner}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings,
-"searched": how many, "tried": {a setting: its values}}}}; numbers and bytes of statistics are the largest component's,
-one of few images has less; for exact also "feature_blocks", and with --feature_blocks=auto "depths": {blocks: the
-negative log-likelihood by which they were chosen}.
+"searched": how many, "tried": {a setting: its values}}}}; numbers and bytes of statistics are those of many images, few
+have less; of statistics also "held_out", the accuracy by which settings were chosen; for exact also "feature_blocks",
+and with --feature_blocks=auto "depths": {blocks: the negative log-likelihood by which they were chosen}.
 """
 
 import sys
