@@ -22,6 +22,7 @@ from experiments.shared.table import define
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import listed
 from tangent_jax.core.checks import InputError
+from tangent_jax.data.registry import without_groups
 from tangent_jax.io.files import expand_path
 
 define("finished", out="out/bench_contributors")
@@ -84,7 +85,7 @@ def ordered(lines: dict[str, Any]) -> dict[str, Any]:
 
 def of_compose(result: dict[str, Any]) -> Iterator[Point]:
     """The points of a result of compose."""
-    dataset = re.split(r"[?:/]", re.sub(r"\.\w+$", "", result["dataset"]))[-1]
+    dataset = re.split(r"[?:/]", re.sub(r"\.\w+$", "", without_groups(result["dataset"])))[-1]
     for at, row in {"1": result["full"], **result["shards"]}.items():
         yield from (Point(dataset, LINES[name], at, row[name]) for name in LINES if name in row)
 
