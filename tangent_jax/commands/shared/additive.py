@@ -135,10 +135,15 @@ class Additive(Method):
         with tj.show_progress(f"{self.title}: settings"):
             return choose_held_out(self.map, train, rows, validation, self.how, shown)
 
-    @property
+    @cached_property
     def solved_by(self) -> Settings:
-        """The chosen settings, or those of --settings."""
-        return self.chosen.settings if self.chosen else setup.settings_of(self.settings)
+        """The chosen settings, which a line on stderr gives as a flag for `store export`, or those of --settings."""
+        if self.chosen is None:
+            return setup.settings_of(self.settings)
+        how, shrinkage, weights = self.chosen.settings
+        flag = ",".join([how, *(f"{number:g}" for number in (shrinkage, *weights))])
+        print(f"{self.title}: chose --settings={flag}, {self.chosen.accuracy:.4f} held out", file=sys.stderr)
+        return self.chosen.settings
 
     def accuracy_of(self, divided: dict[str, np.ndarray], title: str) -> float:
         """The test accuracy of the head from the sum of the shards' statistics."""
