@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers import assert_rel_close, normal, predictor
+from photos import photographs
 from run_binary import refused, run
 
 import tangent_jax as tj
@@ -49,6 +52,23 @@ def test_images_of_an_anchor_train_in_every_fold_and_are_never_held_out():
     groups = tuple(i // 6 for i in range(60))  # each has images of the session
     grouped = tj.Features(np.zeros((60, 1)), targets, examples, groups=groups)
     assert (folds_beside(grouped, session) == -1).all()
+
+
+def test_bench_hog_chooses_and_tests_lda_on_what_scikit_image_gives(tmp_path, monkeypatch):
+    def hog(image, **settings):
+        assert image.shape == (64, 64, 3)
+        assert settings["channel_axis"] == -1
+        return image[::16, ::16].reshape(-1) / 255.0
+
+    photographs(tmp_path / "photos", count=20)
+    flags = [f"--dataset=folder:{tmp_path}/photos", f"--out={tmp_path}/out"]
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    assert "hog needs scikit-image; pip install scikit-image" in refused("bench hog", *flags)
+    monkeypatch.setitem(sys.modules, "skimage", ModuleType("skimage"))
+    monkeypatch.setitem(sys.modules, "skimage.feature", SimpleNamespace(hog=hog))
+    row = json.loads(run("bench hog", *flags)[0])["hog"]["photos"]
+    assert row["numbers"] == 48
+    assert row["accuracy"] > 0.7
 
 
 def test_bench_contributors_draws_finished_results(tmp_path):
