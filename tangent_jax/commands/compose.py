@@ -276,10 +276,10 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
 
 def validation(method: Method) -> tj.Features | None:
     """The features of the validation images, if there are some besides test."""
-    splits = method.dataset.splits
-    if F.held_out or not {"validation", "test"} <= {*splits}:
+    images = setup.validation_images(method.dataset)
+    if F.held_out or images is None:
         return None
-    return setup.features(method.predict, splits["validation"], "validation inputs")
+    return setup.features(method.predict, images, "validation inputs")
 
 
 def greedy(method: Method, store: tj.Store) -> float:

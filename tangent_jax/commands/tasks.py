@@ -233,11 +233,11 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         map_ = features.of(setup.pretrained(F.weights))
         for dataset in setup.open_datasets().values():
             every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
-            validation = None
+            validation, images = None, setup.validation_images(dataset)
             with tj.show_progress(f"{dataset.name}: {name}") as progress:
                 rows = rows_of(map_, every, progress=progress)
-                if "validation" in dataset.splits:
-                    held = setup.features(map_.predict, dataset.splits["validation"], "validation inputs")
+                if images is not None:
+                    held = setup.features(map_.predict, images, "validation inputs")
                     validation = rows_of(map_, held, progress=progress), held.targets
                 settings = choose_held_out(map_, every, rows, validation, how, progress).settings
                 head = sums_of(rows, every.targets, len(dataset.classes), map_.sizes).solve(settings)

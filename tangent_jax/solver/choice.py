@@ -55,14 +55,13 @@ class Chosen(NamedTuple):
 class Systems(NamedTuple):
     """The systems of all settings of one way on the same statistics: the dual form of the spread, each feature's scale.
 
-    `sizes`: of the parts; `counts`: of all classes, "c".
+    `counts`: of all classes, "c".
     """
 
     how: str
     dual: Dual
     scale: Float64[np.ndarray, "k"]
     sums: Sums
-    sizes: tuple[int, ...]
     counts: Float64[np.ndarray, "c"]
 
     def products(self, rows: np.ndarray) -> Products:
@@ -71,7 +70,7 @@ class Systems(NamedTuple):
 
     def solver(self, settings: Settings) -> Solver:
         """The system of these settings."""
-        return self.dual.at(settings.weights_of(self.sizes), settings.shrinkage)
+        return self.dual.at(settings.weights_of(self.dual.sizes), settings.shrinkage)
 
     def scores(self, settings: Settings, rows: Products) -> Float64[np.ndarray, "n c"]:
         """The scores of rows by the head that `Statistics.solve` gives."""
@@ -123,7 +122,7 @@ def make_systems(statistics: Statistics, how: str) -> Systems:
     if dual is None:
         statistics.system(Settings(how))  # of components: raises, and names the one that no images give
         raise InputError(NOT_OF_IMAGES)
-    return Systems(how, dual, scale, sums, statistics.sizes, statistics.counts)
+    return Systems(how, dual, scale, sums, statistics.counts)
 
 
 def leave_one_out(

@@ -231,7 +231,7 @@ class Statistics:
 
     def within(self) -> Float64[np.ndarray, "k k"]:
         """The spread within classes S, "k k", with what rounding may take from it."""
-        return self.allow(self.gram - self.sums.T @ (self.sums / np.maximum(self.counts, 1)[:, None]))
+        return self.allow(self.spread("lda", self.of_present()))
 
     def allow(self, spread: Float64[np.ndarray, "k k"]) -> Float64[np.ndarray, "k k"]:
         """The spread "k k", changed in place: positive semi-definite though rounding gave it a negative eigenvalue."""

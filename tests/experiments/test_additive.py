@@ -1,13 +1,15 @@
 """Methods that compose exactly give one accuracy, however many shards there are and whatever each holds."""
 
+import dataclasses
 import json
 
 import pytest
 from photos import photographs
 from run_binary import refused, run
 
-from tangent_jax.commands.shared import additive
+from tangent_jax.commands.shared import additive, setup
 from tangent_jax.commands.shared.codes import STOPPED
+from tangent_jax.data.sources import digits
 from tangent_jax.features import mapped
 from tangent_jax.io import progress
 from tangent_jax.store import recipe as recipes
@@ -72,6 +74,18 @@ def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path
     line, stderr = run("compose", tiny, *data, *flags)
     assert "all 2 images of owner bob cannot be read: no component is of bob" in stderr
     assert [*json.loads(line)["shards"]] == ["1"]
+
+
+def test_a_split_that_is_tested_on_chooses_no_settings():
+    data = digits()
+    train, test = data.splits["train"], data.splits["test"]
+    for splits, chosen in (
+        ({"train": train, "validation": test}, None),
+        ({"train": train, "test": test}, None),
+        ({"train": train, "validation": test, "test": train}, test),
+    ):
+        found = setup.validation_images(dataclasses.replace(data, splits=splits))
+        assert (found and found.names) == (chosen and chosen.names)
 
 
 @pytest.mark.slow

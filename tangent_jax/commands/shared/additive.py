@@ -122,15 +122,15 @@ class Additive(Method):
         """
         if self.settings not in setup.CHOICES:
             return None
-        train, splits = self.train, self.dataset.splits
+        train = self.train
         rows = self.rows_of(train, "train")
         if self.settings == "leave_one_out":
             total = sums_of(rows, train.targets, len(self.dataset.classes), self.map.sizes)
             with tj.show_progress(f"{self.title}: settings"):
                 return choose_settings(total, rows, train.targets, (self.how,), True, shown)
-        validation = None
-        if not self.is_held_out and {"validation", "test"} <= {*splits}:
-            data = self.map_once(setup.features(self.predict, splits["validation"], "validation inputs"), "validation")
+        validation, images = None, setup.validation_images(self.dataset)
+        if images is not None and not self.is_held_out:
+            data = self.map_once(setup.features(self.predict, images, "validation inputs"), "validation")
             validation = self.rows_of(data, "validation"), data.targets
         with tj.show_progress(f"{self.title}: settings"):
             return choose_held_out(self.map, train, rows, validation, self.how, shown)

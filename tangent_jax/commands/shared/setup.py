@@ -205,10 +205,15 @@ def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: b
     return hold_out(predict, dataset, train)
 
 
+def validation_images(dataset: Dataset) -> Examples | None:
+    """The validation split, if there is one beside test; a data set without test is tested on it."""
+    return dataset.splits["validation"] if {"validation", "test"} <= {*dataset.splits} else None
+
+
 def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
     """(features to train on, features that choose settings): the validation split, or a fifth of train."""
-    if {"validation", "test"} <= {*dataset.splits}:
-        return train, features(predict, dataset.splits["validation"], "validation inputs")
+    if (validation := validation_images(dataset)) is not None:
+        return train, features(predict, validation, "validation inputs")
     train, measured = train.hold_out()
     if not len(measured):
         need = "five images" if train.whole_groups is None else "two groups of images"
