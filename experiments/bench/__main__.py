@@ -17,6 +17,7 @@ WHAT = (
     "rivals",
     "session",
     "hog",
+    "sizes",
     "contributors",
 )
 

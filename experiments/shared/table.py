@@ -17,6 +17,7 @@ OWN: dict[str, partial] = {
     ),
     "rounds": flag("integer", "Number of rounds of federated averaging.", low=1, default=8),
     "local_epochs": flag("integer", "Epochs of each contributor in a round of federated averaging.", low=1, default=5),
+    "ranks": flag("list", "Numbers of singular vectors of a contributor's truncated factor."),
     "confidence": flag("float", "Confidence of the bounds.", low=0.5, high=0.999999, default=0.95),
     "broken": flag("string", "Part of the mechanism to break on purpose.", default="nothing"),
     "steps": flag(

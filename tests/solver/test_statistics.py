@@ -293,6 +293,19 @@ def test_leaving_one_out_of_fewer_images_than_features_is_exact(case, how, shrin
         leave_one_out(of_rows(built, rows, targets, CLASSES), rows, targets, settings._replace(shrinkage=1e-5))
 
 
+@pytest.mark.parametrize("how", ["ridge", "lda"])
+def test_the_dual_form_of_near_copies_has_the_ridge_of_each_part(case, how):
+    """Rounding may take a tenth of their spread: `solve` allows for it, and so must the dual form."""
+    built, rows, targets = case
+    z = unit_rows(1e-5 * rows / np.repeat([1.0, 20.0], SIZES) * np.repeat([1.0, 3.0], SIZES) + 1)
+    train = of_rows(built, z, targets, CLASSES)
+    spread = train.of_parts(np.diag(train.spread(how, train.of_present())))
+    assert np.all((0.005 < SIZES[0] * train.allowed / spread) & (train.allowed / spread < 1))
+    systems, settings = make_systems(train, how), Settings(how, 0.01)
+    got, want = systems.scores(settings, systems.products(z)), score_rows(train.solve(settings), z)
+    assert_rel_close(got, want.astype(np.float64), 1e-5)
+
+
 @pytest.mark.parametrize("far", [1, 1e3])
 def test_the_dual_form_is_of_the_size_of_the_images(case, far):
     """Also where images are near copies, whose spread is small beside G."""
