@@ -100,7 +100,7 @@ def test_few_images_are_sent_as_their_root_which_gives_the_head_of_g_to_rounding
     ]
     rows = [tj.solver.rows_of(map_, own.features(map_, CLASSES)).astype(np.float64) for own in people]
     total = nine.store.statistics()
-    whole = dataclasses.replace(total, gram=sum(z.T @ z for z in rows))
+    whole = dataclasses.replace(total, factor=sum(z.T @ z for z in rows))
     assert np.abs(total.gram - whole.gram).max() <= 1e-12 * np.abs(whole.gram).max()
     for got, want in zip(jax.tree.leaves(total.solve()), jax.tree.leaves(whole.solve()), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
@@ -249,7 +249,7 @@ def test_accuracy_is_by_the_names_of_classes(ten, cache, monkeypatch):
         head = total.of_classes(classes).solve()
         assert accuracy(map_, head, classes, "digits", cache) == {"accuracy": pytest.approx(want), "unknown": []}
     few = dataclasses.replace(total, counts=total.counts[:7], sums=total.sums[:7], classes=CLASSES[:7])
-    few = dataclasses.replace(few, gram=few.sums.T @ (few.sums / few.counts[:, None]) + np.eye(len(few.gram)))
+    few = dataclasses.replace(few, factor=few.sums.T @ (few.sums / few.counts[:, None]) + np.eye(len(few.gram)))
     said = accuracy(map_, few.solve(), few.classes, "digits", cache)
     scores = tj.outputs(map_, few.solve(), test)
     assert said["unknown"] == [*CLASSES[7:]]  # their images count as wrong

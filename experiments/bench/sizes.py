@@ -24,30 +24,29 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.flags import CACHED, MODEL, F, numbers
-from tangent_jax.core.checks import one_of
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import choose_by_folds, rows_of
 from tangent_jax.solver.statistics import sums_of
 
-define(*MODEL, *CACHED, "seed", "directions", dataset=["digits"], method="exact", out="out/bench_sizes")
+define(*MODEL, *CACHED, "seed", "directions", dataset=["digits"], only=["h+ntk+place"], out="out/bench_sizes")
 define(width=["4096", "2025", "1024"], ranks=["256", "64"], shards=2)
 
 Shrink = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def main() -> None:
-    one_of("--method", F.method, [name for name, (parts, _) in ADDITIVE.items() if "place" in parts])
-    parts, how = ADDITIVE[F.method]
-    widths, ranks = numbers("width", int), numbers("ranks", int)
+    maps = [
+        FeatureSettings(tuple(parts.split("+")), None, F.directions, width, F.seed)
+        for parts in F.only
+        for width in numbers("width", int)
+    ]
     found: dict[str, dict[str, dict[str, float]]] = {}
     for dataset in setup.open_datasets().values():
         found[dataset.name] = {}
-        for width in widths:
-            map_ = FeatureSettings(parts, None, F.directions, width, F.seed).of(setup.pretrained(F.weights))
-            found[dataset.name] |= measured(map_, dataset, how, ranks)
+        for features in maps:
+            found[dataset.name] |= measured(features.of(setup.pretrained(F.weights)), dataset)
     cells = [
         [way, f"{cell['megabytes']:.1f}", *(f"{row[way]['accuracy']:.3f}" for row in found.values())]
         for way, cell in next(iter(found.values())).items()
@@ -56,7 +55,7 @@ def main() -> None:
     command.finish({"sizes": found})
 
 
-def measured(map_: FeatureMap, dataset: Dataset, how: str, ranks: list[int]) -> dict[str, dict[str, float]]:
+def measured(map_: FeatureMap, dataset: Dataset) -> dict[str, dict[str, float]]:
     """The test accuracy and the megabytes of each way at one width."""
     rows = {}
     for split in ("train", "test"):
@@ -64,20 +63,20 @@ def measured(map_: FeatureMap, dataset: Dataset, how: str, ranks: list[int]) -> 
         with tj.show_progress(f"{dataset.name}: {split}, width {map_.width}") as progress:
             rows[split] = rows_of(map_, data, progress=progress), data.targets, data
     (z, targets, train), (tested, wanted, _) = rows["train"], rows["test"]
-    settings = choose_by_folds(z, targets, map_.sizes, train.folds(), (how,)).settings
+    settings = choose_by_folds(z, targets, map_.sizes, train.folds()).settings
     k = z.shape[1]
     parts = tj.shards.uniform(len(z), F.shards, seed=F.seed)
 
     def accuracy(shrink: Shrink) -> float:
         gram = sum(shrink(z[at].astype(np.float64), targets[at]) for at in parts)
-        head = dataclasses.replace(sums_of(z, targets, len(dataset.classes), map_.sizes), gram=gram).solve(settings)
+        head = dataclasses.replace(sums_of(z, targets, len(dataset.classes), map_.sizes), factor=gram).solve(settings)
         return float(np.mean(score_rows(head, tested).argmax(1) == wanted))
 
     ways: dict[str, tuple[Shrink, int]] = {
         "float64": (lambda x, _: x.T @ x, 8 * k * (k + 1) // 2),
         "float32": (lambda x, _: (x.T @ x).astype(np.float32).astype(np.float64), 4 * k * (k + 1) // 2),
     }
-    ways |= {f"rank {rank}": (partial(truncated, rank=rank), 8 * rank * k) for rank in ranks}
+    ways |= {f"rank {rank}": (partial(truncated, rank=rank), 8 * rank * k) for rank in numbers("ranks", int)}
     title = f"{'+'.join(map_.parts)} {map_.width}"
     return {f"{title}, {way}": {"accuracy": accuracy(f), "megabytes": n / 1e6} for way, (f, n) in ways.items()}
 

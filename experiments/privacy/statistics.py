@@ -2,6 +2,7 @@
 
     h        the features before the head, at length 1
     h+ntk    the same, and NTK features psi of the last --blocks in --width numbers, each part at length 1
+    h+place  h, and where features of a middle block lie in the image, in --width numbers
 
 Each is released plain, whitened by the last layer norm ("norm") and, with --public, by public images ("images"). Rows
 are computed once, and released for every epsilon and seed. Noise comes from --seed, so that the table can be made
@@ -9,7 +10,7 @@ again: nothing here is private. The settings of the release are those of the lib
 training images, with as much less noise as there are fewer images: so settings may be chosen.
 
 The last line of stdout: {DATASET: {FEATURES: {"plain", "norm" or "images": {EPSILON: {"mean", "spread",
-"accuracies"}}}}}; FEATURES is "h", or such as "h+ntk 4 256": blocks, width.
+"accuracies"}}}}}; FEATURES is "h", "h+place 256": width, or "h+ntk 4 256": blocks, width.
 """
 
 import itertools
@@ -30,7 +31,7 @@ from tangent_jax.solver import map_once, rows_of
 define(*MODEL, *CACHED, "delta", "public", "held_out", "clip_norm", "noise", dataset=["digits"], out="out/statistics")
 define(epsilon=["1", "3", "8"], seed=["0", "1", "2"], only=["h"], blocks=["1"], width=["256"])
 
-FEATURES = ("h", "h+ntk")
+FEATURES = ("h", "h+ntk", "h+place")
 MEASURED = ("mean", "spread")
 
 
@@ -60,12 +61,12 @@ def maps() -> dict[str, FeatureMap]:
     """The feature maps of the table, by name."""
     pretrained = setup.pretrained(F.weights)
     made = {}
-    grid = [*itertools.product(numbers("blocks", int), numbers("width", int))]
     for parts in listed("only", FEATURES):
-        for blocks, width in grid if "ntk" in parts else [(0, 4)]:  # blocks=0: the input of h alone, of no sketch
-            name = f"{parts} {blocks} {width}" if "ntk" in parts else parts
-            options: Any = {"blocks": blocks, "directions": 1, "width": width}
-            made[name] = tj.models.feature_map(pretrained, tuple(parts.split("+")), **options)
+        every_blocks = numbers("blocks", int) if "ntk" in parts else [0]
+        widths = numbers("width", int) if parts != "h" else [4]  # of no sketch
+        for blocks, width in itertools.product(every_blocks, widths):
+            name = " ".join([parts, *[str(blocks)] * ("ntk" in parts), *[str(width)] * (parts != "h")])
+            made[name] = tj.models.feature_map(pretrained, tuple(parts.split("+")), blocks=blocks, width=width)
     return made
 
 

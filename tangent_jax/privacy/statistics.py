@@ -261,4 +261,4 @@ def denoise(noised: Statistics, deviation: float) -> Statistics:
     values, vectors = np.linalg.eigh(noised.gram - n * np.outer(mean, mean))
     spread = (vectors * np.maximum(values, 0)) @ vectors.T
     sums = counts[:, None] * means
-    return dataclasses.replace(noised, gram=spread + sums.T @ means, sums=sums, counts=counts)
+    return dataclasses.replace(noised, factor=spread + sums.T @ means, sums=sums, counts=counts)

@@ -27,6 +27,7 @@ passed can be solved: `Statistics.system` adds to S what `check_spread` allows.
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -122,9 +123,9 @@ class Settings(NamedTuple):
 class Statistics:
     """G "k k", B "c k" and counts "c" of examples' features, f64; they add, over classes of any names.
 
-    `classes`: their names, sorted; `sizes`: the size of each part of the features; `source`: the identity of the
-    feature map; statistics of different maps do not add; `root`: R "n k" of few examples, which `tree` then has in
-    place of G, else None: sums have none, nor has what `dataclasses.replace` changed.
+    `factor`: G, or R "n k" of few examples, which `tree` then has in place of G; sums have G; `classes`: their names,
+    sorted; `sizes`: the size of each part of the features; `source`: the identity of the feature map; statistics of
+    different maps do not add.
 
     Guarantees: a + b == b + a; the sum over shards is that of all examples, up to the order of f64 sums; a class that
                 only some have seen gets the same numbers in any order.
@@ -136,25 +137,30 @@ class Statistics:
     ([8.0, 8.0, 8.0], (6, 3), 0.833)
     """
 
-    gram: Float64[np.ndarray, "k k"]
+    factor: Float64[np.ndarray, "n k"]
     sums: Float64[np.ndarray, "c k"]
     counts: Float64[np.ndarray, "c"]
     classes: tuple[str, ...]
     sizes: tuple[int, ...]
     source: str
-    root: Float64[np.ndarray, "n k"] | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         of_shape("counts", self.counts, (len(self.sums),))
 
+    @cached_property
+    def gram(self) -> Float64[np.ndarray, "k k"]:
+        """G, or R^T R."""
+        n, k = self.factor.shape
+        return self.factor if n == k else self.factor.T @ self.factor
+
     def __add__(self, other: "Statistics") -> "Statistics":
-        if (self.source, self.sizes, self.gram.shape) != (other.source, other.sizes, other.gram.shape):
+        if (self.source, self.sizes, self.sums.shape[1]) != (other.source, other.sizes, other.sums.shape[1]):
             raise InputError(
                 "statistics that are added must be of one feature map; got those of two. Make both by one feature_map."
             )
         classes = tuple(sorted({*self.classes, *other.classes}))
         a, b = self.of_classes(classes), other.of_classes(classes)
-        return dataclasses.replace(a, gram=a.gram + b.gram, sums=a.sums + b.sums, counts=a.counts + b.counts)
+        return dataclasses.replace(a, factor=a.gram + b.gram, sums=a.sums + b.sums, counts=a.counts + b.counts)
 
     def __radd__(self, zero: int) -> "Statistics":
         return self if zero == 0 else NotImplemented
@@ -166,7 +172,7 @@ class Statistics:
         if lost:
             raise InputError(f"classes must hold every class of the statistics; got none for {lost[0]}")
         at = [names.index(name) for name in self.classes]
-        sums, counts = np.zeros((len(names), len(self.gram))), np.zeros(len(names))
+        sums, counts = np.zeros((len(names), self.sums.shape[1])), np.zeros(len(names))
         sums[at], counts[at] = self.sums, self.counts
         return dataclasses.replace(self, sums=sums, counts=counts, classes=names)
 
@@ -245,7 +251,7 @@ class Statistics:
 
     def check_examples(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The targets as indices of `classes`; InputError for rows that are not finite "n k" of as many examples."""
-        return check_rows(rows, targets, len(self.gram), len(self.classes))
+        return check_rows(rows, targets, self.sums.shape[1], len(self.classes))
 
     @property
     def tree(self) -> Tree:
@@ -253,11 +259,10 @@ class Statistics:
 
         Raises: InputError if G is not symmetric.
         """
-        if self.root is not None:
-            return as_tree(self.root, self.sums, self.counts)
-        if not np.array_equal(self.gram, self.gram.T):
+        n, k = self.factor.shape
+        if n == k and not np.array_equal(self.factor, self.factor.T):
             raise InputError("G must be symmetric; got another")
-        return as_tree(self.gram, self.sums, self.counts)
+        return as_tree(self.factor, self.sums, self.counts)
 
     def of_parts(self, values: np.ndarray) -> np.ndarray:
         """The sum over each part of the features of values "k", for each feature of the part, "k"."""
@@ -317,7 +322,7 @@ def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Se
     order = sorted({int(c) for c in targets}, key=lambda c: names[c])
     factor, sums, counts = moments(rows, targets, len(names))
     chosen = tuple(names[c] for c in order)
-    return of_factor(factor, sums[order], counts[order], chosen, map_.sizes, map_.identity)
+    return Statistics(factor, sums[order], counts[order], chosen, map_.sizes, map_.identity)
 
 
 def sums_of(rows: np.ndarray, targets: np.ndarray, count: int, sizes: tuple[int, ...]) -> Statistics:
@@ -383,28 +388,7 @@ def as_tree(factor: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> Tree:
 
 def from_tree(tree: Tree, classes: Sequence[str], sizes: tuple[int, ...], source: str) -> Statistics:
     """The statistics with the leaves of `Statistics.tree`."""
-    return of_factor(factor_of(tree), np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
-
-
-def of_factor(
-    factor: np.ndarray,
-    sums: np.ndarray,
-    counts: np.ndarray,
-    classes: tuple[str, ...],
-    sizes: tuple[int, ...],
-    source: str,
-) -> Statistics:
-    """The statistics of a factor, G or R."""
-    statistics = Statistics(gram_of(factor), sums, counts, classes, sizes, source)
-    if statistics.gram is not factor:
-        object.__setattr__(statistics, "root", factor)
-    return statistics
-
-
-def gram_of(factor: np.ndarray) -> Float64[np.ndarray, "k k"]:
-    """G of a factor: R^T R, or G itself."""
-    n, k = factor.shape
-    return factor if n == k else factor.T @ factor
+    return Statistics(factor_of(tree), np.array(tree["sums"]), np.array(tree["counts"]), tuple(classes), sizes, source)
 
 
 def factor_of(tree: Tree) -> np.ndarray:
@@ -423,7 +407,10 @@ def factor_of(tree: Tree) -> np.ndarray:
 
 def with_gram(tree: Tree) -> Tree:
     """The leaves with G, which add."""
-    return tree if "gram" in tree else as_tree(gram_of(factor_of(tree)), tree["sums"], tree["counts"])
+    if "gram" in tree:
+        return tree
+    root = factor_of(tree)
+    return as_tree(root.T @ root, tree["sums"], tree["counts"])
 
 
 def height(root: np.ndarray, k: int) -> int:

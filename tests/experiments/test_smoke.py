@@ -29,7 +29,7 @@ CASES = {
         ["features.md", "features.png"],
     ),
     "bench job": (("--images=100", "--epochs=1", "--repeats=1"), {"ours", "device"}, ["job.md"]),
-    "bench sizes": (("--method=exact", "--width=36,16", "--ranks=8"), {"sizes"}, []),
+    "bench sizes": (("--only=h+place", "--width=36,16", "--ranks=8"), {"sizes"}, []),
     "bench plan": (("--weights=builtin", "--blocks=1", "--batch_size=8"), {"planned_bytes", "measured_bytes"}, []),
     "bench private": (
         ("--size=Ti", "--batch_size=8", "--repeats=1"),

@@ -174,7 +174,7 @@ def test_public_images_and_statistics_that_are_not_finite_are_refused_in_one_lin
     with pytest.raises(InputError, match=r"must be finite and not all 0; got NaN or infinity, of 7\.png"):
         on_sphere(built, public, data)
     exact = of_rows(map_, rows_of(map_, data), data.targets, CLASSES)
-    for name in ("gram", "sums", "counts"):
+    for name in ("factor", "sums", "counts"):
         with pytest.raises(InputError, match="statistics must be finite; got NaN or infinity"):
             denoise(dataclasses.replace(exact, **{name: getattr(exact, name) * np.nan}), 1.0)
 
