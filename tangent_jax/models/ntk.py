@@ -36,7 +36,7 @@ from jaxtyping import Float, Shaped
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.identities import identity
-from tangent_jax.core.notation import Tree
+from tangent_jax.core.notation import Dual, Tree
 from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.linear.tangent import ByAutodiff, RowsOfJ, check_factors
@@ -222,13 +222,12 @@ class FeatureMap(ByAutodiff):
         Guarantees: of each depth those of the map with as many blocks, up to rounding.
         """
         if x.shape[0] == 0:  # no gradient of no example
-            outputs = self.predict(self.predict.zeros(), x)
-            return jnp.zeros((len(depths), 0, sum(self.sizes)), outputs.dtype)
+            return jnp.zeros((len(depths), 0, sum(self.sizes)), self.plain(x).dtype)
         if "ntk" in self.parts:
             probed = self.predict.probe(self.predict.zeros(), x, at_zero=True)
             outputs, by_stage = probed.outputs, self.sketch(probed)
         else:
-            outputs, by_stage = self.predict(self.predict.zeros(), x), {}
+            outputs, by_stage = self.plain(x), {}
         h = outputs[:, : len(self.projection)]
         last, every = self.predict.model.stages - 1, []
         place = self.place(x).astype(h.dtype) if "place" in self.parts else None
@@ -239,6 +238,12 @@ class FeatureMap(ByAutodiff):
             parts = {"h": h, "relu": jax.nn.relu(h @ self.projection), "ntk": psi, "place": place}
             every.append(self.whitened(jnp.concatenate([at_length_1(parts[part]) for part in self.parts], 1)))
         return jnp.concatenate([z[None] for z in every])  # jax2onnx has no stack
+
+    def plain(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b c"]:
+        """h and v . h of inputs, without gradients."""
+        model, start = self.predict.model, self.predict.subset.stage
+        w, x = prepare(model, self.predict.w, x, self.dtype, start)
+        return self.predict.answer(Dual(model.apply(w, x, start), None))
 
     def place(self, x: Shaped[Array | np.ndarray, "b ..."]) -> Float[Array, "b m"]:
         """The part `place` of inputs; blocks below its own that the map starts with are run for it again."""
