@@ -39,29 +39,37 @@ class Journal:
         self.head = path.with_name("HEAD") if counted else None
         self.entries: list[dict[str, Any]] = []
         self.hashes: list[str] = []  # of the lines
-        self.size = 0  # the size of the lines, in bytes
+        self.lines = b""
         self.rest = b""
 
+    @property
+    def size(self) -> int:
+        """The size of the lines, in bytes."""
+        return len(self.lines)
+
     def load(self) -> None:
-        """Reads the file. A missing file has no lines; a counted one must exist.
+        """Reads the file, and parses its new lines. A missing file has no lines; a counted one must exist.
+
+        If the lines that were read before have changed, `entries` is a new list.
 
         Raises: InputError naming a file that was altered, cut short or is missing. If a line shows it, `entries` are
                 the lines before that one, and the next `append` cuts off the others.
         """
-        self.entries, self.hashes, self.size = [], [], 0
         restore = "Restore it from a backup; nothing was changed"
         for path in (self.path, self.head) if self.head else ():
             if not path.is_file():
                 raise InputError(f"the journal {path} is missing. {restore}")
         content = read_plain(self.path)
-        *lines, self.rest = content.split(b"\n")
-        for number, line in enumerate(lines, 1):
+        if not content.startswith(self.lines):
+            self.entries, self.hashes, self.lines = [], [], b""
+        *lines, self.rest = content[self.size :].split(b"\n")
+        for line in lines:
             if not self.take(line):
                 self.rest = content[self.size :]
-                raise InputError(f"{self.path} was altered at line {number} or before. {restore}")
+                raise InputError(f"{self.path} was altered at line {len(self.entries) + 1} or before. {restore}")
         if self.head:
             # a line is committed before it is counted, so HEAD may be one behind
-            counts = [self.count(len(lines)), self.count(max(len(lines) - 1, 0))]
+            counts = [self.count(len(self.hashes)), self.count(max(len(self.hashes) - 1, 0))]
             if read_plain(self.head) not in counts:
                 raise InputError(
                     f"{self.path} and {self.head} must agree: one of them was altered, cut short or is missing. "
@@ -78,7 +86,7 @@ class Journal:
         if follows:
             self.entries.append(entry)
             self.hashes.append(fingerprint(line))
-            self.size += len(line) + 1
+            self.lines += line + b"\n"
         return follows
 
     def append(self, entry: dict[str, Any]) -> None:

@@ -70,7 +70,9 @@ class Disk:
             raise InputError(f"{self.root} must be a folder; {nearest} is a file. Choose another folder")
         self.marker = self.root / "store.json"
         self.journal = Journal(self.root / "journal.jsonl", counted=True)
-        self.state, self._lock = State(), None
+        self.state = State()
+        self._replayed = self.journal.entries
+        self._lock: Lock | None = None
         self.identity = ""
         self.key_id = ""
         self._key: Key | None = None
@@ -205,8 +207,14 @@ class Disk:
         assert self._lock is not None
         self._lock.check()
         self.journal.append(spell(line))
-        self.state = replay(self.journal.entries)
+        self.replay()
         self.sweep()
+
+    def replay(self) -> None:
+        """Brings the state to the journal's last line."""
+        before = self.state if self._replayed is self.journal.entries else State()
+        self.state = replay(self.journal.entries, before)
+        self._replayed = self.journal.entries
 
     def leftovers(self) -> list[Path]:
         """The store's files that no line names: removed weights, and files of a writer that was killed."""
@@ -234,7 +242,7 @@ class Disk:
         with hold_lock(self.root / "lock", shared=not change) as lock:
             self.load()
             if change:
-                self._lock: Lock | None = lock
+                self._lock = lock
                 self.journal.settle()
                 if not self.key_id:
                     self.mark()
@@ -260,7 +268,7 @@ class Disk:
             fields = read_sealed(Marker, self.marker, "Restore it from a backup")
             self.identity, self.key_id, self._key = fields.store, fields.key, None
         self.journal.load()
-        self.state = replay(self.journal.entries)
+        self.replay()
 
 
 def is_store(path: Path) -> bool:

@@ -1,7 +1,8 @@
 """The state of a store: the journal's lines, folded in their order."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
@@ -134,10 +135,17 @@ class State:
         return entries + [("factors", entry.factors) for _, entry in entries if entry.factors is not None]
 
 
-def replay(entries: Iterable[dict[str, Any]]) -> State:
-    """The state after the journal's lines; InputError, with its number, for a line that this version does not know."""
-    state = State()
-    for number, fields in enumerate(entries, 1):
+def replay(entries: Sequence[dict[str, Any]], before: State | None = None) -> State:
+    """The state after the journal's lines; InputError, with its number, for a line that this version does not know.
+
+    Args: before: the state after the first of these lines.
+    """
+    before = before or State()
+    done = len(before.lines)
+    if done == len(entries):
+        return before
+    state = State(**{name: copy(value) for name, value in vars(before).items()})
+    for number, fields in enumerate(entries[done:], done + 1):
         try:
             state.apply(parse(fields))
         except InputError as error:

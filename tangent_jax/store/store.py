@@ -3,7 +3,7 @@
     with store.using(change=True): write files, then commit the journal's line, then delete the files it removes
 
 Each operation appends one line to the journal; state.py interprets the lines, disk.py manages the folder. Every read
-checks the file's hash.
+of numbers checks the file's hash, and a provenance is read and checked once.
 """
 
 import dataclasses
@@ -51,6 +51,11 @@ class Store(Disk, Components):
     (['ann', 'bob'], 0.83)
     """
 
+    def __init__(self, root: str | os.PathLike) -> None:
+        super().__init__(root)
+        self._origins: dict[str, Provenance] = {}  # that were read, by the identity of their file, which never changes
+        self._seen_by: dict[str, list[str]] = {}  # the same identities, by each image
+
     # Reading
 
     def __iter__(self) -> Iterator[str]:
@@ -77,11 +82,16 @@ class Store(Disk, Components):
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component, verified against the journal."""
-        path, entry = self.path(name), self.state.components[name]
-        metadata = read_metadata(path)
-        if fingerprint(metadata.get("provenance", "").encode()) != entry.origin:
-            raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
-        return Provenance.from_json(metadata.get("provenance", ""), f"the provenance of {name}")
+        entry = self.state.components.get(name)
+        if entry is None or entry.id not in self._origins:
+            path, entry = self.path(name), self.state.components[name]
+            text = read_metadata(path).get("provenance", "")
+            if fingerprint(text.encode()) != entry.origin:
+                raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
+            origin = self._origins[entry.id] = Provenance.from_json(text, f"the provenance of {name}")
+            for identifier in {identifier for identifier, _ in origin.images_seen}:
+                self._seen_by.setdefault(identifier, []).append(entry.id)
+        return self._origins[entry.id]
 
     def path(self, name: str) -> Path:
         """The file of a component."""
@@ -149,12 +159,10 @@ class Store(Disk, Components):
         """Prints a line for each of these new components that lists no images, or images of other components."""
         with self.using():
             seen = {name: origin.images_seen for name, origin in self.origins.items()}
-        holders: dict[str, set[str]] = {}
-        for name, images in seen.items():
-            for identifier, _ in images:
-                holders.setdefault(identifier, set()).add(name)
+            name_of = {entry.id: name for name, entry in self.state.components.items()}
         for name in names:
-            others = Counter(other for identifier, _ in seen.get(name, ()) for other in holders[identifier] - {name})
+            holders = (self._seen_by[identifier] for identifier, _ in seen.get(name, ()))
+            others = Counter(name_of[i] for held in holders for i in held if name_of.get(i, name) != name)
             shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
             more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
             if name in seen and not seen[name]:

@@ -37,6 +37,7 @@ from tangent_jax.store.receipts import receipt_text
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
+from tangent_jax.store.state import State
 from tangent_jax.store.store import Store
 from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import make_objective
@@ -55,6 +56,23 @@ def filled(root, count=3, **changes):
 
 def drop(store, *names):
     return remove(store, plan_removal(store, names=names))
+
+
+def test_adding_reads_each_line_and_each_provenance_once(tmp_path, monkeypatch):
+    """So the thousandth component costs what the tenth does."""
+    read, applied = [], []
+    from_json, apply = Provenance.from_json.__func__, State.apply
+    monkeypatch.setattr(Provenance, "from_json", classmethod(lambda *a: read.append(a[-1]) or from_json(*a)))
+    monkeypatch.setattr(State, "apply", lambda *a: applied.append(a[-1]) or apply(*a))
+    store = Store(tmp_path / "store")
+    for s in range(8):
+        store.add(f"{s}", part(s), origin(s))
+    assert (len(read), len(applied)) == (8, 8)
+    other = Store(tmp_path / "store")
+    other.add("8", part(8), origin(8))
+    store.reload()
+    assert len(applied) == 8 + 9 + 1
+    assert [*store] == [*other]
 
 
 def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
