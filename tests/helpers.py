@@ -20,7 +20,7 @@ from tangent_jax.composition.compose import compose
 from tangent_jax.core import trees
 from tangent_jax.core.preprocessing import sides
 from tangent_jax.data.sources import Examples
-from tangent_jax.models.ntk import SUMS, FeatureSettings
+from tangent_jax.models.feature_settings import SUMS, FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.models.vit.config import ViTConfig

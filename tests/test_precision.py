@@ -25,7 +25,8 @@ from tangent_jax.solver.posterior import SolverPosterior
 from tangent_jax.solver.problem import make_curvature, make_problem
 from tangent_jax.solver.rows import jacobian_rows
 from tangent_jax.train.batches import Batches
-from tangent_jax.train.objective import Objective, distance_bound, make_objective
+from tangent_jax.train.bound import distance_bound
+from tangent_jax.train.objective import Objective, make_objective
 
 OBJECTIVE = make_objective("rsl", 0.1)
 RNG = np.random.default_rng(0)

@@ -17,8 +17,8 @@ from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.solver.kernel import make_kernel
 from tangent_jax.solver.many import solve_many
+from tangent_jax.solver.mapped import make_statistics
 from tangent_jax.solver.optimum import solve
-from tangent_jax.solver.statistics import make_statistics
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import evaluate, outputs
 from tangent_jax.train.features import Features

@@ -37,7 +37,8 @@ from tangent_jax.data import Examples
 from tangent_jax.features import keep_rows
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import Settings, Statistics
-from tangent_jax.solver.statistics import checked_rows, from_tree, sums_of
+from tangent_jax.solver.mapped import checked_rows
+from tangent_jax.solver.statistics import from_tree, sums_of
 
 CHUNK = 1024  # images whose features are in memory at once
 Sums = Mapping[str, np.ndarray]

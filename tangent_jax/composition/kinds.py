@@ -18,11 +18,10 @@ from tangent_jax.composition.origin import Origin, check_one_body, check_same
 from tangent_jax.composition.sums import check_finite, sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, of_shape
-from tangent_jax.core.names import columns
+from tangent_jax.core.names import check_classes, columns
 from tangent_jax.core.notation import Tree
-from tangent_jax.models.anchor import check_classes
-from tangent_jax.models.heads import body
-from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.core.trees import body
+from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.solver.statistics import (
     Settings,
     Statistics,

@@ -31,7 +31,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, finite_number, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.promotion import promotes
-from tangent_jax.models.heads import body
+from tangent_jax.core.trees import body
 from tangent_jax.solver.curvature import Curvature, check_factors, check_sums
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.models.feature_settings import FeatureSettings
 
 BODY = ("method", "config", "preprocessing", "output", "anchor", "features", "subset")
 """Fields that must be equal for bodies to be summed; in `config`, all but the number of classes."""

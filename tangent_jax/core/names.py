@@ -11,6 +11,7 @@ A file is shown and opened by its name as it is. Owners, who are people, have a 
 
 import posixpath
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import unquote
 
@@ -69,3 +70,15 @@ def columns(classes: Sequence[str], chosen: Sequence[str]) -> Int[np.ndarray, "c
     if missing:
         raise InputError(f"classes must be among the {len(classes)} given; got {len(missing)} others, {missing[:3]}")
     return np.array([index[composed_name(name)] for name in chosen], np.int64)
+
+
+def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of classes as a tuple, composed (NFC); InputError if they are no names, or a name repeats."""
+    is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
+    if not (is_named and all(isinstance(name, str) for name in classes)):
+        raise InputError(f"classes must be their number, or their names; got {repr(classes)[:80]}")
+    names = tuple(map(composed_name, classes))
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"names of classes must differ; got {twice[:1]} twice")
+    return names

@@ -17,7 +17,7 @@ from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Float, Inexact, PRNGKeyArray
 
-from tangent_jax.core.checks import InputError, of_shape
+from tangent_jax.core.checks import InputError, instance, of_shape
 from tangent_jax.core.digests import digests
 from tangent_jax.core.notation import Dual, Tree
 
@@ -44,6 +44,16 @@ def nest(flat: Mapping[str, Any]) -> Tree:
             raise InputError(f"{path} must be a leaf or hold others; got both")
         node[name] = leaf
     return tree
+
+
+def body(tree: Tree) -> Tree:
+    """The leaves of a model without its head.
+
+    >>> sorted(tj.models.body(demo.dw))
+    ['second']
+    """
+    instance("the leaves of a model", tree, Mapping)
+    return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 
 def check_part(w: Tree, part: Tree) -> None:

@@ -35,7 +35,8 @@ from tangent_jax.io.paths import is_url, passing_copy
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.io.tensors import encode, read_tensors
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import ComponentPredictor, FeatureMap, FeatureSettings
+from tangent_jax.models.feature_settings import FeatureSettings
+from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.models.parametrize import unwrap
 from tangent_jax.models.protocol import Model
 from tangent_jax.models.session import FirstSession

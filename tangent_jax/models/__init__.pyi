@@ -1,10 +1,10 @@
 from tangent_jax.core.preprocessing import Preprocessing as Preprocessing
+from tangent_jax.core.trees import body as body
+from tangent_jax.models.feature_settings import FeatureSettings as FeatureSettings
 from tangent_jax.models.frozen_head import FrozenHead as FrozenHead
-from tangent_jax.models.heads import body as body
 from tangent_jax.models.heads import restrict as restrict
 from tangent_jax.models.heads import widen as widen
 from tangent_jax.models.ntk import FeatureMap as FeatureMap
-from tangent_jax.models.ntk import FeatureSettings as FeatureSettings
 from tangent_jax.models.ntk import feature_map as feature_map
 from tangent_jax.models.ntk import score_rows as score_rows
 from tangent_jax.models.predict import LINEARIZATIONS as LINEARIZATIONS

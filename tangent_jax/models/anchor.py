@@ -5,7 +5,6 @@ These are a new or frozen head, reset blocks (PT=F), a new class token (CLS=T), 
 
 import dataclasses
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from jaxtyping import PRNGKeyArray, Shaped
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.core.names import composed_name
+from tangent_jax.core.names import check_classes
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.preprocessing import ImageSize, check_image_size
 from tangent_jax.core.promotion import promotes
@@ -184,18 +183,6 @@ def name_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
     """The key of a class, from 64 bits of the hash of its name: a million names have distinct keys."""
     words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:8], "<u4")
     return jax.random.fold_in(jax.random.fold_in(key, int(words[0])), int(words[1]))
-
-
-def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
-    """The names of classes as a tuple, composed (NFC); InputError if they are no names, or a name repeats."""
-    is_named = not isinstance(classes, str) and isinstance(classes, Sequence) and len(classes) > 0
-    if not (is_named and all(isinstance(name, str) for name in classes)):
-        raise InputError(f"classes must be their number, or their names; got {repr(classes)[:80]}")
-    names = tuple(map(composed_name, classes))
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"names of classes must differ; got {twice[:1]} twice")
-    return names
 
 
 def fingerprints(w: Tree) -> tuple[str, str]:

@@ -6,26 +6,16 @@ The last axis of every leaf of a head is the classes. Heads drawn by class names
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from tangent_jax.core.checks import InputError, instance
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import columns
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.predict import Predictor
-
-
-def body(tree: Tree) -> Tree:
-    """The leaves of a model without its head.
-
-    >>> sorted(tj.models.body(demo.dw))
-    ['second']
-    """
-    instance("the leaves of a model", tree, Mapping)
-    return {name: leaf for name, leaf in tree.items() if name != "head"}
 
 
 def head_of(tree: Tree, classes: Sequence[str], own: Sequence[str]) -> Tree:

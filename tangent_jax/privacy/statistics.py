@@ -31,16 +31,16 @@ from jax import Array
 from jaxtyping import Float, Integer
 
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.names import check_classes
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.tangent import ByAutodiff
-from tangent_jax.models.anchor import check_classes
 from tangent_jax.models.ntk import FeatureMap
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.public import check_images, inverse_root, moment_of_norm
 from tangent_jax.privacy.train import Ledger, Private, fit_private
-from tangent_jax.solver.mapped import rows_of
-from tangent_jax.solver.statistics import Settings, Statistics, checked_rows
+from tangent_jax.solver.mapped import checked_rows, rows_of
+from tangent_jax.solver.statistics import Settings, Statistics
 from tangent_jax.train.features import Features
 from tangent_jax.train.losses import Loss
 from tangent_jax.train.objective import Objective

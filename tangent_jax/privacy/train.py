@@ -40,8 +40,9 @@ from tangent_jax.privacy.norms import clipped_gradients
 from tangent_jax.privacy.transformation import check_delta, private_mean
 from tangent_jax.privacy.units import as_units, sample_chunks
 from tangent_jax.train.batches import Batches, Chunk
+from tangent_jax.train.bound import check_data
 from tangent_jax.train.fit import State
-from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 from tangent_jax.train.optimizers import Optimizer, apply, as_data, momentum
 from tangent_jax.train.run import Fitted, Log, OnStep, Row, Run, Saved, measure_name, norms_of, run_identity
 from tangent_jax.train.targets import Predict, start_of

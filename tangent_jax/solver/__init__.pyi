@@ -12,6 +12,7 @@ from tangent_jax.solver.kernel import KernelSolution as KernelSolution
 from tangent_jax.solver.kernel import make_kernel as make_kernel
 from tangent_jax.solver.many import solve_many as solve_many
 from tangent_jax.solver.mapped import MappedOnce as MappedOnce
+from tangent_jax.solver.mapped import make_statistics as make_statistics
 from tangent_jax.solver.mapped import map_once as map_once
 from tangent_jax.solver.mapped import rows_by_depth as rows_by_depth
 from tangent_jax.solver.mapped import rows_of as rows_of
@@ -24,5 +25,4 @@ from tangent_jax.solver.problem import make_curvature as make_curvature
 from tangent_jax.solver.rows import jacobian_rows as jacobian_rows
 from tangent_jax.solver.statistics import Settings as Settings
 from tangent_jax.solver.statistics import Statistics as Statistics
-from tangent_jax.solver.statistics import make_statistics as make_statistics
-from tangent_jax.train.objective import distance_bound as distance_bound
+from tangent_jax.train.bound import distance_bound as distance_bound

@@ -15,6 +15,7 @@ from tangent_jax.core.checks import InputError, of_shape, one_of
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.solver.dual import Dual, Products, Solver, make_dual
+from tangent_jax.solver.mapped import check_rows
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.solver.statistics import (
     NEVER,
@@ -23,7 +24,6 @@ from tangent_jax.solver.statistics import (
     Settings,
     Statistics,
     Sums,
-    check_rows,
     sums_of,
 )
 
@@ -152,9 +152,14 @@ def leave_one_out(
     return systems.left_out(settings, systems.blocks(rows), targets)
 
 
+def check_examples(statistics: Statistics, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The targets as indices of classes; InputError for rows that are not finite "n k" of as many examples."""
+    return check_rows(rows, targets, statistics.sums.shape[1], len(statistics.classes))
+
+
 def check_left_out(statistics: Statistics, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The targets as indices of classes; InputError for other examples than those of the statistics."""
-    targets = statistics.check_examples(rows, targets)
+    targets = check_examples(statistics, rows, targets)
     if not np.array_equal(np.bincount(targets, minlength=len(statistics.classes)), statistics.counts):
         raise InputError(
             "targets must be of the examples of these statistics; got other numbers of examples by class."
@@ -211,7 +216,7 @@ def choose_settings(
     >>> tj.solver.choose_settings(demo.statistics, rows, demo.test.targets, ways=("lda", "ridge")).tried
     14
     """
-    targets = check_left_out(train, rows, targets) if left_out else train.check_examples(rows, targets)
+    targets = check_left_out(train, rows, targets) if left_out else check_examples(train, rows, targets)
     can_be_given = train.counts[targets] > left_out
     systems = {how: make_systems(train, how) for how in checked_ways(ways)} if can_be_given.any() else {}
     kept = {how: [*system.blocks(rows)] for how, system in systems.items() if len(rows) <= KEPT}

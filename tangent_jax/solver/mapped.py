@@ -7,19 +7,23 @@ A row has the same bits at any place of a batch of one size.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.checks import InputError, of_shape, whole_number
+from tangent_jax.core.names import check_classes
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import padded
 from tangent_jax.models.ntk import FeatureMap
+from tangent_jax.solver.statistics import Statistics, moments
 from tangent_jax.train.features import Features
+from tangent_jax.train.targets import as_labels
 
 ComputeRows = Callable[[FeatureMap, Features, int, Progress], Float[np.ndarray, "n k"]]
 """The function (map, data, batch, progress) -> the rows of all examples."""
@@ -132,3 +136,64 @@ def rows_by_depth(
 
 
 _rows = jax.jit(FeatureMap.rows_by_depth, static_argnums=2)
+
+
+@promotes
+def make_statistics(
+    map_: FeatureMap,
+    data: Features,
+    classes: Sequence[str],
+    rows: np.ndarray | None = None,
+    progress: Progress = silent,
+) -> Statistics:
+    """The statistics of examples: one pass, or none if their rows are known.
+
+    Args:       map_: by `feature_map`; data: its features; classes: the names that targets index; rows: the rows of
+                data, "n k", such as those of one depth by `rows_by_depth`; None: they are computed.
+    Raises:     InputError for targets that do not index the classes, features of another model, rows of another shape,
+                and, naming it, the first image with features that are not finite, or all 0 in a part.
+
+    >>> tj.solver.make_statistics(demo.map, demo.train, ["a", "b", "c"]).sums.shape
+    (3, 6)
+    """
+    return of_rows(map_, checked_rows(map_, data, rows, progress), data.targets, classes)
+
+
+def checked_rows(
+    map_: FeatureMap, data: Features, rows: np.ndarray | None = None, progress: Progress = silent
+) -> np.ndarray:
+    """The rows of features "n k", computed unless given; InputError naming the first image that cannot be summed."""
+    if rows is None:
+        rows = rows_of(map_, data, progress=progress)
+    rows = of_shape("rows", rows, (len(data), sum(map_.sizes)))
+    good = np.isfinite(rows).all(1)
+    for start, end in pairwise(np.cumsum([0, *map_.sizes])):
+        good &= rows[:, start:end].any(1)
+    if not good.all():
+        at = int(np.argmin(good))
+        name, kind = data.examples[at][1], "all 0 in a part" if np.isfinite(rows[at]).all() else "NaN or infinity"
+        raise InputError(f"the features of each image must be finite and not all 0; got {kind}, of {name}. Remove it")
+    return rows
+
+
+def of_rows(map_: FeatureMap, rows: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Statistics:
+    """The statistics of examples with known feature rows "n k"; classes without examples are left out."""
+    names = check_classes(classes)
+    targets = as_labels(targets, len(names))
+    order = sorted({int(c) for c in targets}, key=lambda c: names[c])
+    factor, sums, counts = moments(rows, targets, len(names))
+    chosen = tuple(names[c] for c in order)
+    return Statistics(factor, sums[order], counts[order], chosen, map_.sizes, map_.identity)
+
+
+def check_rows(rows: np.ndarray, targets: np.ndarray, k: int, count: int) -> np.ndarray:
+    """The targets as indices below `count`; InputError for rows that are not finite "n k" of as many examples."""
+    labels = as_labels(targets, count)
+    if getattr(rows, "ndim", 0) != 2 or not 0 < len(rows) == len(labels) or rows.shape[1] != k:
+        raise InputError(
+            f"rows must have shape ({len(labels) or 'n'}, {k}) of one example at least, as many as targets;"
+            f" got shape {np.shape(rows)}"
+        )
+    if not np.isfinite(rows).all():
+        raise InputError("rows must be finite; got NaN or infinity")
+    return labels

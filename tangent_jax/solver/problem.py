@@ -31,7 +31,8 @@ from tangent_jax.solver.affine import check_affine, check_square
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.passes import Part
 from tangent_jax.train.batches import Batches, Data, as_batches
-from tangent_jax.train.objective import Objective, as_objective, check_data, make_objective
+from tangent_jax.train.bound import check_data
+from tangent_jax.train.objective import Objective, as_objective, make_objective
 from tangent_jax.train.targets import Predict, as_numbers, call
 
 SIGNALS = 1024  # least number of random cotangents, over all examples, of factors that only precondition

@@ -21,7 +21,8 @@ from tangent_jax.io.files import fingerprint
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import convert, parse_json, plain
 from tangent_jax.models.anchor import Pretrained, fingerprints
-from tangent_jax.models.ntk import ComponentPredictor, FeatureSettings
+from tangent_jax.models.feature_settings import FeatureSettings
+from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.models.protocol import Arrays
 from tangent_jax.models.session import FirstSession
 from tangent_jax.pretrained.load import load

@@ -22,14 +22,15 @@ from tangent_jax.core.preprocessing import ImageSize
 from tangent_jax.io.progress import shown
 from tangent_jax.io.records import Tagged, convert, plain, tag_of
 from tangent_jax.models.anchor import Pretrained
+from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.models.heads import restrict
-from tangent_jax.models.ntk import FeatureSettings
 from tangent_jax.models.predict import Predictor
 from tangent_jax.models.subsets import KINDS
 from tangent_jax.pretrained.load import load
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.solver.mapped import checked_rows
 from tangent_jax.solver.problem import make_curvature
-from tangent_jax.solver.statistics import as_tree, checked_rows, moments
+from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.store.trained import (
     Adapters,
     HeadAlone,
@@ -42,9 +43,10 @@ from tangent_jax.store.trained import (
     check_printable,
 )
 from tangent_jax.store.trainers import Adam, Optimum
+from tangent_jax.train.bound import distance_bound
 from tangent_jax.train.features import Features
 from tangent_jax.train.losses import Loss, spell_loss
-from tangent_jax.train.objective import Objective, distance_bound, make_objective
+from tangent_jax.train.objective import Objective, make_objective
 from tangent_jax.train.run import Fitted
 from tangent_jax.train.targets import as_labels
 

@@ -25,8 +25,8 @@ from tangent_jax.store.provenance import Provenance, anchor_of, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
 from tangent_jax.store.trainers import Optimum
+from tangent_jax.train.bound import distance_bound
 from tangent_jax.train.features import Features
-from tangent_jax.train.objective import distance_bound
 from tangent_jax.train.targets import Predict
 
 

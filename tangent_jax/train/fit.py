@@ -26,13 +26,13 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.train.batches import STEPS, Batches, Chunk, Source, as_batches, epoch_chunks
+from tangent_jax.train.bound import check_data
 from tangent_jax.train.evaluate import Metric
 from tangent_jax.train.objective import (
     Keyed,
     Objective,
     alone,
     as_objective,
-    check_data,
     check_targets,
     make_objective,
     outputs_of,

@@ -19,6 +19,7 @@ from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.bound import check_data
 from tangent_jax.train.fit import (
     Batch,
     Metrics,
@@ -30,7 +31,7 @@ from tangent_jax.train.fit import (
     step_keys,
     summary,
 )
-from tangent_jax.train.objective import Objective, check_data
+from tangent_jax.train.objective import Objective
 from tangent_jax.train.optimizers import Optimizer
 from tangent_jax.train.run import Fitted, Row, Run
 from tangent_jax.train.targets import Predict, start_of

@@ -8,7 +8,7 @@ vmap, so that no loss can make examples depend on each other.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,15 +18,13 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Num, PRNGKeyArray, Shaped
 
-from tangent_jax.core import placement, trees
+from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, finite_number, instance
 from tangent_jax.core.notation import Tree
-from tangent_jax.core.promotion import promotes
 from tangent_jax.linear.norms import squared_norms
-from tangent_jax.linear.tangent import Tangent, as_tangent
-from tangent_jax.train.batches import Batches, Chunk, as_batches
+from tangent_jax.linear.tangent import Tangent
 from tangent_jax.train.losses import LOSSES, FunctionLoss, Loss, as_loss, make_loss
-from tangent_jax.train.targets import Predict, call, output_shape
+from tangent_jax.train.targets import Predict, call
 
 ROUNDING = 8  # eps of the sum of gradient sizes: at most 0.7 (linear, made to cancel) and 1.9 (ViTs) against f64
 ROWS = 1 << 26  # numbers of the rows of J that are formed at once
@@ -211,23 +209,6 @@ def make_objective(loss: str | Loss | Callable = "rsl", penalty: float = 1e-5, *
     return Objective(loss, penalty)
 
 
-def check_data(predict: Predict, dw: Tree, batches: Batches, objective: Objective) -> tuple[int, ...]:
-    """The shape of one output; InputError unless outputs, targets and loss fit each other."""
-    placement.check_alike(partial(sample_of_data, batches))
-    predict, dw = jax.tree.map(placement.automatic, (predict, dw))
-    shape = output_shape(with_fixed_key(predict), dw, batches.inputs[batches.rows[:2]])
-    check_targets(batches.targets[batches.rows], shape, objective)
-    return shape
-
-
-def sample_of_data(batches: Batches) -> Iterator[np.ndarray]:
-    """Yields some inputs, all targets, and the first order: enough to distinguish data and keys."""
-    yield np.asarray(batches.inputs[batches.rows[:: max(1, len(batches) // 8)]])
-    yield batches.targets[batches.rows]
-    if batches.key is not None:
-        yield batches.permutation(0)
-
-
 def check_targets(targets: Any, shape: tuple[int, ...], objective: Objective) -> None:
     """Raises InputError for targets "n ..." that do not fit the loss; shape: of one output."""
     objective.loss.check(targets, shape[0] if len(shape) == 1 else None)
@@ -242,48 +223,3 @@ def check_penalty(objective: Objective, otherwise: str = "") -> None:
     if not objective.penalty > 0:
         advice = f"Give the objective a penalty{otherwise}"
         raise InputError(f"penalty must be > 0; got {float(objective.penalty):g}. {advice}.")
-
-
-@jax.default_matmul_precision("highest")
-@promotes
-def distance_bound(predict: Predict, dw: Tree, data: Any, objective: Objective) -> float:
-    """An upper bound of the L2 distance, over the tree, of dw from the optimum on all of `data`.
-
-        |dw - dw*| <= (|grad F(dw)| + rounding) / lambda
-
-    Args:       data: Features or Batches.
-    Guarantees: valid if F is lambda-strongly convex: a tangent model, any loss of this library, lambda = penalty > 0.
-    Raises:     InputError for a penalty of 0.
-
-    >>> tj.solver.distance_bound(demo.predict, demo.dw, demo.train, demo.objective) < 0.1
-    True
-    """
-    check_penalty(objective)
-    if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in jax.tree.leaves(dw)):
-        raise InputError("dw must be floats; got other numbers")
-    batches = as_batches(data, 64)
-    predict, dw = placement.place((as_tangent(predict).exact, dw))
-    total, n = jax.grad(objective.ridge)(dw), len(batches)
-    size = trees.norm(total)
-    for chunk in batches.chunks(*batches.in_order()):
-        gradient, own = summed_gradient(predict, dw, chunk.place(), objective)
-        total, size = trees.plus(total, trees.scale(1 / n, gradient)), size + own / n
-    rounding = ROUNDING * jnp.finfo(size.dtype).eps * size
-    return float(trees.norm(total) + rounding) / float(objective.penalty)
-
-
-@jax.jit
-def summed_gradient(predict: Tangent, dw: Tree, chunk: Chunk, objective: Objective) -> tuple[Tree, Array]:
-    """(the gradient of the sum of losses, the sum of `gradient_sizes`) of a chunk, without penalty and padding."""
-
-    def add(total: tuple[Tree, Array], i: Array) -> tuple[tuple[Tree, Array], None]:
-        x, y = chunk.at(i)
-
-        def value(dw: Tree) -> Array:
-            return jnp.sum(objective.losses(predict(dw, x), y) * chunk.present[i])
-
-        size = jnp.sum(objective.gradient_sizes(predict, dw, x, y) * chunk.present[i])
-        return (trees.plus(total[0], jax.grad(value)(dw)), total[1] + size), None
-
-    zero = jax.tree.map(jnp.zeros_like, dw), jnp.zeros((), jnp.result_type(float))
-    return jax.lax.scan(add, zero, jnp.arange(len(chunk.present)))[0]

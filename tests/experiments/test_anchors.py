@@ -11,8 +11,8 @@ from photos import photographs
 from run_binary import refused, run
 
 from tangent_jax.core import trees
+from tangent_jax.core.trees import body
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.heads import body
 from tangent_jax.pretrained.load import load, save
 from tangent_jax.store.files import read_component
 from tangent_jax.store.plans import plan_removal

@@ -21,9 +21,9 @@ from tangent_jax.commands.report.rendering import raster, write_page
 from tangent_jax.commands.shared import accuracies
 from tangent_jax.composition.compose import compose
 from tangent_jax.composition.sums import sum_trees
+from tangent_jax.core.trees import body
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import extract
-from tangent_jax.models.heads import body
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of

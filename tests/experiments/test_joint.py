@@ -10,7 +10,7 @@ from helpers import assert_rel_close, normal, predictor, tree_normal
 
 import tangent_jax as tj
 from tangent_jax.commands.shared.joint import OfOwnTask, fit_jointly
-from tangent_jax.models.heads import body
+from tangent_jax.core.trees import body
 
 
 @pytest.mark.parametrize(

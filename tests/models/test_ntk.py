@@ -12,7 +12,8 @@ from helpers import assert_rel_close, images, in_long, small
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.ntk import FeatureSettings, feature_map
+from tangent_jax.models.feature_settings import FeatureSettings
+from tangent_jax.models.ntk import feature_map
 
 
 def made(blocks=1, parts=("h", "ntk"), **changes):

@@ -28,8 +28,8 @@ from tangent_jax.privacy.statistics import (
     triangle,
 )
 from tangent_jax.privacy.train import add_up, fit_private
-from tangent_jax.solver.mapped import rows_of
-from tangent_jax.solver.statistics import Settings, Statistics, of_rows
+from tangent_jax.solver.mapped import of_rows, rows_of
+from tangent_jax.solver.statistics import Settings, Statistics
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.features import Features
 

@@ -22,8 +22,9 @@ from tangent_jax.solver import optimum, passes
 from tangent_jax.solver.optimum import solve
 from tangent_jax.solver.problem import make_problem
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.bound import distance_bound
 from tangent_jax.train.losses import CrossEntropy, MeanSquared, SquareLoss
-from tangent_jax.train.objective import Objective, distance_bound, make_objective
+from tangent_jax.train.objective import Objective, make_objective
 
 RSL = make_objective("rsl", 0.5)
 

@@ -15,7 +15,7 @@ from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.ntk import FeatureMap, feature_map, score_rows
 from tangent_jax.solver import mapped
 from tangent_jax.solver.choice import choose_by_folds, choose_settings, leave_one_out, make_systems
-from tangent_jax.solver.mapped import map_once, rows_of
+from tangent_jax.solver.mapped import make_statistics, map_once, of_rows, rows_of
 from tangent_jax.solver.posterior import fitted_beta
 from tangent_jax.solver.statistics import (
     LENGTHS,
@@ -25,8 +25,6 @@ from tangent_jax.solver.statistics import (
     check_lengths,
     check_spread,
     from_tree,
-    make_statistics,
-    of_rows,
     root_of,
     sums_of,
 )
@@ -574,7 +572,7 @@ def test_an_image_whose_features_are_all_0_in_a_part_is_named(mapped_case, part,
     built, data = mapped_case
     rows, size = rows_of(built, data), built.sizes[0]
     rows[5, part * size : (part + 1) * size if part == 0 else None] = 0
-    monkeypatch.setattr("tangent_jax.solver.statistics.rows_of", lambda *_, **options: rows)
+    monkeypatch.setattr("tangent_jax.solver.mapped.rows_of", lambda *_, **options: rows)
     with pytest.raises(InputError, match=r"got all 0 in a part, of 5\.png"):
         make_statistics(built, data, CLASSES)
     with pytest.raises(InputError, match=r"got all 0 in a part, of 5\.png"):

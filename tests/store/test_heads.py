@@ -17,10 +17,11 @@ from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.core.trees import body
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.models.anchor import Pretrained
-from tangent_jax.models.heads import body, head_of, restrict, widen
+from tangent_jax.models.heads import head_of, restrict, widen
 from tangent_jax.models.predict import tangent
 from tangent_jax.models.vit.config import ViTConfig
 from tangent_jax.models.vit.model import VisionTransformer

@@ -14,8 +14,9 @@ from tangent_jax.composition.merge import MERGES
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
-from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.pretrained.load import load
+from tangent_jax.solver.mapped import make_statistics
 from tangent_jax.solver.statistics import (
     Settings,
     Statistics,
@@ -24,7 +25,6 @@ from tangent_jax.solver.statistics import (
     check_lengths,
     check_spread,
     factor_of,
-    make_statistics,
     moments,
     with_gram,
 )

@@ -12,7 +12,7 @@ import tangent_jax as tj
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.records import convert, plain
-from tangent_jax.models.ntk import FeatureSettings
+from tangent_jax.models.feature_settings import FeatureSettings
 from tangent_jax.models.subsets import make_subset
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import FLAT, Recipe, StatisticsRecipe, nested, recipe_of

@@ -18,10 +18,11 @@ from tangent_jax.io.checkpoints import Checkpoints, Saver
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.train import fit as module
 from tangent_jax.train.batches import Batches
+from tangent_jax.train.bound import distance_bound
 from tangent_jax.train.evaluate import accuracy, compile_outputs, evaluate, outputs, squared_error
 from tangent_jax.train.fit import compile_fit, fit, step_keys
 from tangent_jax.train.losses import LOSSES, CrossEntropy
-from tangent_jax.train.objective import Keyed, Objective, distance_bound, make_objective
+from tangent_jax.train.objective import Keyed, Objective, make_objective
 from tangent_jax.train.optimizers import adam, momentum, project
 from tangent_jax.train.targets import call
 

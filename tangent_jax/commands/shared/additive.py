@@ -27,7 +27,8 @@ from tangent_jax.solver import (
     rows_by_depth,
     rows_of,
 )
-from tangent_jax.solver.statistics import checked_rows, sums_of
+from tangent_jax.solver.mapped import checked_rows
+from tangent_jax.solver.statistics import sums_of
 from tangent_jax.train.features import FOLDS
 
 RANPAC = 5000  # random ReLU features
