@@ -451,7 +451,7 @@ def test_the_secure_sum_of_statistics_is_their_sum_but_for_its_rounding(people, 
 
 
 def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_path):
-    settings = Settings("/tmp", privacy="local", epsilon=8.0)
+    settings = Settings("/tmp", privacy="local", epsilon=8.0, classes=",".join(CLASSES))
     mechanism, request = private.mechanism_of(settings), Request(LDA, CLASSES)
     map_, people = private.map_of(LDA.predictor(CLASSES)), fresh(people[:2], tmp_path)
     files = [private.release(own, request, mechanism) for own in people]
@@ -495,6 +495,34 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
     assert len(parts) == 2
 
 
+@pytest.mark.parametrize("privacy", ["local", "central"])
+def test_a_class_that_one_contributor_alone_has_never_leaves_it(people, tmp_path, privacy):
+    """With all its images of the last class, and without them, a contributor says the same names and shapes."""
+    listed = CLASSES[:-1]
+    settings = Settings("/tmp", privacy=privacy, epsilon=8.0, classes=",".join(listed))
+    own, request = fresh(people[:1], tmp_path)[0], Request(LDA, listed)
+    assert own.classes(settings.classes) == ()
+    map_ = private.map_of(LDA.predictor(listed))
+    if privacy == "central":
+        step = private.Contribution(len(listed), sum(map_.sizes), private.SHARES)
+        assert len(private.read_clipped(private.clipped(own, request, 1.0), step)) == 9 * sum(map_.sizes)
+        return
+    mechanism = private.mechanism_of(settings)
+    sent = private.answer(own, request, mechanism)
+    released = private.read_release(sent["component"], map_, listed, mechanism)
+    every = own.features(map_, CLASSES)
+    assert released.counts.sum() == pytest.approx((every.targets != 9).sum())
+    assert len(every) > (every.targets != 9).sum()
+    assert json.loads(read_bytes(sent["component"])[1]["statistics"])["classes"] == [*listed]
+
+
+def test_a_private_contributor_that_fails_says_nothing_of_its_images(people, tmp_path, capsys):
+    own, request = dataclasses.replace(people[0], home=tmp_path), Request(LDA, ("no class", "of digits"))
+    settings = Settings("/tmp", privacy="local", classes="no class,of digits")
+    assert private.answer(own, request, private.mechanism_of(settings)) == {}
+    assert "an image of the classes asked for; got none" in capsys.readouterr().err
+
+
 def test_a_contributor_moves_the_central_sum_by_at_most_the_clip_norm(people):
     request, map_ = Request(LDA, CLASSES), private.map_of(LDA.predictor(CLASSES))
     step = private.Contribution(len(CLASSES), sum(map_.sizes), private.SHARES)
@@ -519,6 +547,9 @@ def test_settings_that_cannot_be_are_refused():
     for wrong in ({"method": "ridge"}, {"out": "here"}, {"secure": True, "method": "taft"}, {"merge": "inputs"}):
         with pytest.raises(InputError, match="expected"):
             Settings(**{"out": "/tmp", **wrong})
+    for privacy in ("local", "central"):
+        with pytest.raises(InputError, match="expected classes, a public list of names, beside privacy; got none"):
+            Settings("/tmp", privacy=privacy)
     with pytest.raises(InputError, match="known settings; got \\['outt'\\]"):
         Settings.of({"out": "/tmp", "outt": 1})
     request = Request(dataclasses.replace(LDA, anchor=tj.store.Anchor(image_size=16)), CLASSES, True, forget=("a",))
@@ -636,7 +667,7 @@ def test_a_release_of_junk_ends_nobody_else_s_run(people, cache, tmp_path, monke
 
     for field in ("_run_id", "_task_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, field, 1)
-    settings = Settings(str(tmp_path), privacy="local", wait=0.3, cache=cache)
+    settings = Settings(str(tmp_path), privacy="local", wait=0.3, cache=cache, classes=",".join(CLASSES))
     request = Request(LDA, CLASSES)
     good = private.release(fresh(people[:1], tmp_path)[0], request, private.mechanism_of(settings))
     heads = []

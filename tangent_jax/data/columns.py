@@ -210,7 +210,8 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             f"{len(empty)} of {len(labels.classes)} classes have no image here, and keep their places: "
             f"{first_names(empty)}"
         )
-    return Dataset(name or path.stem, labels.classes, divided(splits), empty=empty)
+    stated = "images" if classes is None else "list"
+    return Dataset(name or path.stem, labels.classes, divided(splits), empty=empty, classes_from=stated)
 
 
 def named_row(parts: Sequence[Part], row: int) -> str:

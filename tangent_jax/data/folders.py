@@ -405,4 +405,4 @@ def from_manifest(path: Place, content: dict, present: set[str], make: Make, ask
     splits = {
         split_by_name[split]: make([i[0] for i in rows], [i[2] for i in rows]) for split, rows in sorted(names.items())
     }
-    return Dataset(path.stem, classes, grouped(splits, where, asked.group), empty=empty)
+    return Dataset(path.stem, classes, grouped(splits, where, asked.group), empty=empty, classes_from="list")

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.csv_file import csv_file
@@ -16,12 +17,15 @@ from tangent_jax.data.tfds import tfds
 KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME"
 
 
-def open_dataset(spec: str) -> Dataset:
+def open_dataset(spec: str, classes: Sequence[str] | None = None) -> Dataset:
     r"""Opens the data set of a specification.
 
     Args:   spec: digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, or tfds:NAME[@DATA_DIR]; ?group=COLUMN, of a folder
-            ?group=PATTERN, says which training images are held out together.
-    Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes.
+            ?group=PATTERN, says which training images are held out together; classes: a list of names that does not
+            depend on the images, as private training needs it, in the order of class indices; None: those of the
+            data set. A class of the list may have no image.
+    Raises: InputError for an unknown kind, a missing path, a class without images, fewer than two classes, and images
+            of a class that `classes` lacks.
 
     >>> folder = demo.folder()
     >>> _ = (folder / "set.csv").write_text("path,label,split\na.png,cat,train\nb.png,dog,train\nc.png,cat,test\n")
@@ -30,11 +34,14 @@ def open_dataset(spec: str) -> Dataset:
     >>> data = tj.open_dataset(f"csv:{folder / 'set.csv'}")
     >>> data.classes, len(data.train), len(data.test)
     (('cat', 'dog'), 2, 1)
+    >>> tj.open_dataset(f"csv:{folder / 'set.csv'}", classes=["dog", "cat", "emu"]).train.labels.tolist()
+    [1, 0]
     """
     if not isinstance(spec, (str, os.PathLike)):
         raise InputError(f"a data set must be one of {KNOWN}; got {spec!r}")
     with opening() as record:
         dataset = read_dataset(os.fspath(spec))
+        dataset = dataset.check_classes() if classes is None else dataset.in_classes(classes)
     return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested(), *dataset.grouped()))
 
 

@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,9 +83,10 @@ class Examples:
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
 
-    def of_classes(self, classes: tuple[str, ...], every_class: bool) -> "Examples":
-        """The same examples with the names of their classes."""
-        named = dataclasses.replace(self, classes=classes, every_class=every_class)
+    def of_classes(self, classes: tuple[str, ...], every_class: bool, labels: np.ndarray | None = None) -> "Examples":
+        """The same examples with the names of their classes, and with other class indices if `labels` are given."""
+        labels = self.labels if labels is None else labels
+        named = dataclasses.replace(self, classes=classes, every_class=every_class, labels=labels)
         if "_identifiers" in vars(self):
             vars(named)["_identifiers"] = self._identifiers
         return named
@@ -148,7 +149,9 @@ class Dataset:
 
     Names of classes are composed (NFC), so that components of several machines have the same classes.
 
-    `empty`: the classes that have a place and a name, and no image in this data set.
+    `empty`: the classes that have a place and a name, and no image in this data set. `classes_from`: "images" where
+    their folders or labels name the classes, "list" where a list of the data set does (a manifest, classes.txt,
+    ClassLabel), "caller" for a list of `in_classes`, whose classes need no image.
     """
 
     name: str
@@ -156,6 +159,41 @@ class Dataset:
     splits: dict[str, Examples]
     remarks: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    classes_from: Literal["images", "list", "caller"] = "images"
+
+    def in_classes(self, classes: Sequence[str]) -> "Dataset":
+        """The data set with a list of classes that does not depend on its images, in the order of the list.
+
+        Raises: InputError for fewer than two classes, and for an image of a class that the list lacks.
+        """
+        listed = tuple(composed_name(name.strip()) for name in classes)
+        if len(listed) < 2 or not all(listed):
+            raise InputError(f"classes must be two names or more, none of them empty; got {first_names(listed)!r}")
+        used = {label for part in self.splits.values() for label in part.labels.tolist()}
+        lacking = [self.classes[label] for label in sorted(used) if self.classes[label] not in listed]
+        if lacking:
+            raise InputError(
+                f"classes must name the class of every image of {self.name}; they lack {first_names(lacking)}. Add "
+                "them to the list, or take their images out"
+            )
+        place = np.array([listed.index(name) if name in listed else -1 for name in self.classes], np.int32)
+        splits = {split: part.of_classes(listed, False, place[part.labels]) for split, part in self.splits.items()}
+        images = {listed[label] for part in splits.values() for label in part.labels.tolist()}
+        empty = tuple(name for name in listed if name not in images)
+        return dataclasses.replace(self, classes=listed, splits=splits, empty=empty, classes_from="caller")
+
+    def check_classes(self) -> "Dataset":
+        """The data set; InputError unless two classes have images, and each class with an image has one to train on."""
+        filled = len(self.classes) - len(self.empty)
+        if filled < 2:
+            raise InputError(f"{self.name} must have at least two classes; got {filled}")
+        counts = {
+            split: np.bincount(part.labels, minlength=len(self.classes)).tolist() for split, part in self.splits.items()
+        }
+        for label, class_name in enumerate(self.classes):
+            if counts["train"][label] == 0 and class_name not in self.empty:
+                raise untrained(self.name, class_name, {split: count[label] for split, count in counts.items()})
+        return self
 
     def identity(self) -> list:
         """The identity of the data set: its classes, every image's content and label by split, and training groups."""
@@ -218,9 +256,6 @@ class Dataset:
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(map(composed_name, self.classes)))
         object.__setattr__(self, "empty", tuple(map(composed_name, self.empty)))
-        filled = len(self.classes) - len(self.empty)
-        if filled < 2:
-            raise InputError(f"{self.name} must have at least two classes; got {filled}")
         twice = [name for name, count in Counter(self.classes).items() if count > 1]
         if twice:
             raise InputError(f"the classes of {self.name} must have different names; got {twice[:1]} twice")
@@ -229,13 +264,8 @@ class Dataset:
         for split, examples in self.splits.items():
             if not len(examples):
                 raise InputError(f"every split of {self.name} must have images; there are none in {split}. Add some")
-        counts = {
-            split: np.bincount(part.labels, minlength=len(self.classes)).tolist() for split, part in self.splits.items()
-        }
-        for label, class_name in enumerate(self.classes):
-            if counts["train"][label] == 0 and class_name not in self.empty:
-                raise untrained(self.name, class_name, {split: count[label] for split, count in counts.items()})
-        splits = {split: part.of_classes(self.classes, split == "train") for split, part in self.splits.items()}
+        required = "train" if self.classes_from != "caller" else None
+        splits = {split: part.of_classes(self.classes, split == required) for split, part in self.splits.items()}
         object.__setattr__(self, "splits", splits)
 
 
@@ -272,7 +302,8 @@ def digits() -> Dataset:
         names = tuple(f"digit {i}" for i in range(start, stop))
         return Examples(names, labels[start:stop], images[start:stop].__getitem__)
 
-    return Dataset("digits", tuple("0123456789"), {"train": split(0, half), "test": split(half, len(images))})
+    splits = {"train": split(0, half), "test": split(half, len(images))}
+    return Dataset("digits", tuple("0123456789"), splits, classes_from="list")
 
 
 def files(root: Place, names: Iterable[str], labels: Iterable[int]) -> Examples:

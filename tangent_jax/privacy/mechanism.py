@@ -4,8 +4,8 @@
 
 C is the clip norm, sigma the noise multiplier, B the expected number of units in a sample. B is a public constant; the
 actual size of a sample would leak membership. A unit is an example, or an owner with all examples (user-level privacy).
-An account for one kind of unit does not bound the other. Discrete noise (discrete.py) is as private as the Gaussian of
-the same sigma.
+An account for one kind of unit bounds the other by a larger epsilon (`Mechanism.compute_epsilon` of a group). Discrete
+noise (discrete.py) is as private as the Gaussian of the same sigma.
 """
 
 import dataclasses
@@ -99,11 +99,27 @@ class Mechanism:
         """B = q n, the divisor of a clipped sum, whatever the size of its sample."""
         return self.sampling_rate * self.public_count(units)
 
-    def compute_epsilon(self) -> float:
-        """The epsilon of all steps; 0 for none."""
+    def compute_epsilon(self, group: int = 1) -> float:
+        """The epsilon of all steps for `group` units together, which move a sum by group C at most; 0 for no steps.
+
+        An owner of k images is k units of an account for images. An image of an owner is two of one for owners: it
+        moves the owner's clipped sum by 2 C at most.
+
+        Raises: InputError for several units beside Poisson samples.
+
+        >>> mechanism = tj.make_mechanism(epsilon=3.0, delta=1e-5)
+        >>> [round(mechanism.compute_epsilon(group=k), 1) for k in (1, 2, 4, 8)]
+        [3.0, 6.7, 15.8, 40.3]
+        """
+        whole_number("group", group, 1)
+        if group > 1 and self.sampling_rate < 1:
+            raise InputError(
+                f"group must be 1 beside Poisson samples; got {group}. MixtureOfGaussiansDpEvent of dp-accounting "
+                "bounds more, with binomial probabilities"
+            )
         if not self.steps:
             return 0.0
-        sigma, discrete = float(self.noise_multiplier), self.steps * (self.noise == "discrete")
+        sigma, discrete = float(self.noise_multiplier) / group, self.steps * (self.noise == "discrete")
         cost = partial(epsilon_of, sigma, self.steps, sampling_rate=self.sampling_rate)
         return beside_distance(cost, self.delta, discrete)
 
@@ -217,9 +233,9 @@ class Spent:
         of_unit = f"epsilon {epsilon:.2f} at delta {self.mechanism.delta:g} for each {self.mechanism.unit}, {paid}"
         return of_unit if self.private else f"NOT private, as a fixed seed drew the noise ({of_unit})"
 
-    def compute_epsilon(self) -> float:
-        """The epsilon of the steps paid for, at the mechanism's delta; 0 for none."""
-        return dataclasses.replace(self.mechanism, steps=self.steps_paid).compute_epsilon()
+    def compute_epsilon(self, group: int = 1) -> float:
+        """The epsilon of the steps paid for, at the mechanism's delta, for `group` units together; 0 for none."""
+        return dataclasses.replace(self.mechanism, steps=self.steps_paid).compute_epsilon(group)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +263,8 @@ def spent_together(parts: Sequence[tuple[Spent, frozenset[str]]]) -> PrivacyCost
 
     Guarantees: valid if a unit's component does not depend on other units: sharding by owner, and for examples also by
                 content hash or class, but not by a shuffle.
-    Raises:     InputError for no accounts, or accounts of different units: neither bounds the other. One image more is
-                not one owner more, and an owner has many images.
+    Raises:     InputError for no accounts, or accounts of different units: each bounds the other by a larger epsilon
+                alone (`Mechanism.compute_epsilon` of a group).
 
     >>> spent = tj.privacy.Spent(tj.make_mechanism(epsilon=1.0, delta=1e-5), steps_paid=50, private=True)
     >>> apart = tj.privacy.spent_together([(spent, frozenset({"ann"})), (spent, frozenset({"bob"}))])

@@ -177,10 +177,10 @@ def fit_private(
                 and `non_finite`, the units whose gradient was not finite. These two and `run` are not private;
                 everything else depends on a training example through dw alone.
     Guarantees: (epsilon, delta)-differentially private in dw and every earlier dw_t, for adding or removing one unit,
-                given secret noise, and a start and predictor that do not depend on the data; sums are divided by q n,
-                never by a sample's size; with a ledger, a run, killed or not, takes no step that `spent` does
-                not count. Losses and a function's gradients see one example at a time; a model's closed form is checked
-                against single examples before the first step.
+                given secret noise, and a start and predictor, with their classes, that do not depend on the data; sums
+                are divided by q n, never by a sample's size; with a ledger, a run, killed or not, takes no step that
+                `spent` does not count. Losses and a function's gradients see one example at a time; a model's closed
+                form is checked against single examples before the first step.
     Edge cases: a unit whose gradient is not finite counts as zero, and is counted; a Poisson sample may be empty; equal
                 examples, by content identifier or input, are warned of: epsilon protects one of them, not all.
     Raises:     InputError for delta >= 1 / n, a repeated row, owners that are unknown or have more examples than a

@@ -151,3 +151,51 @@ def test_names_of_both_unicode_forms_are_one_image_and_one_class(tmp_path, reade
     assert sorted(name for part in dataset.splits.values() for name in part.names) == sorted(names)
     assert all(dataset.train.read(i) for i in range(2))
     assert columns(dataset.classes, [classes["a"]]).tolist() == [0]
+
+
+LISTED = ["cat", "emu", "ant"]  # not in the order of names; no image is of emu
+
+
+def open_listed(root, reader, classes=None, *gone):
+    """A data set whose only test image of cat has no training image, once `gone` is left out."""
+    images = {name: picture() for name in ("train/ant/1.png", "train/cat/1.png", "test/ant/2.png", "test/cat/2.png")}
+    images = {name: content for name, content in images.items() if name not in gone}
+    if reader == "folder":
+        return open_dataset(f"folder:{as_zip(root / f'{len(gone)}.zip', images)}", classes)
+    for name, content in images.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    lines = [f"{name},{name.split('/')[1]},{name.split('/')[0]}" for name in images]
+    (root / "set.csv").write_text("\n".join(["path,label,split", *lines]))
+    return open_dataset(f"csv:{root}/set.csv", classes)
+
+
+@pytest.mark.parametrize("reader", ["folder", "csv"])
+def test_given_classes_depend_on_no_image(tmp_path, reader):
+    whole, less = (open_listed(tmp_path, reader, LISTED, *gone) for gone in ([], ["train/cat/1.png"]))
+    assert whole.classes == less.classes == tuple(LISTED)
+    assert (whole.classes_from, whole.empty, less.empty) == ("caller", ("emu",), ("emu",))
+    assert (whole.train.labels.tolist(), less.train.labels.tolist()) == ([2, 0], [2])
+    assert not whole.train.every_class  # no class needs a readable image
+    with pytest.raises(InputError, match="must have a training image of every class; it has none of cat"):
+        open_listed(tmp_path, reader, None, "train/cat/1.png")
+    for wrong, match in {
+        ("ant", "emu"): "classes must name the class of every image of .*; they lack cat. Add them to the list",
+        ("ant",): "classes must be two names or more, none of them empty; got 'ant'",
+        ("ant", "cat", " "): "none of them empty",
+        ("ant", "cat", "ant "): "must have different names",
+    }.items():
+        with pytest.raises(InputError, match=match):
+            open_listed(tmp_path, reader, wrong)
+
+
+def test_a_data_set_says_what_names_its_classes(tmp_path):
+    assert open_dataset("digits").classes_from == "list"
+    assert open_listed(tmp_path, "folder").classes_from == "images"
+    assert open_listed(tmp_path, "csv").classes_from == "images"
+    (tmp_path / "classes.txt").write_text("cat\nant\n")
+    assert open_listed(tmp_path, "csv").classes_from == "list"
+    items = [[f"{split}/{c}.png", split, "ab".index(c)] for split in ("train", "test") for c in "ab"]
+    files = {name: picture() for name, _, _ in items}
+    files["manifest.json"] = json.dumps({"classes": ["a", "b"], "items": items})
+    assert open_dataset(f"folder:{as_zip(tmp_path / 'listed.zip', files)}").classes_from == "list"

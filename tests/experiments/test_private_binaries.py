@@ -1,8 +1,11 @@
 """private, table3, audit and bench private as a user runs them; the store adds up what private components spent."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
+from photos import photographs, picture
 from PIL import Image
 from run_binary import run, run_here, start, wait_until
 
@@ -148,6 +151,49 @@ def test_private_protects_owners(cache, tmp_path):
     table.write_text("\n".join([*whose, "digit 5000,bob"]) + "\n")
     _, err = run("private", *flags, f"--out={tmp_path}/out", code=1)
     assert "--owners must name owners of an image of digits; bob has none" in err.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("--subset=head", "--epochs=1"), ("--method=exact",)], ids=["taft", "exact"])
+def test_private_classes_of_a_list_depend_on_no_image(cache, tmp_path, how):
+    photos, table, listed = photographs(tmp_path / "photos"), tmp_path / "owners.csv", tmp_path / "listed.txt"
+    (photos / "train/emu").mkdir()
+    (photos / "train/emu/0.png").write_bytes(picture())
+    owners = {f"train/{c}/{i}.png": f"owner {i}" for c in ("cat", "dog") for i in range(6)}
+    table.write_text("".join(f"{name},{owner}\n" for name, owner in (owners | {"train/emu/0.png": "ann"}).items()))
+    listed.write_text("emu\ndog\ncat\n")
+    flags = [cache, f"--dataset=folder:{photos}", "--delta=1e-2", "--epsilon=1", *how]
+    owned, given = ["--unit=owner", f"--owners={table}"], f"--classes={listed}"
+
+    def numbers(out, *more, said=""):
+        line, err = run("private", *flags, *more, f"--out={tmp_path}/{out}")
+        assert said in err
+        assert ("classes are public" in err) == bool(said)
+        return json.loads(line)["trainable_parameters"]
+
+    public = "names and number of the {} classes are public, and come from the private images"
+    numbers("image", said=f"{public.format(3)}; images of one example alone show emu. Name the classes by --classes")
+    whole = numbers("owner", *owned, said=f"{public.format(3)}; images of one owner alone show emu.")
+    assert numbers("with", *owned, given) == whole
+    shutil.rmtree(photos / "train/emu")
+    table.write_text("".join(f"{name},{owner}\n" for name, owner in owners.items()))
+    assert numbers("less", *owned, said=f"{public.format(2)}. Name") < whole
+    assert numbers("without", *owned, given) == whole
+    if "--method=exact" not in how:
+        dw, metadata = read_component(tmp_path / "without/dw.safetensors")
+        assert Provenance.from_json(metadata["provenance"]).classes == ("emu", "dog", "cat")
+        assert np.abs(dw["head"]["kernel"]).max(0).all()  # noise for the class without an image, too
+
+
+def test_private_prints_the_epsilon_of_an_owner_of_the_most_images(cache, tmp_path):
+    table = tmp_path / "owners.csv"
+    table.write_text("".join(f"digit {i},owner {i // 8}\n" for i in range(898)))
+    flags = [cache, "--subset=head", "--epochs=2", "--unit=example", f"--owners={table}"]
+    line, err = run("private", *flags, f"--out={tmp_path}/full")
+    assert "epsilon 40.34 for an owner of the most images, 8, which is private" in err
+    assert json.loads(line)["owners"] is None
+    assert "40.3" not in line
+    assert "owner" not in run("private", *flags, "--sampling=poisson", f"--out={tmp_path}/sampled")[1]
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from helpers import in_long
 from tangent_jax.core.checks import InputError
 from tangent_jax.privacy import accounting
 from tangent_jax.privacy.accounting import calibrate, composed_epsilon, epsilon_of
-from tangent_jax.privacy.mechanism import Mechanism, Spent, spent_together
+from tangent_jax.privacy.mechanism import Mechanism, Spent, make_mechanism, spent_together
 
 
 def account(accountant, *runs):
@@ -72,6 +72,27 @@ def test_what_several_runs_cost_together_is_dp_accountings_own():
     nothing = Spent(sampled, 0, True)
     assert spent_together([(nothing, seen), (nothing, seen)]).epsilon == nothing.compute_epsilon() == 0
     assert Spent(sampled, 800, True).compute_epsilon() < sampled.compute_epsilon()
+
+
+@pytest.mark.parametrize(("group", "epsilon"), [(1, 3.0), (2, 6.71), (4, 15.79), (8, 40.34)])
+@pytest.mark.parametrize("unit", ["example", "owner"])
+def test_a_group_of_units_costs_what_its_sensitivity_costs(unit, group, epsilon):
+    """An owner of 2, 4, 8 images under an account for images; an image under one for owners, whose sum moves by 2 C."""
+    mechanism = make_mechanism(3.0, 1e-5, unit=unit)
+    moved = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        mechanism.noise_multiplier / mechanism.steps**0.5, sensitivity=group, use_connect_dots=True
+    )
+    got = Spent(mechanism, mechanism.steps, True).compute_epsilon(group=group)
+    assert got == pytest.approx(epsilon, abs=0.005)
+    assert got == pytest.approx(moved.get_epsilon_for_delta(1e-5), rel=1e-4)
+
+
+def test_a_group_that_no_account_bounds_is_refused():
+    with pytest.raises(InputError, match="group must be 1 beside Poisson samples; got 2"):
+        Mechanism(1.0, 2.0, 10, 1e-5, 0.1).compute_epsilon(group=2)
+    with pytest.raises(InputError, match=r"group must be a whole number >= 1; got 0"):
+        Mechanism(1.0, 2.0, 10, 1e-5).compute_epsilon(group=0)
+    assert Mechanism(1.0, 2.0, 0, 1e-5).compute_epsilon(group=3) == 0
 
 
 def test_an_account_far_above_any_budget_is_bounded_at_once():

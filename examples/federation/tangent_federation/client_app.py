@@ -51,9 +51,9 @@ def reply(message: Message, **fields) -> Message:
 
 @app.query()
 def say_who(message: Message, context: Context) -> Message:
-    """The name of the contributor, and those of its classes."""
-    own, _, _ = contributor_of(context)
-    return reply(message, name=own.name, classes=json.dumps(own.classes()))
+    """The name of the contributor, and those of its classes where the settings list none."""
+    own, settings, _ = contributor_of(context)
+    return reply(message, name=own.name, classes=json.dumps(own.classes(settings.classes)))
 
 
 @app.train()
@@ -69,7 +69,7 @@ def contribute(message: Message, context: Context) -> Message:
     record = message.content.config_records["request"]
     request = Request.from_json(str(record["json"]))
     if settings.privacy == "local":
-        return reply(message, component=private.release(own, request, private.mechanism_of(settings)))
+        return reply(message, **private.answer(own, request, private.mechanism_of(settings)))
     if settings.privacy == "central":
         return reply(message, component=private.clipped(own, request, 1.0))
     sent = faults.spoiled(own, request, fault, settings.wait) if fault else own.contribute(request)

@@ -57,16 +57,22 @@ class Contributor:
         anchor = dataclasses.replace(anchor, weights=self.weights or anchor.weights)
         return dataclasses.replace(request.recipe, dataset=self.dataset, anchor=anchor)
 
-    def classes(self) -> tuple[str, ...]:
-        """The names of its classes, which the server joins with others'."""
-        return tj.open_dataset(self.dataset).classes
+    def classes(self, listed: str = "") -> tuple[str, ...]:
+        """The names of its classes, which the server joins with others'; none where the settings list all classes."""
+        return () if listed else tj.open_dataset(self.dataset).classes
 
-    def features(self, predict: tj.Predictor, classes: tuple[str, ...]) -> tj.Features:
-        """The features of its images that were not removed, whose targets index `classes`, of all contributors."""
+    def features(self, predict: tj.Predictor, classes: tuple[str, ...], only: bool = False) -> tj.Features:
+        """The features of its images that were not removed, whose targets index `classes`, of all contributors.
+
+        `only`: leaves out images of other classes, which are refused without it.
+        """
         dataset, (number, count) = tj.open_dataset(self.dataset), self.part
         images = dataset.train.take(tj.shards.uniform(len(dataset.train), count, seed=0)[number])
         if is_store(self.home / "store"):
             images = images.without({*filter(tj.Store(self.home / "store").has_forgotten, images.identifiers())})
+        if only:
+            images = images.take(np.flatnonzero([dataset.classes[label] in classes for label in images.labels]))
+            check(len(images), "an image of the classes asked for", "none")
         return in_classes(tj.extract(predict, images, tj.Cache(self.cache)), dataset.classes, classes)
 
     def at_anchor(self, request: Request) -> tj.Predictor:
@@ -105,8 +111,9 @@ class Contributor:
 
 def in_classes(features: tj.Features, own: tuple[str, ...], every: tuple[str, ...]) -> tj.Features:
     """The features with class indices among all contributors' classes instead of its own."""
-    check({*own} <= {*every}, "a request for all classes here", f"none for {sorted({*own} - {*every})[:1]}")
-    index = np.array([every.index(name) for name in own], features.targets.dtype)
+    lacking = {own[label] for label in features.targets} - {*every}
+    check(not lacking, "a request for all classes here", f"none for {sorted(lacking)[:1]}")
+    index = np.array([every.index(name) if name in every else -1 for name in own], features.targets.dtype)
     return dataclasses.replace(features, targets=index[features.targets])
 
 

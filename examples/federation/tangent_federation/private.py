@@ -1,9 +1,11 @@
 """Private statistics of a federation: noise that each contributor adds, or that protects each contributor as a whole.
 
     local     each contributor releases noised statistics of its images (`tj.privacy.release_statistics`): nothing else
-              leaves it, and the server need not be trusted
+              leaves it, no name of a class and no error's text either, and the server need not be trusted
     central   each contributor sends s = sum_i g_i, of length at most C; the server releases sum_s s + sigma C N(0, I)
               once, so that (epsilon, delta) holds for one contributor more or less, with all its images
+
+The classes are a public list of the server's settings. A contributor leaves out images of other classes.
 
 The central release is one step of `tj.fit_private` on the linear loss <s, dw>, whose examples are the contributors:
 with its ledger and account. The server sees each s, so it must be trusted with them.
@@ -11,6 +13,7 @@ with its ledger and account. The server sees each s, so it must be trusted with 
 
 import dataclasses
 import json
+import traceback
 from pathlib import Path
 
 import jax
@@ -58,10 +61,19 @@ def check_not_public(public: str, features: tj.Features) -> None:
 # Local: a contributor adds noise
 
 
+def answer(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism) -> dict[str, bytes]:
+    """The fields of a contributor's answer; none where the release fails, whose cause is printed here alone."""
+    try:
+        return {"component": release(own, request, mechanism)}
+    except Exception:  # its text, which Flower would send, may name images and classes
+        traceback.print_exc()
+        return {}
+
+
 def release(own: Contributor, request: Request, mechanism: tj.privacy.Mechanism) -> bytes:
     """The file of a contributor's noised statistics; its ledger, in its home, pays once, and the file is kept."""
     map_ = map_of(own.at_anchor(request), request.public, own.cache)
-    features = own.features(map_, request.classes)
+    features = own.features(map_, request.classes, only=True)
     check_not_public(request.public, features)
     folder = own.home / "private"
     noised, fitted = release_statistics(
@@ -122,7 +134,7 @@ def empty(map_: FeatureMap, classes: tuple[str, ...]) -> Statistics:
 def clipped(own: Contributor, request: Request, clip_norm: float) -> bytes:
     """The file of a contributor's sum over its images, of length at most `clip_norm`."""
     map_ = map_of(own.at_anchor(request), request.public, own.cache)
-    features = own.features(map_, request.classes)
+    features = own.features(map_, request.classes, only=True)
     check_not_public(request.public, features)
     probe = tj.make_mechanism(1.0, 1e-5, steps=1)  # of no release: its features alone are taken
     step, rows, _ = contributions(map_, features, request.classes, probe, SHARES)

@@ -21,15 +21,16 @@ class Settings:
 
     `out`: an absolute folder for the store and the results; `dataset`: what a simulated contributor has a shard of (a
     real one names its own in its node's configuration); `test`: the data set whose test images the server evaluates on,
-    "" for none; `least`: contributors that must be there before anybody is asked; `classes`: divided by commas, "" for
-    those of all contributors; `weights`: as `tj.load`; `method`: lda, place or exact (statistics), or taft (tangent
-    weights); `width`: of the parts beside h; `solver`: optimum or adam, with `penalty`, `passes`, `epochs`,
-    `learning_rate` as `tj.Recipe`; `merge`: mean or inputs, of taft; `secure`: statistics by SecAgg+, in `limbs` whole
-    numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none, local (each contributor adds noise) or
-    central (the server does, and protects each contributor as one user), with `epsilon` and `delta`, and `public`, a
-    data set of images that everybody has and may know, "" for none; `remove`: a contributor's name, or an image's
-    content identifier, before anything is asked for; `most_mb`: the largest file that is taken; `wait`: seconds for
-    answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the contributors' folder of features.
+    "" for none; `least`: contributors that must be there before anybody is asked; `classes`: divided by commas, a
+    public list, which privacy needs, "" for those that contributors name; `weights`: as `tj.load`; `method`: lda, place
+    or exact (statistics), or taft (tangent weights); `width`: of the parts beside h; `solver`: optimum or adam, with
+    `penalty`, `passes`, `epochs`, `learning_rate` as `tj.Recipe`; `merge`: mean or inputs, of taft; `secure`:
+    statistics by SecAgg+, in `limbs` whole numbers each (1: rounded by SecAgg+) of at most `limit`; `privacy`: none,
+    local (each contributor adds noise) or central (the server does, and protects each contributor as one user), with
+    `epsilon` and `delta`, and `public`, a data set of images that everybody has and may know, "" for none; `remove`: a
+    contributor's name, or an image's content identifier, before anything is asked for; `most_mb`: the largest file that
+    is taken; `wait`: seconds for answers; `faults`: for trials, such as "nan:0 late:3" (faults.py); `cache`: the
+    contributors' folder of features.
     """
 
     out: str
@@ -69,6 +70,7 @@ class Settings:
         check(sums or self.privacy == "none", f"method {', '.join(PARTS)} beside privacy", self.method)
         check(not sums or self.merge == "mean", "merge mean of statistics, which are summed", self.merge)
         check(not self.secure or self.privacy == "none", "secure, or privacy", "both")
+        check(self.privacy == "none" or self.classes, "classes, a public list of names, beside privacy", "none")
 
     @classmethod
     def of(cls, run_config: Mapping[str, Any]) -> "Settings":

@@ -20,8 +20,8 @@ from tangent_jax.io.paths import is_url
 STATED = ("method", "weights", "dataset", "images", "subset", "blocks", "loss", "lr", "epochs", "seed", "epsilon",
           "delta")  # fmt: skip
 """The flags that a first session's settings always state."""
-STATED_IF_CHANGED = ("skip_unreadable", "most_pixels", "public", "part", "owners", "unit", "clip_norm", "sampling",
-                     "noise", "noise_seed")  # fmt: skip
+STATED_IF_CHANGED = ("skip_unreadable", "most_pixels", "public", "part", "owners", "classes", "unit", "clip_norm",
+                     "sampling", "noise", "noise_seed")  # fmt: skip
 
 
 def images_of(dataset: Dataset) -> Examples:

@@ -67,19 +67,19 @@ def settings_of(text: str) -> tj.solver.Settings:
 
 @functools.cache
 @phase("data")
-def open_dataset(spec: str) -> Dataset:
+def open_dataset(spec: str, classes: tuple[str, ...] | None = None) -> Dataset:
     """Opens the data set; prints files left out and duplicate images on stderr, once."""
     with tj.show_progress(f"reading {spec}"):
-        dataset = tj.open_dataset(spec)
+        dataset = tj.open_dataset(spec, classes)
         lines = (*dataset.remarks, *dataset.copies())
     for line in lines:
         print(f"{dataset.name}: {line}", file=sys.stderr)
     return dataset
 
 
-def open_tested(spec: str) -> Dataset:
+def open_tested(spec: str, classes: tuple[str, ...] | None = None) -> Dataset:
     """Opens a data set; raises InputError if it has no test images, before any long work."""
-    dataset = open_dataset(spec)
+    dataset = open_dataset(spec, classes)
     if not len(dataset.test):
         raise InputError(f"--dataset must have test images; {dataset.name} has none")
     return dataset

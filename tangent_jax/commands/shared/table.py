@@ -259,7 +259,18 @@ TABLE: dict[str, partial] = {
     ),
     "negate": flag("string", "Task to subtract from the sum of the others.", default=None),
     # privacy
-    "epsilon": flag("float", "Privacy budget, for adding or removing one unit.", low=0.0, default=3.0),
+    "classes": flag(
+        "string",
+        "Names of the classes with commas, or a file of them, one a line, in the order of class indices; they are "
+        "public, and may have no image. Unset: those of the data set.",
+        default=None,
+    ),
+    "epsilon": flag(
+        "float",
+        "Privacy budget of this run, for adding or removing one unit. The best of several runs spends more.",
+        low=0.0,
+        default=3.0,
+    ),
     "unit": flag(
         "enum",
         "Unit of protection: each image, or each owner in --owners with all their images (user-level privacy).",
