@@ -40,6 +40,7 @@ from tangent_jax.train.objective import (
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.run import (
+    OWN,
     Checkpoints,
     Fitted,
     Log,
@@ -47,6 +48,7 @@ from tangent_jax.train.run import (
     Row,
     Run,
     StepLog,
+    check_names,
     measure_name,
     norms_of,
     run_identity,
@@ -55,7 +57,6 @@ from tangent_jax.train.run import (
 from tangent_jax.train.targets import Predict, output_shape, start_of
 
 Metrics = Mapping[str, Metric]
-OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
 
 class State(NamedTuple):
@@ -354,9 +355,7 @@ def make_training(
     """
     objective = as_objective(objective, make_objective)
     optimizer = as_data(adam() if optimizer is None else optimizer)
-    clash = sorted({*metrics} & {*OWN})
-    if clash:
-        raise InputError(f"metrics must have other names than {', '.join(OWN)}; got {', '.join(clash)}")
+    check_names("metrics must have", metrics)
     return Training(trees.as_pytree(predict), objective, optimizer, tuple(metrics.values()))
 
 

@@ -17,7 +17,7 @@ checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +42,11 @@ FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
 Row = dict[str, Any]
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 Info = TypeVar("Info")
+OWN = (
+    "epoch", "step", "passes", "loss", "seconds", "steps", "examples", "gradient_norm", "step_norm", "non_finite",
+    "examples_per_second", "noise_multiplier", "epsilon", "exact", "rounding", "certificate", "estimate",
+)  # fmt: skip
+"""The names of the values of rows and logs, of all trainers; those that users measure have others."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +154,12 @@ class History:
     def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
         """Adds a row, its measured values, and the mapping that `on_step` returned.
 
-        Raises: InputError unless that is a mapping of names to numbers, or None.
+        Raises: InputError unless that is a mapping of names, which the row does not have, to numbers, or None.
         """
         returned = {} if returned is None else returned
         if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
             raise InputError(f"on_step must return None or {{name: number}}; got {repr(returned)[:60]}.")
+        check_names("on_step must return", returned, {*row, *measured})
         self.rows.append(row)
         self.measured.append(measured | {name: as_number(name, value) for name, value in returned.items()})
         return {**row, **self.measured[-1]}
@@ -242,6 +248,13 @@ class Run(ExitStack):
 def position(row: Mapping[str, Any]) -> int:
     """The number of a row's epoch, step or pass, from 1."""
     return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
+
+
+def check_names(must: str, names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raises InputError, which begins with `must`, if one of the names is among OWN or `others`."""
+    clash = sorted({*names} & {*OWN, *others})
+    if clash:
+        raise InputError(f"{must} other names than the run's own; got {', '.join(clash)}. Rename what you measure")
 
 
 def as_number(name: str, value: Any) -> float | int:
