@@ -232,7 +232,7 @@ def fit(
             )
         state = jax.tree.map(jnp.array, run.restore(state))  # a copy: dw is donated
         state, training = placement.place((state, training))
-        run.show(epochs, "epoch", len(run.history))
+        run.show(epochs, "epoch", len(run.history), shown_values)
         taken = sum(row["steps"] for row in run.history.rows)
         run.open_log(taken, None if checkpoints is None else epochs * source.steps)
         for epoch in range(len(run.history), epochs):
@@ -243,8 +243,7 @@ def fit(
             taken += sums.steps
             row = epoch_row(epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
             measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
-            row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
-            run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
+            run.end(row, state.dw, state, epoch + 1 == epochs, measured)
     return summary(placement.replicate(state.dw), run.history.merge(), run.identity)
 
 
@@ -375,6 +374,11 @@ def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: 
             " Lower the learning rate, or look for inputs that are not finite."
         )
     return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
+
+
+def shown_values(row: Row) -> Row:
+    """The loss, and the measured values of a row, as a progress bar shows them."""
+    return {name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN}
 
 
 def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted[None]:

@@ -184,6 +184,7 @@ class Run(ExitStack):
         self.saved: Saved | None = None
         self.log: StepLog | None = None
         self.position = 0  # of the bar
+        self.beside: Callable[[Row], Row] | None = None
 
     @property
     def identity(self) -> str | None:
@@ -199,8 +200,9 @@ class Run(ExitStack):
         """The last saved state, with its rows in the history; the given state if there is none."""
         return state if self.saved is None else self.saved.restore(state, self.history)
 
-    def show(self, total: int | None, unit: str, done: int = 0) -> None:
-        """Opens the progress bar, at `done` of `total`."""
+    def show(self, total: int | None, unit: str, done: int = 0, beside: Callable[[Row], Row] | None = None) -> None:
+        """Opens the progress bar, at `done` of `total`; `beside`: the values of a row that stand beside it."""
+        self.beside = beside
         self.bar = self.enter_context(self.progress(total=total, unit=unit, initial=done))
         self.position = done
 
@@ -219,11 +221,8 @@ class Run(ExitStack):
         if self.saved is None or self.saved.steps == len(self.history):
             self.bar.update(0)
 
-    def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> Row:
-        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and lets the bar stop the run.
-
-        Returns: the row with the measured values.
-        """
+    def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> None:
+        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and lets the bar stop the run."""
         measured = measured or {}
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
         complete = self.history.add(row, returned, **measured)
@@ -231,13 +230,14 @@ class Run(ExitStack):
             self.log.add_measured(returned)
         if self.saved is not None and self.saved.is_due(is_last):
             self.saved.save(state, self.history)
+        if self.beside is not None:
+            self.bar.set_postfix(self.beside(complete))
         try:
             self.advance(position(row) - self.position)
         except KeyboardInterrupt:  # asked since `is_due`
             if self.saved is not None and self.saved.steps < len(self.history):
                 self.saved.save(state, self.history)
             raise
-        return complete
 
     def advance(self, count: int = 1) -> None:
         """Shows `count` more steps; the bar may stop the run."""
