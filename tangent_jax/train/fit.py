@@ -201,11 +201,11 @@ def fit(
                 first dw, None: the predictor's zero; optimizer: of optax, None: the paper's `adam()`; metrics: {name:
                 (outputs, targets) -> "b"}, averaged over each epoch's examples during training; on_step: called after
                 every epoch with its row of the history and dw, whose memory the next epoch reuses (copy it to keep it);
-                the mapping that it returns is added to the row; checkpoints: such as `tj.Checkpoints(folder)`: a killed
-                run resumes from its last finished epoch. Everything that decides dw names the run: data, start,
-                settings, and the program of a step. A resumed row has its metrics, and the values of an `on_step` with
-                a name, such as `Measure`; log: of every step, such as `tj.log_steps` yields; progress: `tqdm.tqdm`, or
-                what `tj.show_progress` yields.
+                the mapping that it returns is added to the row, and has no name of the run's own, such as `loss`;
+                checkpoints: such as `tj.Checkpoints(folder)`: a killed run resumes from its last finished epoch.
+                Everything that decides dw names the run: data, start, settings, and the program of a step. A resumed
+                row has its metrics, and the values of an `on_step` with a name, such as `Measure`; log: of every step,
+                such as `tj.log_steps` yields; progress: `tqdm.tqdm`, or what `tj.show_progress` yields.
     Returns:    Fitted.
     Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
                 resident. Another number of devices changes last bits, of sums and rows; a run may resume there.
