@@ -264,6 +264,8 @@ def test_on_step_may_not_replace_the_runs_own_values(tmp_path, name):
 def test_metrics_may_not_replace_the_runs_own_values(own):
     with pytest.raises(InputError, match=f"metrics must have other names than the run's own; got {own}. Rename"):
         fit(linear, data(KEY), CE, start=START, epochs=1, metrics={own: accuracy})
+    with pytest.raises(InputError, match=f"metrics must have other names than the run's own; got {own}. Rename"):
+        Measure(linear, data(), {own: accuracy})  # before a private run pays for its first step
 
 
 @pytest.mark.parametrize("name", RUNS)
