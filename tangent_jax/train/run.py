@@ -184,7 +184,7 @@ class Run(ExitStack):
         self.saved: Saved | None = None
         self.log: StepLog | None = None
         self.position = 0  # of the bar
-        self.beside: Callable[[Row], Row] | None = None
+        self.values: Callable[[Row], Row] | None = None  # of a row, for the bar
 
     @property
     def identity(self) -> str | None:
@@ -200,9 +200,9 @@ class Run(ExitStack):
         """The last saved state, with its rows in the history; the given state if there is none."""
         return state if self.saved is None else self.saved.restore(state, self.history)
 
-    def show(self, total: int | None, unit: str, done: int = 0, beside: Callable[[Row], Row] | None = None) -> None:
-        """Opens the progress bar, at `done` of `total`; `beside`: the values of a row that stand beside it."""
-        self.beside = beside
+    def show(self, total: int | None, unit: str, done: int = 0, values: Callable[[Row], Row] | None = None) -> None:
+        """Opens the progress bar, at `done` of `total`; `values`: those of a row that it shows."""
+        self.values = values
         self.bar = self.enter_context(self.progress(total=total, unit=unit, initial=done))
         self.position = done
 
@@ -230,8 +230,8 @@ class Run(ExitStack):
             self.log.add_measured(returned)
         if self.saved is not None and self.saved.is_due(is_last):
             self.saved.save(state, self.history)
-        if self.beside is not None:
-            self.bar.set_postfix(self.beside(complete))
+        if self.values is not None:
+            self.bar.set_postfix(self.values(complete))
         try:
             self.advance(position(row) - self.position)
         except KeyboardInterrupt:  # asked since `is_due`

@@ -90,7 +90,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_object_that_is_replaced_after_it_was_listed_is_told_and_then_read(url, s3, name):
+def test_an_object_replaced_after_a_listing_is_refused_once(url, s3, name):
     """Sizes, stamps and bytes of one listing belong together; the next reading sees what is there then."""
     paths.write(f"{url}/x", b"1" * 100)
     place = paths.any_path(url) / "x"

@@ -223,7 +223,7 @@ def test_weights_and_biases_has_an_id_only_of_a_run_that_may_resume(tmp_path, wa
         (None, None),
         (fitted.run[:8], "allow"),
     ]
-    assert {options["reinit"] for options in given} == {"create_new"}  # beside a run that the script has begun
+    assert {options["reinit"] for options in given} == {"create_new"}  # a run that the script has begun goes on
 
 
 def test_weights_and_biases_gets_each_row_at_its_step(tmp_path, wandb):
@@ -239,8 +239,8 @@ def test_names_that_tensorboard_does_not_keep_apart_are_refused(tmp_path):
     for other, is_refused in (("top_1", True), ("top-1", False)):
         writer = TensorBoard(tmp_path, 0, None)
         row = {"step": 1, "top 1": 0.5, other: 0.25}
-        told = pytest.raises(InputError, match=r"got 'top 1' and 'top_1', which are both top_1 there\. Rename one")
-        with told if is_refused else contextlib.nullcontext():
+        refused = pytest.raises(InputError, match=r"got 'top 1' and 'top_1', which are both top_1 there\. Rename one")
+        with refused if is_refused else contextlib.nullcontext():
             writer.write([row])
         writer.close()
     assert ("top-1", 1) in scalars(tmp_path, "events.*")
