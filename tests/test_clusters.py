@@ -189,7 +189,7 @@ def ended(*processes):
 def test_a_pod_without_its_data_is_refused_with_the_code_that_ends_the_job(path, tmp_path):
     alone = {"PROCESSES": "1", "COORDINATOR": f"127.0.0.1:{slurm.free_port()}"}
     assert ended(pod(path, tmp_path, **alone)) == [1]
-    (line,) = (tmp_path / f"{name_of(path)}-0.err").read_text().splitlines()
+    _, line = (tmp_path / f"{name_of(path)}-0.err").read_text().splitlines()
     assert f"{tmp_path}/" in line
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 from absl.flags import Error
-from run_binary import ROOT
+from run_binary import ROOT, output_of, refused
 from test_imports import MODULES, imports
 
 from experiments.shared.defined import binaries, defined, definitions
@@ -63,8 +63,51 @@ def test_a_reader_of_stdout_that_ends_first_costs_no_message():
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
     ) as child:
         child.stdout.close()  # as `| head` does
-        assert child.stderr.read() == b""
+        assert child.stderr.read() == b"1 device: cpu\n"
         assert child.wait() == codes.FAILED
+
+
+SAYS = """
+import logging
+from tangent_jax.commands.shared import command
+
+def main():
+    for level in ("info", "warning", "error"):
+        getattr(logging.getLogger("jax._src.xla_bridge"), level)(f"{level} of JAX")
+
+command.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "levels"),
+    [([], ["warning", "error"]), (["--verbosity=-2"], ["error"]), (["--verbosity=0"], ["info", "warning", "error"])],
+)
+def test_warnings_of_packages_are_shown_by_verbosity(flags, levels):
+    """Such as JAX's: that it falls back to the CPU, for a driver or a package that is missing."""
+    _, err = output_of(SAYS, *flags)
+    assert re.findall("(info|warning|error) of JAX", err) == levels
+
+
+@pytest.mark.parametrize(
+    ("code", "line"), [("", "1 device: cpu"), ("jax.config.update('jax_num_cpu_devices', 2)", "2 devices: cpu")]
+)
+def test_the_first_line_on_stderr_names_the_devices(code, line):
+    _, err = output_of(f"import jax\n{code}\n{SAYS}")
+    assert err.splitlines()[0] == line
+
+
+@pytest.mark.parametrize("flag", ["--nofactors=true", "--stderrthreshold=x", "--verbosity=loud"])
+def test_a_wrong_flag_of_absl_is_one_line(flag):
+    name = flag.partition("=")[0]
+    assert re.fullmatch(f"finetune: .*{name}.* Try finetune --help.\n", refused("finetune", flag))
+
+
+def test_without_stderr_a_command_says_nothing_on_stdout(tmp_path):
+    done = subprocess.run(
+        f"{sys.executable} -m tangent_jax store list --store={tmp_path} 2>&-", shell=True, cwd=ROOT, capture_output=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (codes.FAILED, b"", b"")
 
 
 @pytest.mark.parametrize("words", [["finetun"], ["--seed=1"], []])

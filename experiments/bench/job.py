@@ -30,6 +30,7 @@ from experiments.shared.table import define
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import InputError, one_of
+from tangent_jax.core.cores import cores
 
 define("dtype", out="out/bench_job")
 define(size="Ti", images=600, epochs=30, repeats=3)
@@ -65,7 +66,7 @@ def ours(folder: Path, scratch: Path) -> dict[str, float]:
 
 def theirs(folder: Path) -> tuple[dict[str, float], str]:
     """The seconds of each phase of one run of the PyTorch script, and in total; its device."""
-    settings = f"{folder}/images", F.size, F.epochs, os.cpu_count(), F.dtype
+    settings = f"{folder}/images", F.size, F.epochs, cores(), F.dtype
     seconds, line = run([sys.executable, "-m", "experiments.peers.torch_job", *map(str, settings)])
     said = json.loads(line)
     return said["phases"] | {"total": seconds}, said["device"]
@@ -108,7 +109,7 @@ def main() -> None:
     device = "unknown"
     with tempfile.TemporaryDirectory(prefix="tangent_jax-job-") as name:
         folder = Path(name)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(lambda i: make_image(folder / "images", i), range(F.images)))
         tj.save(folder / "vit.safetensors", random_vit(tj.models.vit_config(f"{F.size}/16", classes=1000)))
         for i in range(F.repeats):

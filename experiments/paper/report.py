@@ -35,6 +35,7 @@ from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import MODEL, F, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.cores import cores
 from tangent_jax.core.identities import identity
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.io.progress import check_stop
@@ -257,7 +258,7 @@ def main() -> None:
         write_whole(out / "pictures" / f"{path.parent.name}-{path.name}", path.read_bytes())
     device = jax.devices()[0].device_kind
     taken = [stamp_of(job).get("seconds", 0) for job in done]
-    setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {os.cpu_count()} cores."
+    setting = f"tangent_jax {tj.__version__}, jax {jax.__version__}, {device}, {cores()} cores."
     setting += " Accuracy in percent."
     if all(taken):
         setting += f" The commands took {sum(taken) / 60:.1f} minutes."

@@ -4,7 +4,6 @@ digest = SHA-256(SHA-256(piece) of all pieces)        a piece: rows of 16 MiB or
 """
 
 import hashlib
-import os
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Shaped
+
+from tangent_jax.core.cores import cores
 
 PIECE = 1 << 24  # bytes
 KNOWN: dict[int, bytes | None] = {}
@@ -24,7 +25,7 @@ def digests(arrays: Sequence[Any]) -> list[bytes]:
 
     Guarantees: equal for equal bytes, wherever they lie; the bytes of weights that were loaded are read once.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
 
         def started(array: Any) -> bytes | Iterator[bytes]:
             return KNOWN.get(id(array)) or pool.map(digest_of_piece, *zip(*pieces(at_hand(array)), strict=True))

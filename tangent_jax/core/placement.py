@@ -53,6 +53,13 @@ def mesh(local: bool = False) -> Mesh:
     return Mesh(np.concatenate([jax.local_devices(process_index=p)[: _used[0]] for p in processes]), ("examples",))
 
 
+def devices_in_words() -> str:
+    """The number of devices in use, and their kinds, such as "2 devices: NVIDIA H200"."""
+    used = mesh().devices.flat
+    kinds = dict.fromkeys(device.device_kind for device in used)
+    return f"{len(used)} device{'s' * (len(used) > 1)}: {', '.join(kinds)}"
+
+
 def width(count: int) -> int:
     """The smallest number of rows, at least `count`, that is divisible by the devices."""
     return count + -count % mesh().size

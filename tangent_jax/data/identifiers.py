@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.cores import cores
 from tangent_jax.data.workers import closing_pool, in_order
 from tangent_jax.io.files import expand_path, make_private
 from tangent_jax.io.paths import Place, stamp_of
@@ -105,7 +106,7 @@ def identify(
     if not missing:
         return result
     new: dict[bytes, str] = {}
-    with closing_pool(ThreadPoolExecutor(os.cpu_count() or 1)) as pool, progress_bar(len(missing), "image") as bar:
+    with closing_pool(ThreadPoolExecutor(cores())) as pool, progress_bar(len(missing), "image") as bar:
         for i, identifier in zip(missing, in_order(pool, read, missing, TOGETHER), strict=True):
             result[i], key = identifier, keys[i] if keys else None
             if key is not None and identifier is not None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.cores import cores
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.data.decode import MOST_PIXELS, decode
 from tangent_jax.io.files import allocate
@@ -75,7 +76,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
         return
     images = np.zeros((max(map(len, chunks), default=0), *sides(decoder.size), 3), np.uint8)
     rows = (row for chunk in chunks for row in chunk)
-    with closing_pool(ThreadPoolExecutor(os.cpu_count() or 1)) as pool:
+    with closing_pool(ThreadPoolExecutor(cores())) as pool:
         decoded = in_order(pool, decoder, rows, ahead=2 * len(images))
         for chunk in chunks:
             errors = decoder.fill(images, islice(decoded, len(chunk)))

@@ -12,10 +12,11 @@ import csv
 import dataclasses
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -33,8 +34,11 @@ from tangent_jax.train.run import Row
 class Writer(Protocol):
     """Files or a service that receive the rows of a run."""
 
-    def __init__(self, folder: Path, done: int) -> None:
-        """Resumes after step `done`: later steps in `folder` are deleted or hidden."""
+    def __init__(self, folder: Path, done: int, run: str | None) -> None:
+        """Resumes the run of this identity after step `done`: later steps in `folder` are deleted or hidden.
+
+        A run without an identity is never resumed.
+        """
         ...
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -49,7 +53,7 @@ class Writer(Protocol):
 class Csv:
     """steps.csv: a row for each step, a column for each value; missing values are empty."""
 
-    def __init__(self, folder: Path, done: int) -> None:
+    def __init__(self, folder: Path, done: int, run: str | None) -> None:
         self.path, text = folder / "steps.csv", ""
         if self.path.exists():
             text = self.path.read_text()
@@ -89,15 +93,28 @@ class Csv:
 
 
 class TensorBoard:
-    """Event files by tensorboardX, without TensorFlow; TensorBoard hides the steps that a resumed run repeats."""
+    """Event files by tensorboardX, without TensorFlow.
 
-    def __init__(self, folder: Path, done: int) -> None:
+    TensorBoard hides the steps that a resumed run repeats: with --load_fast=false as soon as the run resumes, else (its
+    reader in Rust, the default where it is installed) the values of each name once that name is written again.
+    """
+
+    def __init__(self, folder: Path, done: int, run: str | None) -> None:
         module: Any = import_extra("a writer", *MODULES["tensorboard"])
         # the suffix orders files of one second: they are read in the order of their names
         self.writer = module.SummaryWriter(str(folder), purge_step=done + 1, filename_suffix=f".{done:012}")
+        self.names: dict[str, str] = {}  # of each tag
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Adds every number as a scalar of its step."""
+        """Adds every number as a scalar of its step; InputError for two names that are one tag there."""
+        for name in dict.fromkeys(name for row in rows for name in row):
+            tag = re.sub(r"[^-/\w.]", "_", name).lstrip("/")  # as tensorboardX does
+            other = self.names.setdefault(tag, name)
+            if other != name:
+                raise InputError(
+                    f"values must have names that TensorBoard keeps apart; got {other!r} and {name!r}, which are both "
+                    f"{tag} there. Rename one"
+                )
         for row in rows:
             for name, value in row.items():
                 if name != "step":
@@ -110,11 +127,15 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases of the same name; its environment variables set place and project."""
+    """A run of Weights & Biases; its environment variables set place and project.
 
-    def __init__(self, folder: Path, done: int) -> None:
+    Its id is the start of the run's identity, by which it is resumed; without an identity it is a new one.
+    """
+
+    def __init__(self, folder: Path, done: int, run: str | None) -> None:
         module: Any = import_extra("a writer", *MODULES["wandb"])
-        self.run, self.done = module.init(dir=str(folder), id=folder.name, resume="allow"), done
+        resumed = {} if run is None else {"id": folder.name, "resume": "allow"}
+        self.run = module.init(dir=str(folder), reinit="create_new", **resumed)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Logs every row at its step; of two equal rows of one step the first is kept."""
@@ -192,7 +213,7 @@ def log_steps(
             import_extra("a writer", *MODULES[name])
     if profile is not None and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
         raise InputError(f"profile must be steps (first, last) with 1 <= first <= last; got {profile}")
-    settings = LogFolder(root, tuple(writers), profile)
+    settings = LogFolder(root, tuple(dict.fromkeys(writers)), profile)
     token = _CURRENT.set(settings)
     try:
         yield settings
@@ -212,7 +233,7 @@ class RunLog:
         self.began = time.perf_counter()
         if settings.writers and hosts.is_writer():
             folder = run_folder(settings.folder / "metrics", run)
-            self.writers = [WRITERS[name](folder, done) for name in settings.writers]
+            self.writers = [WRITERS[name](folder, done, run) for name in settings.writers]
 
     def begin(self, count: int = 1) -> None:
         """Starts the next `count` steps."""
@@ -263,8 +284,14 @@ class RunLog:
 def run_folder(metrics: Path, run: str | None) -> Path:
     """The folder of a run's files, named by its identity.
 
-    A run without an identity is never resumed; its folder gets the next number.
+    A run without an identity is never resumed; its folder gets the next number, which no other process takes.
     """
-    name = next(f"{i}" for i in range(1, 1 << 20) if not (metrics / f"{i}").exists()) if run is None else run[:8]
-    (metrics / name).mkdir(parents=True, exist_ok=True)
-    return metrics / name
+    if run is not None:
+        (metrics / run[:8]).mkdir(parents=True, exist_ok=True)
+        return metrics / run[:8]
+    number = 1
+    while True:
+        with suppress(FileExistsError):
+            (metrics / f"{number}").mkdir(parents=True)
+            return metrics / f"{number}"
+        number += 1

@@ -1,7 +1,9 @@
 """Files at URLs: `any_path` gives a place here (pathlib) or at s3://, gs://, az:// or hf:// (etils.epath).
 
-What etils 1.15 lacks at a URL goes by fsspec's own calls: listings in depth, sizes and checksums, reads of a range, and
-writes that leave no half object (a file that `epath` opened is written to its end on an exception, too).
+What etils 1.15 lacks at a URL goes by fsspec's own calls: listings in depth (its `walk` raises), sizes and checksums,
+reads of a range, and writes that leave no half object (`epath` writes a file to its end on an exception, too). A write
+replaces the object that is there. fsspec keeps what it listed, so that sizes, checksums and bytes are of one state: an
+object that was replaced since is refused once, and listed again.
 Credentials come from the environment, as the provider's own client reads them.
 """
 
@@ -77,6 +79,9 @@ def explaining(place: object) -> Iterator[None]:
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC  # this machine's disk
         if isinstance(place, Path) or is_full:
             raise
+        if isinstance(error, OSError) and error.errno == errno.EBUSY:  # s3fs's FileExpired
+            connect(place)[0].invalidate_cache()
+            raise InputError(f"{place} must stay as it was listed; it was replaced since. Start again") from error
         raise InputError(f"{place} must be reachable; got {failure(error)}") from error
 
 
@@ -135,9 +140,11 @@ def read_range(place: Place, offset: int, size: int) -> bytes:
             file.seek(offset)
             return file.read(size)
     fs, path = connect(place)
-    with explaining(place):
-        end = min(offset + size, size_of(place))
-        return fs.cat_file(path, start=offset, end=end) if end > offset else b""
+    if offset >= size_of(place):
+        return b""
+    with explaining(place), fs.open(path, "rb", cache_type="none") as file:  # `cat_file` reads an object replaced since
+        file.seek(offset)
+        return file.read(size)
 
 
 # Whole files

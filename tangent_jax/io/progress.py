@@ -94,6 +94,7 @@ class Bar(tqdm):
 
     together = False
     resumed = ""
+    in_lines = False
 
     def update(self, n: float | None = 1) -> bool | None:
         """Counts n more, then raises KeyboardInterrupt if a stop was requested."""
@@ -105,6 +106,12 @@ class Bar(tqdm):
             agree_to_stop()
         check_stop()
         return displayed
+
+    def close(self) -> None:
+        """Ends the bar; a plain line that shows its end already is not repeated."""
+        if self.in_lines and not self.disable and self.last_print_n == self.n:
+            self.leave = False
+        super().close()
 
     def set_postfix(self, ordered_dict: Any = None, refresh: bool | None = False, **values: Any) -> None:
         """Sets the values beside the bar, shown at its next drawing."""
@@ -146,16 +153,19 @@ def progress_bar(total: int | None, unit: str, initial: int = 0) -> Bar:
     options["delay"] = 1.0 if total is None else 0.0
     if has_no_size():
         options |= {"dynamic_ncols": False, "ncols": 80, "nrows": 24}
-    if not sys.stderr.isatty():
-        options = {"file": Lines(sys.stderr), "mininterval": EVERY, "delay": EVERY, "ncols": 0}
-    return Bar(total=total, initial=initial, desc=title, unit=unit, disable=title is None, **options)
+    in_lines = not getattr(sys.stderr, "isatty", bool)()
+    if in_lines:  # miniters: else tqdm waits for as many steps as it saw before, however slow they became
+        options = {"file": Lines(sys.stderr), "mininterval": EVERY, "miniters": 1, "delay": EVERY, "ncols": 0}
+    bar = Bar(total=total, initial=initial, desc=title, unit=unit, disable=title is None, **options)
+    bar.in_lines = in_lines
+    return bar
 
 
 def has_no_size() -> bool:
     """True if stderr is a terminal of 0 rows, as `script` and containers may make one: tqdm shows no bar there."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).lines == 0
-    except (OSError, ValueError):  # no terminal, or no file
+    except (AttributeError, OSError, ValueError):  # no terminal, or no file
         return False
 
 

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
+import scipy.linalg
+from jaxtyping import Float, Float64
 
 from tangent_jax.core import trees
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.linear.signals import Leaf
@@ -115,3 +117,14 @@ def own_gram(a: Rows) -> Float[np.ndarray, "n c c"]:
         for leaf in a.take(slice(i, i + 1)).leaves.values():
             add_products(total[i].reshape(1, c, 1, c), leaf, leaf, slice(0, 1), 1)
     return total
+
+
+def penalized_factor(m: Float64[np.ndarray, "k k"], penalty: float) -> Float64[np.ndarray, "k k"]:
+    """The lower Cholesky factor of a kernel with its penalty on the diagonal, which is overwritten.
+
+    Raises: InputError for a penalty so small that rounding leaves the matrix not positive definite.
+    """
+    try:
+        return scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError as error:
+        raise InputError(f"penalty must be above the rounding of the kernel; got {penalty:g}. Raise it") from error

@@ -1,7 +1,6 @@
 """Weights files, for all families of models: the tensors, the JSON files beside them, and checks."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -13,6 +12,7 @@ import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.core.cores import cores
 from tangent_jax.core.digests import note
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
@@ -75,6 +75,6 @@ def assemble(
         note(leaf, value)
         return leaf
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         w = dict(zip(shapes, pool.map(checked, shapes, shapes.values()), strict=True))
     return Pretrained(model, trees.nest(w), path)

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float64
 
-from tangent_jax.linear.gram import Rows
+from tangent_jax.linear.gram import Rows, penalized_factor
 from tangent_jax.linear.signals import Leaf
 from tangent_jax.train.objective import Objective, check_penalty
 
@@ -93,7 +93,7 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
     """The expansion of a convex objective at its optimum.
 
     Args:   rows: J of the training examples; k: `gram` of them; outputs: of the optimum, "n c"; targets: "n ...".
-    Raises: InputError for a penalty that is not above 0.
+    Raises: InputError for a penalty that is not above 0, or so small that rounding hides it.
 
     >>> expansion = tj.solver.expand(*demo.solved_rows, demo.objective)
     >>> float(tj.metrics.accuracy(expansion.left_out(), demo.train.targets).mean())  # leave-one-out accuracy
@@ -109,7 +109,7 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
     bent = np.einsum("pnc,nck->pnk", k.reshape(-1, n, c), roots).reshape(n * c, -1)
     m = np.einsum("nck,ncq->nkq", roots, bent.reshape(n, c, -1)).reshape(bent.shape[1], -1)
     m[np.diag_indices_from(m)] += total
-    factor = scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
+    factor = penalized_factor(m, float(objective.penalty))
     half = scipy.linalg.solve_triangular(factor, bent.T, lower=True, check_finite=False).T.reshape(n, c, -1)
     own = k.reshape(n, c, n, c)[np.arange(n), :, np.arange(n)] - half @ half.swapaxes(1, 2)
     return Expansion(rows, np.asarray(outputs, np.float64), gradients, roots, bent, factor, own / total, total)

@@ -25,7 +25,7 @@ from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.notation import Tree
 from tangent_jax.core.progress import Progress, silent
 from tangent_jax.core.promotion import promotes
-from tangent_jax.linear.gram import Rows
+from tangent_jax.linear.gram import Rows, penalized_factor
 from tangent_jax.models.predict import Predictor
 from tangent_jax.solver.curvature import mirror
 from tangent_jax.solver.problem import make_problem
@@ -62,15 +62,15 @@ class Kernel:
     def solve(self, penalty: float | None = None) -> "KernelSolution":
         """The optimum for a penalty (None: the objective's), Lambda = n penalty.
 
-        Raises: InputError for a penalty that is not above 0.
+        Raises: InputError for a penalty that is not above 0, or so small that rounding hides it.
         """
         penalty = self.penalty if penalty is None else penalty
-        if penalty <= 0:
-            raise InputError(f"penalty must be > 0; got {penalty:g}. Give the objective a penalty.")
+        if not 0 < penalty < np.inf:
+            raise InputError(f"penalty must be > 0 and finite; got {penalty:g}. Give the objective a penalty.")
         total = penalty * len(self.centers)
         m, right = self.k.copy(order="F"), (self.centers - self.rows.outputs).ravel()
         m[np.diag_indices_from(m)] += total / self.precision.ravel()
-        factor = scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
+        factor = penalized_factor(m, penalty)
         a = scipy.linalg.cho_solve((factor, True), right, check_finite=False)
         inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)  # pyright: ignore
         assert info == 0, info

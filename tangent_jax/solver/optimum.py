@@ -166,7 +166,7 @@ class Solver:
         state = placement.place(run.restore(state))
         if self.history.rows and not self.is_done() and not state.at_point:  # resumed between two points
             self.resume(state.base)
-        run.show(self.passes, "pass", self.passes_used)
+        run.show(self.passes, "pass", self.passes_used, shown_values)
         run.open_log(self.passes_used, self.passes)
         while not self.is_done():
             began = time.perf_counter()
@@ -176,7 +176,6 @@ class Solver:
             if run.log is not None:
                 run.log.add([{"step": row["passes"], **pass_values(row)}], len(self.problem.batches))
             run.end(row, along(state.base, 1.0, state.inner.x), state, self.is_done(row))
-            run.bar.set_postfix({name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row})
         return self.result(state, run.identity)
 
     @property
@@ -295,6 +294,11 @@ def warn_of(last: Row, target: float, stacklevel: int) -> None:
     asked = f"the certificate is {last['certificate']:.3g}, not {target:.3g}"
     text = f"not converged after {int(last['passes'])} passes: {asked}. Raise passes or penalty."
     warnings.warn(text, stacklevel=stacklevel)
+
+
+def shown_values(row: Row) -> Row:
+    """The certificate or estimate of a row, as a progress bar shows it."""
+    return {name: f"{row[name]:.3g}" for name in ("certificate", "estimate") if name in row}
 
 
 def pass_values(row: Row) -> Row:

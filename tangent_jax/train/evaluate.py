@@ -22,7 +22,7 @@ from tangent_jax.core.promotion import promotes
 from tangent_jax.core.rows import Rows, in_batches
 from tangent_jax.train.batches import as_batches, as_inputs
 from tangent_jax.train.objective import alone
-from tangent_jax.train.run import position
+from tangent_jax.train.run import check_names, position
 from tangent_jax.train.targets import Predict, as_labels, call
 
 Metric = Callable[[Array, Array], Array]
@@ -109,6 +109,7 @@ class Measure:
     """An `on_step` that measures {name: evaluate(predict, dw, data, metric)} at every `every`-th row and the `last`.
 
     Its `name` depends on everything that decides its values, so that a resumed run keeps its columns.
+    Raises: InputError for metrics with a name of the run's own, such as `loss`.
 
     >>> measure = tj.metrics.Measure(demo.predict, demo.test)
     >>> measure({"epoch": 0}, demo.dw)
@@ -120,6 +121,9 @@ class Measure:
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=lambda: {"test_accuracy": accuracy})
     every: int = 1
     last: int = 0
+
+    def __post_init__(self) -> None:
+        check_names("metrics must have", self.metrics)
 
     def __call__(self, row: Mapping[str, Any], dw: Tree) -> dict[str, float]:
         at = position(row)

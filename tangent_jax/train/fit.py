@@ -40,6 +40,7 @@ from tangent_jax.train.objective import (
 )
 from tangent_jax.train.optimizers import Optimizer, adam, apply, as_data
 from tangent_jax.train.run import (
+    OWN,
     Checkpoints,
     Fitted,
     Log,
@@ -47,6 +48,7 @@ from tangent_jax.train.run import (
     Row,
     Run,
     StepLog,
+    check_names,
     measure_name,
     norms_of,
     run_identity,
@@ -55,7 +57,6 @@ from tangent_jax.train.run import (
 from tangent_jax.train.targets import Predict, output_shape, start_of
 
 Metrics = Mapping[str, Metric]
-OWN = ("epoch", "loss", "seconds", "steps", "examples")
 
 
 class State(NamedTuple):
@@ -200,11 +201,11 @@ def fit(
                 first dw, None: the predictor's zero; optimizer: of optax, None: the paper's `adam()`; metrics: {name:
                 (outputs, targets) -> "b"}, averaged over each epoch's examples during training; on_step: called after
                 every epoch with its row of the history and dw, whose memory the next epoch reuses (copy it to keep it);
-                the mapping that it returns is added to the row; checkpoints: such as `tj.Checkpoints(folder)`: a killed
-                run resumes from its last finished epoch. Everything that decides dw names the run: data, start,
-                settings, and the program of a step. A resumed row has its metrics, and the values of an `on_step` with
-                a name, such as `Measure`; log: of every step, such as `tj.log_steps` yields; progress: `tqdm.tqdm`, or
-                what `tj.show_progress` yields.
+                the mapping that it returns is added to the row, and has no name of the run's own, such as `loss`;
+                checkpoints: such as `tj.Checkpoints(folder)`: a killed run resumes from its last finished epoch.
+                Everything that decides dw names the run: data, start, settings, and the program of a step. A resumed
+                row has its metrics, and the values of an `on_step` with a name, such as `Measure`; log: of every step,
+                such as `tj.log_steps` yields; progress: `tqdm.tqdm`, or what `tj.show_progress` yields.
     Returns:    Fitted.
     Guarantees: with one number of devices the result has the same bits, resumed or not; on one device, also streamed or
                 resident. Another number of devices changes last bits, of sums and rows; a run may resume there.
@@ -231,7 +232,7 @@ def fit(
             )
         state = jax.tree.map(jnp.array, run.restore(state))  # a copy: dw is donated
         state, training = placement.place((state, training))
-        run.show(epochs, "epoch", len(run.history))
+        run.show(epochs, "epoch", len(run.history), shown_values)
         taken = sum(row["steps"] for row in run.history.rows)
         run.open_log(taken, None if checkpoints is None else epochs * source.steps)
         for epoch in range(len(run.history), epochs):
@@ -242,8 +243,7 @@ def fit(
             taken += sums.steps
             row = epoch_row(epoch, sums.totals, sums.examples, sums.steps, time.perf_counter() - began)
             measured = dict(zip(metrics, (sums.totals[1:] / sums.examples).tolist(), strict=True))
-            row = run.end(row, state.dw, state, epoch + 1 == epochs, measured)
-            run.bar.set_postfix({name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN})
+            run.end(row, state.dw, state, epoch + 1 == epochs, measured)
     return summary(placement.replicate(state.dw), run.history.merge(), run.identity)
 
 
@@ -354,9 +354,7 @@ def make_training(
     """
     objective = as_objective(objective, make_objective)
     optimizer = as_data(adam() if optimizer is None else optimizer)
-    clash = sorted({*metrics} & {*OWN})
-    if clash:
-        raise InputError(f"metrics must have other names than {', '.join(OWN)}; got {', '.join(clash)}")
+    check_names("metrics must have", metrics)
     return Training(trees.as_pytree(predict), objective, optimizer, tuple(metrics.values()))
 
 
@@ -376,6 +374,11 @@ def epoch_row(epoch: int, sums: np.ndarray, examples: int, steps: int, seconds: 
             " Lower the learning rate, or look for inputs that are not finite."
         )
     return {"epoch": epoch + 1, "loss": loss, "seconds": seconds, "steps": steps, "examples": examples}
+
+
+def shown_values(row: Row) -> Row:
+    """The loss, and the measured values of a row, as a progress bar shows them."""
+    return {name: f"{v:.4g}" for name, v in row.items() if name == "loss" or name not in OWN}
 
 
 def summary(dw: Tree, history: list[Row], run: str | None = None) -> Fitted[None]:

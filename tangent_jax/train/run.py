@@ -17,7 +17,7 @@ checkpoints and logs are kept is the caller's concern: `tj.Checkpoints` and `tj.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +42,11 @@ FORMAT = 3  # of checkpoints and ledgers: part of every run's identity
 Row = dict[str, Any]
 OnStep = Callable[[Row, Tree], Mapping[str, float] | None]
 Info = TypeVar("Info")
+OWN = (
+    "epoch", "step", "passes", "loss", "seconds", "steps", "examples", "gradient_norm", "step_norm", "non_finite",
+    "examples_per_second", "noise_multiplier", "epsilon", "exact", "rounding", "certificate", "estimate",
+)  # fmt: skip
+"""The names of the values of rows and logs, of all trainers; those that users measure have others."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +154,12 @@ class History:
     def add(self, row: Row, returned: Any = None, **measured: float) -> Row:
         """Adds a row, its measured values, and the mapping that `on_step` returned.
 
-        Raises: InputError unless that is a mapping of names to numbers, or None.
+        Raises: InputError unless that is a mapping of names, which the row does not have, to numbers, or None.
         """
         returned = {} if returned is None else returned
         if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
             raise InputError(f"on_step must return None or {{name: number}}; got {repr(returned)[:60]}.")
+        check_names("on_step must return", returned, {*row, *measured})
         self.rows.append(row)
         self.measured.append(measured | {name: as_number(name, value) for name, value in returned.items()})
         return {**row, **self.measured[-1]}
@@ -178,6 +184,7 @@ class Run(ExitStack):
         self.saved: Saved | None = None
         self.log: StepLog | None = None
         self.position = 0  # of the bar
+        self.values: Callable[[Row], Row] | None = None  # of a row, for the bar
 
     @property
     def identity(self) -> str | None:
@@ -193,8 +200,9 @@ class Run(ExitStack):
         """The last saved state, with its rows in the history; the given state if there is none."""
         return state if self.saved is None else self.saved.restore(state, self.history)
 
-    def show(self, total: int | None, unit: str, done: int = 0) -> None:
-        """Opens the progress bar, at `done` of `total`."""
+    def show(self, total: int | None, unit: str, done: int = 0, values: Callable[[Row], Row] | None = None) -> None:
+        """Opens the progress bar, at `done` of `total`; `values`: those of a row that it shows."""
+        self.values = values
         self.bar = self.enter_context(self.progress(total=total, unit=unit, initial=done))
         self.position = done
 
@@ -213,11 +221,8 @@ class Run(ExitStack):
         if self.saved is None or self.saved.steps == len(self.history):
             self.bar.update(0)
 
-    def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> Row:
-        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and lets the bar stop the run.
-
-        Returns: the row with the measured values.
-        """
+    def end(self, row: Row, dw: Tree, state: Tree, is_last: bool, measured: Mapping[str, float] | None = None) -> None:
+        """Ends a row: calls `on_step`, keeps the measured values, saves when due, and lets the bar stop the run."""
         measured = measured or {}
         returned = placement.together(partial(self.on_step, {**row, **measured}, dw)) if self.on_step else None
         complete = self.history.add(row, returned, **measured)
@@ -225,13 +230,14 @@ class Run(ExitStack):
             self.log.add_measured(returned)
         if self.saved is not None and self.saved.is_due(is_last):
             self.saved.save(state, self.history)
+        if self.values is not None:
+            self.bar.set_postfix(self.values(complete))
         try:
             self.advance(position(row) - self.position)
         except KeyboardInterrupt:  # asked since `is_due`
             if self.saved is not None and self.saved.steps < len(self.history):
                 self.saved.save(state, self.history)
             raise
-        return complete
 
     def advance(self, count: int = 1) -> None:
         """Shows `count` more steps; the bar may stop the run."""
@@ -242,6 +248,13 @@ class Run(ExitStack):
 def position(row: Mapping[str, Any]) -> int:
     """The number of a row's epoch, step or pass, from 1."""
     return int(next(row[name] for name in ("epoch", "step", "passes") if name in row))
+
+
+def check_names(must: str, names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raises InputError, which begins with `must`, if one of the names is among OWN or `others`."""
+    clash = sorted({*names} & {*OWN, *others})
+    if clash:
+        raise InputError(f"{must} other names than the run's own; got {', '.join(clash)}. Rename what you measure")
 
 
 def as_number(name: str, value: Any) -> float | int:

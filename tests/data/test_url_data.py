@@ -86,7 +86,7 @@ def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_p
     train.held.clear()
     s3.fs.pipe_file(f"{url}/{train.names[0]}", IMAGES[0])
     s3.fs.rm_file(f"{url}/{train.names[1]}")
-    with pytest.raises(InputError, match=f"{train.names[0]} must be reachable; got FileExpired"):
+    with pytest.raises(InputError, match=f"{train.names[0]} must stay as it was listed; it was replaced since"):
         read(0)
     with pytest.raises(InputError, match=f"{train.names[1]} must be reachable; got FileNotFoundError"):
         read(1)

@@ -7,6 +7,7 @@ import pytest
 from s3_server import forget_clients
 
 from tangent_jax.core.checks import InputError, without_secrets
+from tangent_jax.data.sources import read_file
 from tangent_jax.io import paths
 from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.files import expand_path
@@ -76,6 +77,30 @@ def test_an_object_of_other_bytes_has_another_stamp(url):
     assert paths.stamp_of(paths.any_path(f"{url}/x")) != first
 
 
+def opened(place):
+    with paths.open_file(place) as file, paths.explaining(place):
+        return file.read()
+
+
+READERS = {
+    "an image": lambda place: read_file(place.parent, (place.name,), 0),
+    "a range, as of a tar": lambda place: paths.read_range(place, 0, 1000),
+    "a file, as of a table": opened,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_object_replaced_after_a_listing_is_refused_once(url, s3, name):
+    """Sizes, stamps and bytes of one listing belong together; the next reading sees what is there then."""
+    paths.write(f"{url}/x", b"1" * 100)
+    place = paths.any_path(url) / "x"
+    assert paths.names_below(place.parent) == ["x"]
+    assert READERS[name](place) == b"1" * 100
+    s3.fs.pipe_file(f"{url}/x", b"2" * 200)
+    refused(f"{url}/x must stay as it was listed; it was replaced since. Start again", READERS[name], place)
+    assert READERS[name](place) == b"2" * 200
+
+
 def test_an_object_that_is_replaced_while_it_is_read_is_told(url, s3, monkeypatch):
     monkeypatch.setattr(paths, "BLOCK", 64)
     paths.write(f"{url}/x", b"1" * 1000)
@@ -84,7 +109,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_told(url, s3, monkeypatc
         assert file.read(1) == b"1"
         s3.fs.pipe_file(f"{url}/x", b"2" * 1000)
         file.seek(500)
-        told = pytest.raises(InputError, match=f"{url}/x must be reachable; got FileExpired")
+        told = pytest.raises(InputError, match=f"{url}/x must stay as it was listed; it was replaced since")
         with told, paths.explaining(place):
             file.read(1)
 

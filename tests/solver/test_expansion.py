@@ -100,3 +100,5 @@ def test_an_expansion_without_a_penalty_is_refused(x64):
     dense = Dense(SQUARE)
     with pytest.raises(InputError, match="penalty must be > 0"):
         expansions.expand(dense.expansion.rows, np.eye(35), dense.f, dense.y, make_objective("rsl", 0.0))
+    with pytest.raises(InputError, match="penalty must be above the rounding of the kernel; got 1e-30"):
+        expansions.expand(dense.expansion.rows, np.ones((35, 35)), dense.f, dense.y, make_objective("rsl", 1e-30))

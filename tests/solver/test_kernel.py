@@ -250,5 +250,15 @@ def test_what_has_no_kernel_is_refused_in_one_line(message):
         make_kernel(**given)
     if "at most" in message:
         assert "GB" in str(caught.value)
-    with pytest.raises(InputError, match="penalty must be > 0"):
-        make_kernel(predict, Batches(x, y), make_objective("rsl", 0.0)).solve()
+    kernel = make_kernel(predict, Batches(x, y), make_objective("rsl", 0.0))
+    for penalty in (None, -1.0, np.nan, np.inf):
+        with pytest.raises(InputError, match="penalty must be > 0 and finite"):
+            kernel.solve(penalty)
+
+
+def test_a_penalty_below_rounding_is_refused_in_one_line():
+    predict, _, x, y = task("blocks", 0)
+    kernel = make_kernel(predict, Batches(np.repeat(x, 2, 0), np.repeat(y, 2)), OBJECTIVE)
+    assert kernel.solve(1e-6).residual < 1e-6
+    with pytest.raises(InputError, match="penalty must be above the rounding of the kernel; got 1e-300"):
+        kernel.choose([1e-300, 0.1])

@@ -374,7 +374,7 @@ def jitted():
         ),
         (
             lambda: fit(predict, Batches(X, Y, KEY), start=START, metrics={"loss": accuracy}),
-            "metrics must have other names than epoch, loss, seconds, steps, examples",
+            "metrics must have other names than the run's own; got loss",
         ),
         (lambda: adam(float("inf")), "learning_rate must be a finite number > 0 and at most 1e"),
         (lambda: make_objective(penalty=float("nan")), "penalty"),

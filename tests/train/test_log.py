@@ -1,5 +1,6 @@
 """The log: a row for each step, once, whatever stopped the run; the same bits; private values alone."""
 
+import contextlib
 import csv
 import sys
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.checkpoints import Checkpoints, Saver
 from tangent_jax.io.ledger import Ledger
-from tangent_jax.io.log import Csv, log_steps
+from tangent_jax.io.log import Csv, TensorBoard, log_steps, run_folder
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.progress import is_stopping, request_stop, shown
 from tangent_jax.privacy.mechanism import make_mechanism
@@ -24,6 +25,7 @@ from tangent_jax.train.evaluate import Measure, accuracy
 from tangent_jax.train.fit import fit
 from tangent_jax.train.objective import make_objective
 from tangent_jax.train.optimizers import adam
+from tangent_jax.train.run import OWN
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((44, 3)).astype(np.float32), RNG.integers(0, 3, 44)
@@ -115,10 +117,10 @@ def test_the_norms_are_of_the_gradient_with_its_penalty_and_of_the_step(tmp_path
     assert float(row["step_norm"]) == pytest.approx(float(np.linalg.norm(step)), rel=1e-5)
 
 
-def scalars(folder):
-    """The (name, step) that TensorBoard shows of a folder's event files: a restart hides the later steps before it."""
+def scalars(folder, files="metrics/*/events.*"):
+    """The (name, step) that TensorBoard shows of event files: by its Python reader, a restart hides the later steps."""
     shown = []
-    for path in sorted(folder.glob("metrics/*/events.*")):
+    for path in sorted(folder.glob(files)):
         raw = path.read_bytes()
         while raw:
             length = int.from_bytes(raw[:8], "little")
@@ -194,19 +196,88 @@ def test_runs_of_other_settings_have_files_of_their_own(tmp_path):
     assert len([*tmp_path.glob("metrics/*/steps.csv")]) == 3
 
 
-def test_weights_and_biases_gets_each_row_at_its_step(tmp_path, monkeypatch):
-    logs, ended = [], []
-    run = SimpleNamespace(log=lambda values, step: logs.append((step, values)), finish=lambda: ended.append(1))
+def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
+    """As two processes may do, none of which sees the other's folder yet."""
+    monkeypatch.setattr(type(tmp_path), "exists", lambda self: False)
+    assert [run_folder(tmp_path, None).name for _ in range(2)] == ["1", "2"]
+    assert run_folder(tmp_path, "0123456789") == run_folder(tmp_path, "0123456789")
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """What a stand-in for Weights & Biases receives: the options of `init`, then (step, values)."""
+    logs = []
+    run = SimpleNamespace(log=lambda values, step: logs.append((step, values)), finish=lambda: logs.append("ended"))
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: logs.append(options) or run))
+    return logs
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_weights_and_biases_has_an_id_only_of_a_run_that_may_resume(tmp_path, wandb, name):
+    """Two scripts without checkpoints write into folders of one name: as one run they would lose rows."""
+    with log_steps(tmp_path, ["wandb"]) as log:
+        RUNS[name](log=log)
+        fitted = RUNS[name](tmp_path / "run", log=log)
+    given = [options for options in wandb if isinstance(options, dict)]
+    assert [(options.get("id"), options.get("resume")) for options in given] == [
+        (None, None),
+        (fitted.run[:8], "allow"),
+    ]
+    assert {options["reinit"] for options in given} == {"create_new"}  # a run that the script has begun goes on
+
+
+def test_weights_and_biases_gets_each_row_at_its_step(tmp_path, wandb):
     fitted = logged(solved, tmp_path, ["wandb"])
-    assert (logs[0]["resume"], logs[0]["id"]) == ("allow", fitted.run[:8])
+    *logs, ended = wandb
     assert [step for step, _ in logs[1:]] == [row["passes"] for row in fitted.history]
     assert "step" not in logs[1][1]
-    assert ended == [1]
+    assert ended == "ended"
+
+
+def test_names_that_tensorboard_does_not_keep_apart_are_refused(tmp_path):
+    """It has one tag for both, and shows one of two values of a step."""
+    for other, is_refused in (("top_1", True), ("top-1", False)):
+        writer = TensorBoard(tmp_path, 0, None)
+        row = {"step": 1, "top 1": 0.5, other: 0.25}
+        refused = pytest.raises(InputError, match=r"got 'top 1' and 'top_1', which are both top_1 there\. Rename one")
+        with refused if is_refused else contextlib.nullcontext():
+            writer.write([row])
+        writer.close()
+    assert ("top-1", 1) in scalars(tmp_path, "events.*")
+
+
+def test_a_writer_that_is_named_twice_writes_once(tmp_path):
+    logged(solved, tmp_path, ["csv", "csv"])
+    steps = [row["step"] for row in rows(tmp_path)]
+    assert len(steps) == len({*steps})
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_on_step_may_not_replace_the_runs_own_values(tmp_path, name):
+    for own in ("loss", "epsilon", "certificate", "step", *["train_accuracy"] * (name == "fit")):
+        refused = pytest.raises(InputError, match=f"on_step must return other names than the run's own; got {own}. Re")
+        with log_steps(tmp_path) as log, refused:
+            RUNS[name](log=log, on_step=lambda row, dw, own=own: {own: 0.0, "other": 1.0})
+
+
+@pytest.mark.parametrize("own", ["loss", "step", "gradient_norm"])
+def test_metrics_may_not_replace_the_runs_own_values(own):
+    with pytest.raises(InputError, match=f"metrics must have other names than the run's own; got {own}. Rename"):
+        fit(linear, data(KEY), CE, start=START, epochs=1, metrics={own: accuracy})
+    with pytest.raises(InputError, match=f"metrics must have other names than the run's own; got {own}. Rename"):
+        Measure(linear, data(), {own: accuracy})  # before a private run pays for its first step
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_name_of_a_row_or_a_log_is_the_runs_own(tmp_path, name):
+    fitted = logged(RUNS[name], tmp_path)
+    named = {*rows(tmp_path)[0], *(name for row in fitted.history for name in row)}
+    assert named - {"train_accuracy", "test_accuracy"} <= {*OWN}
+    assert "examples_per_second" in OWN
 
 
 def test_a_new_value_becomes_a_column_of_the_whole_file(tmp_path):
-    writer = Csv(tmp_path, 0)
+    writer = Csv(tmp_path, 0, None)
     writer.write([{"step": 1, "loss": 0.5}])
     writer.write([{"step": 2, "loss": 0.25, "accuracy": 1.0}])
     writer.close()

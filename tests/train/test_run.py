@@ -1,6 +1,7 @@
 """One frame and one result for every trainer."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import jax
@@ -13,6 +14,7 @@ from tangent_jax.audit.canaries import Audited, make_canaries
 from tangent_jax.audit.one_run import fit_audited
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.io import progress
 from tangent_jax.io.checkpoints import Checkpoints
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.progress import request_stop, show_progress, shown
@@ -154,6 +156,18 @@ def test_progress_is_any_factory_of_bars_like_tqdms():
     solved = of_solve(progress=Bar)
     assert [options["unit"] for options, _ in bars] == ["epoch", "pass"]
     assert [bar.count for _, bar in bars] == [3, solved.steps]
+
+
+@pytest.mark.parametrize(("name", "value"), [("fit", "loss"), ("solve", "certificate")])
+def test_a_line_of_progress_shows_the_values_of_its_own_step(tmp_path, capsys, monkeypatch, name, value):
+    monkeypatch.setattr(progress, "EVERY", 1e-9)
+    with progress.show_progress(name) as shown:
+        fitted = RUNS[name](tmp_path, progress=shown)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(fitted.history)
+    for line, row in zip(lines, fitted.history, strict=True):
+        (said,) = re.findall(rf"{value if value in row else 'estimate'}=([0-9.e+-]+)", line)
+        assert float(said) == pytest.approx(row.get(value, row.get("estimate")), rel=1e-2)
 
 
 def test_any_result_is_a_start_of_a_solver():

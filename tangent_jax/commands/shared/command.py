@@ -126,7 +126,8 @@ def run(
         phases.begin()
         jax.config.update("jax_numpy_dtype_promotion", "standard")  # as core/promotion.py: the environment may differ
         jax.config.update("jax_numpy_rank_promotion", "allow")
-        logging.set_verbosity(logging.ERROR)
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # absl's own default shows what packages log as information
         warn_in_lines()
         given = argv[1:]
         name = Path(argv[0]).stem
@@ -158,6 +159,8 @@ def run(
             print("\ninterrupted; the same command goes on from what is saved", file=sys.stderr)
             sys.exit(codes.STOPPED)
 
+    if sys.stderr is None:  # closed, as by `2>&-`: print would write to stdout
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     define(*EVERY)
     app.run(guarded, flags_parser=parsed)
 
@@ -225,7 +228,7 @@ def parsed(argv: list[str]) -> list[str]:
 
 
 def join(processes: bool) -> None:
-    """Joins the job of the flags or the cluster, and takes the requested devices."""
+    """Joins the job of the flags or the cluster, takes the requested devices, and names them on stderr."""
     F: Any = flags.FLAGS
     place = F.coordinator, F.processes, F.process_id
     if "shard" in F and F.shard:  # a part is trained alone, even if the cluster describes a job
@@ -242,6 +245,8 @@ def join(processes: bool) -> None:
     alike = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in may_differ]
     placement.check_alike(lambda: [np.frombuffer(repr(sorted(alike)).encode(), np.uint8)])
     placement.use_devices(F.devices)
+    if hosts.is_writer():
+        print(placement.devices_in_words(), file=sys.stderr)
     if not processes and jax.process_count() > 1:
         raise InputError(
             f"this command must run as one process; got a job of {jax.process_count()}. Start it in one process of "

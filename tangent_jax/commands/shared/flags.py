@@ -70,7 +70,10 @@ def parse(argv: Sequence[str]) -> list[str]:
 
     Raises: flags.Error for an unknown flag or an invalid value.
     """
-    rest = F(argv)
+    try:
+        rest = F(argv)
+    except ValueError as error:  # absl's own, such as for --noNAME=VALUE
+        raise flags.Error(str(error)) from error
     if "preset" in F and F.preset:
         for name, value in PRESETS[F.preset].items():
             F.set_default(name, value)
