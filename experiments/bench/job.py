@@ -30,7 +30,7 @@ from experiments.shared.table import define
 from tangent_jax.commands.shared import command
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import InputError, one_of
-from tangent_jax.core.cores import cores
+from tangent_jax.core.placement import cores
 
 define("dtype", out="out/bench_job")
 define(size="Ti", images=600, epochs=30, repeats=3)

@@ -29,7 +29,7 @@ from experiments.shared.table import define
 from tangent_jax.commands.shared import command, plan
 from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import placement
-from tangent_jax.core.cores import cores
+from tangent_jax.core.placement import cores
 from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
 from tangent_jax.features import RowStore
 from tangent_jax.features.row_store import CHUNK

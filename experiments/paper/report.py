@@ -35,8 +35,8 @@ from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import MODEL, F, listed, numbers
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.cores import cores
 from tangent_jax.core.identities import identity
+from tangent_jax.core.placement import cores
 from tangent_jax.io.files import expand_path, fingerprint, write_whole
 from tangent_jax.io.progress import check_stop
 

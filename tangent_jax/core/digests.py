@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
-from tangent_jax.core.cores import cores
+from tangent_jax.core.placement import cores
 
 PIECE = 1 << 24  # bytes
 KNOWN: dict[int, bytes | None] = {}

@@ -158,6 +158,11 @@ def memory() -> int | None:
     return least * mesh().size if least else None
 
 
+def cores() -> int:
+    """The cores of this process's affinity, as Slurm, taskset and cpusets set it; on macOS those of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine_memory() -> int:
     """The bytes of this machine's memory; in a job, of the smallest machine's."""
     return least_memory()[1]

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.cores import cores
+from tangent_jax.core.placement import cores
 from tangent_jax.data.workers import closing_pool, in_order
 from tangent_jax.io.files import expand_path, make_private
 from tangent_jax.io.paths import Place, stamp_of

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.core.cores import cores
+from tangent_jax.core.placement import cores
 from tangent_jax.core.preprocessing import ImageSize, Preprocessing, sides
 from tangent_jax.data.decode import MOST_PIXELS, decode
 from tangent_jax.io.files import allocate

@@ -12,8 +12,8 @@ import numpy as np
 
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.cores import cores
 from tangent_jax.core.digests import note
+from tangent_jax.core.placement import cores
 from tangent_jax.io.records import convert
 from tangent_jax.models.anchor import Pretrained
 from tangent_jax.models.protocol import Model

@@ -5,7 +5,7 @@ import os
 import pytest
 from run_binary import ROOT
 
-from tangent_jax.core.cores import cores
+from tangent_jax.core.placement import cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="macOS has no affinity")
@@ -21,4 +21,4 @@ def test_cores_are_those_that_the_process_may_use():
 
 def test_nothing_else_counts_the_cores_of_the_machine():
     sources = [*ROOT.glob("tangent_jax/**/*.py"), *ROOT.glob("experiments/**/*.py")]
-    assert [path.name for path in sources if "cpu_count" in path.read_text()] == ["cores.py"]
+    assert [path.name for path in sources if "cpu_count" in path.read_text()] == ["placement.py"]
