@@ -15,14 +15,16 @@ settings by results on the private images: the best of about ten runs of epsilon
 
 --unit=example --owners=CSV also prints the epsilon of an owner of the most images (--sampling=full --noise=gaussian).
 
---method=exact trains nothing. It releases noisy statistics of the features before the head once, as one step, and
-solves for the head (privacy/statistics.py).
+--method=exact and --method=place train nothing. They release noisy statistics of features once, as one step, and solve
+for the head (privacy/statistics.py): of the features before the head, and for place also of where features of a middle
+block lie in the image, in --width numbers. --out receives head.safetensors, the head and what whitened its features.
 
 Kernels, or the features, are whitened (privacy/public.py) by --public images, or without them by the layer norm below;
 --nowhiten switches that off. The result's "whitening": "images", "norm", or None.
 """
 
 import dataclasses
+import json
 import sys
 from collections import Counter
 from typing import Any
@@ -51,9 +53,12 @@ from tangent_jax.io.log import current_log
 from tangent_jax.io.progress import shown
 from tangent_jax.io.records import read_lines
 
+RELEASED = {"exact": ("h",), "place": ("h", "place")}
+"""The features of each method that releases statistics."""
+
 define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", "whiten", **PRIVATE)
 define("batch_size", "head", "owners", "classes", blocks=1, epochs=50, lr=0.03, out="out/private")
-define("save_anchor", "leave_out_anchor_images", store=None, method=("taft", "nlft", "exact"))
+define("save_anchor", "leave_out_anchor_images", store=None, width=256, method=("taft", "nlft", *RELEASED))
 define(
     "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
 )
@@ -63,6 +68,7 @@ only_with(
 )
 
 only_with("public", whiten=True)
+only_with("width", method=["place"])
 
 CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 
@@ -70,7 +76,7 @@ CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 def mechanism_of(units: int) -> tj.privacy.Mechanism:
     """The mechanism of the flags, for this public number of images or owners."""
     rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
-    steps = 1 if F.method == "exact" else max(1, round(F.epochs / rate))
+    steps = 1 if F.method in RELEASED else max(1, round(F.epochs / rate))
     return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
 
 
@@ -224,18 +230,27 @@ def train_weights(
     return fitted, dw, audit
 
 
+def map_of(predict: tj.Predictor) -> tj.models.FeatureMap:
+    """The feature map of a method of RELEASED."""
+    pretrained = tj.Pretrained(predict.model, predict.w, "", session=predict.session)
+    return tj.models.feature_map(pretrained, RELEASED[F.method], blocks=F.blocks, width=F.width, seed=F.seed)
+
+
 def release(
-    predict: tj.Predictor, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
+    built: tj.models.FeatureMap, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
 ) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
-    """Releases noisy statistics of the features before the head; returns (the run, their map, the head, its audit)."""
-    public_features = setup.features(predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
-    built = tj.models.feature_map(tj.Pretrained(predict.model, predict.w, ""), ("h",), blocks=F.blocks, seed=F.seed)
-    map_ = tj.privacy.on_sphere(built, public_features, train, whiten=F.whiten)
+    """Releases noisy statistics of features, and writes the head; returns (the run, their map, the head, its audit)."""
+    public = setup.features(built.predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
+    map_ = tj.privacy.on_sphere(built, public, train, whiten=F.whiten)
     with tj.show_progress(f"statistics, epsilon {F.epsilon:g}") as progress:
         step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism, progress=progress)
         more: Any = {**settings, "folder": command.out_folder(), "log": current_log()}
         fitted, audit = train_audited(step, rows, len(classes), mechanism=mechanism, **more)
-    return fitted, map_, step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism), audit
+    head = step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism)
+    whitening = {"center": map_.center, "root": map_.root}
+    texts = {"features": json.dumps(dataclasses.asdict(built.features)), "classes": json.dumps(classes)}
+    tj.store.write_component(command.out_folder() / "head.safetensors", {"head": head, "whitening": whitening}, texts)
+    return fitted, map_, head, audit
 
 
 def check_flags() -> None:
@@ -259,24 +274,26 @@ def main() -> None:
     say_classes(dataset, owners)
     mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
     public = setup.public_images(dataset.train) if F.public else None
-    recipe = setup.recipe(**{"method": "taft"} if F.method == "exact" else {})
+    recipe = setup.recipe(**{"method": "taft"} if F.method in RELEASED else {})
     anchors.check_flags(recipe)
     if F.plan:
         return plan.show(recipe, dataset, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
     anchors.check(predict)
-    train = train_features(predict, dataset, owners)
+    map_ = map_of(predict) if F.method in RELEASED else None
+    mapped = predict if map_ is None else map_.predict
+    train = train_features(mapped, dataset, owners)
     train = part_of(train, *own_part()) if F.part else train
-    test = setup.features(predict, dataset.test, "test inputs")
+    test = setup.features(mapped, dataset.test, "test inputs")
     mechanism = mechanism_of(len({*train.owners} if train.owners else train))
     subset = predict.subset
     how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
-    what = "statistics" if F.method == "exact" else f"{subset.name}: {subset.size:,} numbers"
+    what = "statistics" if map_ else f"{subset.name}: {subset.size:,} numbers"
     print(f"{dataset.name}: {len(train)} train; {what}; {how}", file=sys.stderr)
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     evaluated: Any = predict
-    if F.method == "exact":
-        fitted, evaluated, dw, audit = release(predict, train, mechanism, dataset.classes)
+    if map_:
+        fitted, evaluated, dw, audit = release(map_, train, mechanism, dataset.classes)
     else:
         fitted, dw, audit = train_weights(predict, train, test, mechanism, recipe, origin, public, dataset)
     spent = fitted.info.spent
@@ -306,7 +323,7 @@ def facts_of(fitted: tj.Fitted, spent: tj.privacy.Spent) -> dict[str, Any]:
         "private": spent.private,
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
-        "learning_rate": None if F.method == "exact" else F.lr,
+        "learning_rate": None if F.method in RELEASED else F.lr,
         "trainable_parameters": sum(leaf.size for leaf in trees.leaves(fitted.dw).values()),
         "train_seconds": round(fitted.seconds, 3),
     }

@@ -1,5 +1,6 @@
 """private, table3, audit and bench private as a user runs them; the store adds up what private components spent."""
 
+import dataclasses
 import json
 import shutil
 
@@ -9,6 +10,7 @@ from photos import photographs, picture
 from PIL import Image
 from run_binary import run, run_here, start, wait_until
 
+import tangent_jax as tj
 from tangent_jax.exports.folder import load_export
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.privacy import train
@@ -49,8 +51,9 @@ def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
 
 
 @pytest.mark.slow
-def test_private_statistics_are_released_once(cache, tmp_path):
-    flags = [cache, f"--out={tmp_path}", "--method=exact", "--epsilon=8"]
+@pytest.mark.parametrize("how", [["--method=exact"], ["--method=place", "--width=64"]], ids=["exact", "place"])
+def test_private_statistics_are_released_once(cache, tmp_path, how):
+    flags = [cache, f"--out={tmp_path}", *how, "--epsilon=8"]
     result = json.loads(run("private", *flags)[0])
     assert KEYS | {"private"} <= result.keys()
     assert result["accuracy"] > 0.7
@@ -60,6 +63,11 @@ def test_private_statistics_are_released_once(cache, tmp_path):
     ledger = (tmp_path / "ledger.json").read_text()
     assert json.loads(run("private", *flags)[0]) == result  # read, not released again
     assert (tmp_path / "ledger.json").read_text() == ledger
+    tree, about = read_component(tmp_path / "head.safetensors")
+    pretrained, digits = tj.load("builtin"), tj.open_dataset("digits")
+    map_ = tj.models.FeatureSettings(**json.loads(about["features"])).of(pretrained)
+    test = tj.extract(map_.predict, digits.test)
+    assert tj.evaluate(dataclasses.replace(map_, **tree["whitening"]), tree["head"], test) == result["accuracy"]
     _, err = run("private", *flags, "--lr=0.1", code=1)
     assert "--lr has an effect only with --method of taft,nlft" in err
 
