@@ -3,4 +3,4 @@
 from tangent_jax.commands.shared.dispatch import dispatch
 
 if __name__ == "__main__":
-    dispatch("python -m experiments.privacy", "experiments.privacy", ("audit", "owners", "statistics"))
+    dispatch("python -m experiments.privacy", "experiments.privacy", ("audit", "coverage", "owners", "statistics"))

@@ -23,6 +23,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.stats import t as student
 
 from tangent_jax.core.checks import InputError, of_shape
+from tangent_jax.train.targets import as_numbers
 
 DRAWS = 4000  # of signs
 MOST = 500  # images whose distances give the bandwidth
@@ -61,7 +62,8 @@ def relative_test(
     Raises:     InputError for other shapes, numbers that are not finite, and fewer than three images.
     """
     samples = {"after": after, "never": never, "before": before}
-    u, p, q = (np.asarray(sample, np.float64) for sample in samples.values())
+    samples = {name: as_numbers(name, sample) for name, sample in samples.items()}
+    u, p, q = samples.values()
     images = np.arange(len(u)) if images is None else np.asarray(images)
     for name, sample in samples.items():
         of_shape(name, sample, u.shape)

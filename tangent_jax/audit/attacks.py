@@ -15,15 +15,16 @@ moments, as in Smyth 2004 for few samples, and may differ from that paper's).
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import expit, log_expit
-from scipy.stats import binomtest, norm
+from scipy.stats import beta, norm
 from scipy.stats import t as student
 
-from tangent_jax.core.checks import InputError, whole_number
+from tangent_jax.core.checks import InputError, as_array, of_shape, whole_number
+from tangent_jax.train.targets import as_numbers
 
 Signals = Float[np.ndarray, " n"]
 Shadows = Float[np.ndarray, "k n"]
@@ -54,12 +55,19 @@ class Side(NamedTuple):
         return self._replace(mean=np.where(self.size > 0, self.mean, other.mean))
 
 
+def as_signals(target: Any, shadows: Any, held: Any) -> tuple[Signals, Shadows, Held]:
+    """The signals "n" and "k n" in f64, and held as Booleans; InputError for other shapes."""
+    target, shadows = as_numbers("target", target), as_numbers("shadows", shadows)
+    held = as_array("held", held).astype(bool)
+    if not (shadows.ndim == 2 and shadows.shape == held.shape and len(held)):
+        raise InputError(
+            f'held must have the shape of shadows, {shadows.shape}, "k n" with at least one row; got {held.shape}.'
+        )
+    return of_shape("target", target, shadows.shape[1:]), shadows, held
+
+
 def sides(shadows: Shadows, held: Held) -> tuple[Side, Side]:
     """(IN, OUT) of the shadows "k n"; a side without a shadow has the other's mean."""
-    if not (shadows.shape == held.shape and len(held)):
-        raise InputError(
-            f"held must have the shape of shadows, {shadows.shape}, and at least one row; got {held.shape}."
-        )
     inside, outside = (one_side(shadows, member) for member in (held, ~held))
     return inside.fill_from(outside), outside.fill_from(inside)
 
@@ -73,6 +81,7 @@ def one_side(shadows: Shadows, member: Held) -> Side:
 
 def calibrate(target: Signals, shadows: Shadows, held: Held) -> Signals:
     """The target's signal minus the mean of the shadow models that never saw the example (0 if none), "n"."""
+    target, shadows, held = as_signals(target, shadows, held)
     return target - one_side(shadows, ~held).mean
 
 
@@ -81,6 +90,7 @@ def lira_online(target: Signals, shadows: Shadows, held: Held) -> Signals:
 
     Edge cases: an example in all shadows or in none has one mean for both; spreads of 0 count as 1e-15.
     """
+    target, shadows, held = as_signals(target, shadows, held)
     inside, outside = (log_normal(target, side) for side in sides(shadows, held))
     return inside - outside
 
@@ -90,6 +100,7 @@ def lira_offline(target: Signals, shadows: Shadows, held: Held) -> Signals:
 
     Edge cases: an example in all shadows is compared with all of them; spreads of 0 count as 1e-15.
     """
+    target, shadows, held = as_signals(target, shadows, held)
     out = sides(shadows, held)[1]
     return (target - out.mean) / spread(out)
 
@@ -111,6 +122,7 @@ def rmia(target: Signals, shadows: Shadows, held: Held, *, a: float | None = Non
     average of IN's and OUT's, or offline, for `a` in 0..1, (1 + a) / 2 times OUT's plus (1 - a) / 2. The paper has a
     factor gamma = 2 before p(z). Here it is 1, because no probability doubles for outputs fitted to kappa = 15.
     """
+    target, shadows, held = as_signals(target, shadows, held)
     inside, outside = (side.mean for side in sides(expit(shadows), held))
     mean = (inside + outside) / 2 if a is None else ((1 + a) * outside + (1 - a)) / 2
     ratio = log_expit(target) - np.log(mean + np.finfo(float).tiny)
@@ -127,6 +139,7 @@ def student_ratio(target: Signals, shadows: Shadows, held: Held) -> Signals:
     so the noisy variance of few shadows is shrunk towards that of other examples.
     Edge cases: an example without a shadow on a side gets the prior there.
     """
+    target, shadows, held = as_signals(target, shadows, held)
     inside, outside = (log_predictive(target, side) for side in sides(shadows, held))
     return inside - outside
 
@@ -180,17 +193,18 @@ class Ranking:
     """
 
     def __init__(self, scores: np.ndarray, member: np.ndarray, examples: np.ndarray | None = None) -> None:
-        scores, self.member = np.asarray(scores, np.float64), np.asarray(member, bool)
+        scores, self.member = as_numbers("scores", scores), as_array("member", member).astype(bool)
         if not np.isfinite(scores).all():
             raise InputError("scores must be finite; got NaN or infinity.")
-        both = 0 < self.member.sum() < len(self.member) == len(scores)
-        if not both:
+        is_mask = self.member.shape == scores.shape == (scores.size,)
+        if not (is_mask and 0 < self.member.sum() < len(scores)):
             raise InputError(
-                f"member must mark at least one member and one other among {len(scores)} scores; got "
-                f"{self.member.sum()} members of {len(self.member)}."
+                f"member must mark at least one member and one other among scores of shape {scores.shape}; got "
+                f"{self.member.sum()} members in shape {self.member.shape}."
             )
         self.place = np.unique(scores, return_inverse=True)[1]
-        self.examples = np.unique(np.arange(len(scores)) if examples is None else examples, return_inverse=True)[1]
+        examples = np.arange(len(scores)) if examples is None else as_array("examples", examples)
+        self.examples = np.unique(of_shape("examples", examples, scores.shape), return_inverse=True)[1]
 
     def counts(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(members, others) at each distinct score, ascending; times: the weight of each pair, "p"."""
@@ -206,9 +220,11 @@ class Ranking:
         """[value, low, high] of "auc", and of "tpr_0.1%" and "tpr_1%", the true-positive rate at so many false ones.
 
         The threshold is the lowest one with at most that false-positive rate; a tie beyond it is not accepted. The 95 %
-        interval is a bootstrap over examples, each with all its pairs; for a rate it is at least Clopper and Pearson's
-        for its number of members. With fewer others than 1 / rate, none may be above the threshold: chance then gives a
-        rate of 1 / (others + 1). The interval does not cover the models' dependence through shared examples.
+        interval is a bootstrap over examples, each with all its pairs, and at least Clopper and Pearson's for the
+        number of member examples, for "auc" for the smaller number of examples with and without members: no AUC of so
+        many independent examples varies more. With fewer others than 1 / rate, none may be above the threshold: chance
+        then gives a rate of 1 / (others + 1). The interval does not cover the models' dependence through shared
+        examples.
         """
         whole_number("draws", draws, 1)
         rng, count = np.random.default_rng(seed), self.examples.max() + 1
@@ -216,12 +232,20 @@ class Ranking:
         value = operating(*self.counts(np.ones(len(self.member))))
         sample = [operating(*self.counts(times[self.examples])) for times in drawn]
         low, high = np.nanpercentile(sample, [2.5, 97.5], axis=0)
-        members = int(self.member.sum())
-        for i, rate in enumerate(value[1:], 1):
-            exact = binomtest(round(rate * members), members).proportion_ci(method="exact")
-            low[i], high[i] = min(low[i], exact.low), max(high[i], exact.high)
+        members, others = (len(np.unique(self.examples[side])) for side in (self.member, ~self.member))
+        counts = [min(members, others), *[members] * len(RATES)]
+        exact = np.transpose([clopper_pearson(*pair) for pair in zip(value, counts, strict=True)])
+        low, high = np.fmin(low, exact[0]), np.fmax(high, exact[1])
         names = ["auc", *(f"tpr_{100 * rate:g}%" for rate in RATES)]
         return {name: list(map(float, row)) for name, *row in zip(names, value, low, high, strict=True)}
+
+
+def clopper_pearson(share: float, count: int) -> tuple[float, float]:
+    """The exact 95 % interval of a share of `count` draws, also where it is no whole number of them."""
+    hits = share * count
+    low = beta.ppf(0.025, hits, count - hits + 1) if hits > 0 else 0.0
+    high = beta.ppf(0.975, hits + 1, count - hits) if hits < count else 1.0
+    return float(low), float(high)
 
 
 def operating(members: np.ndarray, others: np.ndarray) -> tuple[float, ...]:

@@ -21,10 +21,12 @@ import numpy as np
 import optax
 from jax import Array
 
+from tangent_jax.audit.bounds import check_confidence
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, as_array
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, show_progress
+from tangent_jax.privacy.accounting import check
 from tangent_jax.privacy.mechanism import Mechanism
 from tangent_jax.privacy.train import clip_all, default_objective, fit_private
 from tangent_jax.train.batches import Batches, Chunk
@@ -56,7 +58,7 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     at Clopper and Pearson's upper bounds of both rates. The first half of the scores chooses the threshold, the second
     half gives the rates.
 
-    Raises: InputError for fewer than 4 scores of a kind.
+    Raises: InputError for fewer than 4 scores of a kind, or a delta or confidence outside (0, 1).
 
     >>> rng = np.random.default_rng(0)
     >>> bound = tj.audit.epsilon_lower_bound(rng.normal(size=400), 3 + rng.normal(size=400), delta=1e-5)
@@ -67,6 +69,8 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
     from scipy.stats import beta, norm
 
     absent, present = (finite_scores(scores, 4) for scores in (absent, present))
+    check(delta, steps=1, sampling_rate=1)
+    check_confidence(confidence)
 
     def at(threshold: float, a: np.ndarray, p: np.ndarray) -> Bound:
         wrong = np.array([np.sum(a > threshold), np.sum(p <= threshold)])
@@ -88,7 +92,7 @@ def epsilon_lower_bound(absent: np.ndarray, present: np.ndarray, delta: float, c
 
 def finite_scores(scores: Any, least: int) -> np.ndarray:
     """The scores as an array "n", in f64; InputError for fewer than `least`, or numbers that are not finite."""
-    array = np.asarray(scores)
+    array = as_array("scores", scores)
     is_number = array.dtype.kind != "b" and is_real(array.dtype)
     if is_number:
         array = array.astype(np.float64)
@@ -105,6 +109,8 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     The scores are N(0, 1) if the claim is true, so their variance is chi-squared. An upper end below 1 means too little
     noise.
 
+    Raises: InputError for fewer than 2 scores, or a confidence outside (0, 1).
+
     >>> low, high = tj.audit.noise_scale(np.random.default_rng(0).normal(size=400))
     >>> low < 1 < high
     True
@@ -112,6 +118,7 @@ def noise_scale(absent: np.ndarray, confidence: float = 0.95) -> tuple[float, fl
     from scipy.stats import chi2
 
     absent = finite_scores(absent, 2)
+    check_confidence(confidence)
     total, n = float(np.sum(np.square(absent))), len(absent)
     low, high = (float(chi2.ppf(p, n)) for p in ((1 + confidence) / 2, (1 - confidence) / 2))
     return (total / low) ** 0.5, (total / high) ** 0.5

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, as_array
 from tangent_jax.privacy.mechanism import Mechanism
+from tangent_jax.train.targets import as_numbers
 
 PARTS = (1, 2, 4, 8)  # the divisors of the number of canaries that are guessed
+TIES = 0x71E5  # the seed of the order of equal scores
 LARGEST_T = 1000.0  # beyond it scipy's noncentral t loses digits; a smaller t is conservative
 
 
@@ -40,7 +42,10 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     The error 1 - confidence is split between the two bounds, and that of the first bound between the numbers of
     guesses: all canaries, a half, a quarter, an eighth; the highest scores are guessed in, as many lowest ones out.
 
-    Raises: InputError for coins that are not True or False, another number of scores, or scores that are not finite.
+    Edge cases: equal scores are ranked by a fixed random permutation of the canaries, which their number alone chooses:
+                the order in which canaries are given, such as sorted by coin, proves nothing.
+    Raises:     InputError for coins that are not True or False, another number of scores, scores that are not finite,
+                or a confidence outside (0, 1).
 
     >>> coins = np.arange(100) % 2 == 0
     >>> scores = np.where(coins, 3.0, -3.0) + np.random.default_rng(0).normal(size=100)
@@ -48,16 +53,16 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     >>> bound.epsilon > 1, bound.right == bound.guesses
     (True, True)
     """
-    scores, coins = np.asarray(scores), np.asarray(coins)
-    is_valid = coins.dtype == bool and scores.shape == coins.shape and np.isfinite(scores).all()
+    check_confidence(confidence)
+    scores, coins = as_numbers("scores", scores), as_array("coins", coins)
+    is_valid = coins.dtype == bool and scores.shape == coins.shape == (scores.size,) and np.isfinite(scores).all()
     if not is_valid:
         raise InputError(
             f"scores must be finite, with one coin (True or False) for each; got scores {scores.shape} and coins "
             f"{coins.dtype}{coins.shape}."
         )
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence must be in (0, 1); got {confidence}.")
-    error, m, order = (1 - confidence) / 2, len(scores), np.argsort(scores, kind="stable")
+    error, m = (1 - confidence) / 2, len(scores)
+    order = np.lexsort((np.random.default_rng(TIES).permutation(m), scores))
     bounds = []
     for part in PARTS:
         k = m // (2 * part)
@@ -67,6 +72,12 @@ def one_run_bound(scores: np.ndarray, coins: np.ndarray, mechanism: Mechanism, c
     best = max(bounds)
     gaussian = gaussian_epsilon(scores, coins, mechanism.delta, error) if mechanism.sampling_rate == 1 else None
     return best._replace(gaussian_epsilon=gaussian)
+
+
+def check_confidence(confidence: float) -> None:
+    """Raises InputError for a confidence outside (0, 1)."""
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence must be in (0, 1); got {confidence}. Pass 0.95 for 95 %.")
 
 
 def guess_p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:

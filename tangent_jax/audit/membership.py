@@ -9,18 +9,19 @@ Source: Carlini et al. 2022, Eq. (4) and the offline attack, with means. A faile
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, Num
 from scipy.special import log_softmax
 
-from tangent_jax.audit.attacks import calibrate
+from tangent_jax.audit.attacks import calibrate, clopper_pearson
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.train.evaluate import outputs
 from tangent_jax.train.features import Features
-from tangent_jax.train.metrics import auc
+from tangent_jax.train.metrics import as_scores, auc
 from tangent_jax.train.targets import Predict, check_indices
 
 Train = Callable[[Features, list[np.ndarray]], Sequence[Tree]]
@@ -45,24 +46,52 @@ class Membership:
     def auc(self) -> dict[str, dict[str, float]]:
         """The area under the ROC curve of each attack on each model: 0.5 is chance, 1 identifies all members."""
         return {
-            attack: {name: auc(*np.split(values, 2)) for name, values in models.items()}
+            attack: {name: auc(*halves(values)) for name, values in models.items()}
             for attack, models in self.scores.items()
         }
 
     def auc_gap(self, model: str, reference: str, seed: Seed = 0) -> dict[str, list[float]]:
         """[gap, low, high] by attack: AUC on `model` minus AUC on `reference`, with its 95 % interval.
 
-        The interval is a paired bootstrap: members and others are drawn DRAWS times, with replacement.
+        The interval is a paired bootstrap: members and others are drawn DRAWS times, with replacement. It is at least
+        as wide as `discordant_limits` say, so that two AUCs of 1 have an interval too.
+        Edge cases: equal scores of both models give [0, 0, 0].
         """
         rng, result = np.random.default_rng(seed), {}
         for attack, models in self.scores.items():
-            (a, b), (c, d) = np.split(models[model], 2), np.split(models[reference], 2)
+            (a, b), (c, d) = halves(models[model]), halves(models[reference])
             gaps = []
             for _ in range(DRAWS):
                 i, j = rng.integers(len(a), size=len(a)), rng.integers(len(b), size=len(b))
                 gaps.append(auc(a[i], b[j]) - auc(c[i], d[j]))
-            result[attack] = [auc(a, b) - auc(c, d), *map(float, np.percentile(gaps, [2.5, 97.5]))]
+            gap, (low, high) = auc(a, b) - auc(c, d), np.percentile(gaps, [2.5, 97.5])
+            if not (np.array_equal(a, c) and np.array_equal(b, d)):
+                below, above = discordant_limits(a, b, c, d)
+                low, high = min(low, gap - below), max(high, gap + above)
+            result[attack] = [gap, float(low), float(high)]
         return result
+
+
+def halves(scores: Any) -> list[np.ndarray]:
+    """The scores of n members and of n others, in f64, from those of both, "2n"."""
+    scores = as_scores(scores)
+    if len(scores) % 2:
+        raise InputError(f"scores must be of n members, then of n others; got {len(scores)}, an odd number")
+    return np.split(scores, 2)
+
+
+def discordant_limits(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> tuple[float, float]:
+    """How far the interval of the gap auc(a, b) - auc(c, d) = p - q reaches at least, (below, above) it; "n" each.
+
+    p is the share of pairs (a member and another example) that the first model ranks rightly and the second does not, q
+    the reverse. Their Clopper-Pearson intervals for n pairs are combined as Newcombe (1998) combines two intervals:
+
+        below = |(p - low of p, high of q - q)|,    above = |(high of p - p, q - low of q)|
+    """
+    rows = [np.sign(x - b) - np.sign(y - d) for x, y in zip(a, c, strict=True)]
+    p, q = (sum(float(np.maximum(sign * row, 0).mean()) for row in rows) / (2 * len(a)) for sign in (1, -1))
+    (low_p, high_p), (low_q, high_q) = (clopper_pearson(share, len(a)) for share in (p, q))
+    return float(np.hypot(p - low_p, high_q - q)), float(np.hypot(high_p - p, q - low_q))
 
 
 def membership_attack(
@@ -82,7 +111,8 @@ def membership_attack(
                 train: trains shadow models like the attacked ones, each on half of members and others, such as `lambda
                 data, halves: [f.dw for f in tj.fit_many(predict, [data.batches(key, rows=rows) for rows in halves])]`.
     Returns:    the scores of "confidence" and "likelihood ratio"; `.auc()` of them.
-    Edge cases: an example that all shadow models saw keeps its confidence as its likelihood ratio.
+    Edge cases: an example that all shadow models saw keeps its confidence as its likelihood ratio; shadow models get
+                the owners and groups of their examples where those of members and others are both known, else none.
     Raises:     InputError for fewer than 2 shadow models, no members, or no others.
 
     >>> def train(data, halves):
@@ -100,7 +130,10 @@ def membership_attack(
     sides = [side.take(np.sort(rng.permutation(len(side))[:size])) for side in (members, others)]
     inputs = np.concatenate([np.asarray(side.inputs) for side in sides])
     labels = np.concatenate([side.targets for side in sides])
-    pool = dataclasses.replace(members, inputs=inputs, targets=labels, examples=sides[0].examples + sides[1].examples)
+    first, second = sides
+    owners = first.owners and second.owners and first.owners + second.owners
+    groups = first.groups and second.groups and first.groups + second.groups
+    pool = Features(inputs, labels, first.examples + second.examples, owners=owners, groups=groups)
     halves = [np.sort(rng.permutation(2 * size)[:size]) for _ in range(shadows)]
     held = np.stack([np.isin(np.arange(2 * size), rows) for rows in halves])
     trained = train(pool, halves)

@@ -86,6 +86,7 @@ class Contribution(ByAutodiff):
     def __post_init__(self) -> None:
         whole_number("classes", self.classes, 1)
         whole_number("size", self.size, 1)
+        object.__setattr__(self, "shares", tuple(map(float, self.shares)))  # jit needs them hashable
         are_numbers = len(self.shares) == 3 and all(0 <= share < np.inf for share in self.shares)
         if not are_numbers or self.shares[1] <= 0:
             raise InputError(f"shares must be of G, B and the counts, 0 or more, that of B above 0; got {self.shares}")

@@ -129,8 +129,16 @@ def test_rates_are_those_of_the_lowest_threshold_that_keeps_the_false_ones_down(
 
 def test_a_rate_of_few_members_has_at_least_the_interval_of_clopper_and_pearson():
     points = Ranking(np.arange(30.0), np.arange(30) >= 26).points(20)
-    assert points["auc"] == [1.0, 1.0, 1.0]
-    assert points["tpr_1%"] == [1.0, pytest.approx(0.025**0.25), 1.0]
+    assert points["auc"] == points["tpr_1%"] == [1.0, pytest.approx(0.025**0.25), 1.0]
+
+
+@pytest.mark.parametrize(("members", "others", "models"), [(1, 1, 1), (3, 9, 1), (9, 3, 1), (3, 9, 8)])
+def test_auc_of_one_has_width_by_smaller_side(members, others, models):
+    """An example counts once, however many models score it."""
+    examples = np.tile(np.arange(members + others), models)
+    points = Ranking(-1.0 * examples, examples < members, examples).points(20)
+    assert points["auc"] == [1.0, pytest.approx(0.025 ** (1 / min(members, others))), 1.0]
+    assert points["tpr_1%"][1] == pytest.approx(0.025 ** (1 / members))
 
 
 def test_a_tie_that_would_pass_the_rate_counts_for_none():
@@ -142,13 +150,18 @@ def test_a_tie_that_would_pass_the_rate_counts_for_none():
     assert (false.tolist(), true.tolist()) == ([0.0, 0.05, 1.0], [0.0, 1.0, 1.0])
 
 
-def test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_examples_not_pairs():
+@pytest.mark.parametrize(("members", "others", "shift"), [(60, 60, 1), (10, 10, 3), (10, 200, 2)])
+def test_auc_interval_holds_truth(members, others, shift):
     rng, inside = np.random.default_rng(7), 0
+    member = np.arange(members + others) < members
     for trial in range(100):
-        member = np.arange(120) < 60
-        low, high = Ranking(rng.normal(size=120) + member, member).points(100, trial)["auc"][1:]
-        inside += low <= norm.cdf(0.5**0.5) <= high
-    assert 88 <= inside <= 100
+        low, high = Ranking(rng.normal(size=len(member)) + shift * member, member).points(100, trial)["auc"][1:]
+        inside += low <= norm.cdf(shift * 0.5**0.5) <= high
+    assert inside >= 95
+
+
+def test_auc_interval_counts_examples_not_pairs():
+    rng = np.random.default_rng(7)
     member, level = rng.random((8, 50)) < 0.5, 3 * rng.normal(size=50)
     pairs = (level + member).ravel(), member.ravel()
     apart, together = (Ranking(*pairs, examples).points(200)["auc"] for examples in (None, np.tile(np.arange(50), 8)))
@@ -156,8 +169,25 @@ def test_the_interval_holds_the_truth_nineteen_times_of_twenty_and_counts_exampl
     assert together != apart
 
 
-def test_wrong_signals_are_one_clear_line():
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_compute_in_float64_and_take_lists(name, untyped):
+    target, shadows, held, _ = drawn(np.random.default_rng(8))
+    half, halves = (1000 * target).astype(np.float16), (1000 * shadows).astype(np.float16)
+    expected = ATTACKS[name](half.astype(np.float64), halves.astype(np.float64), held)
+    for given in ((half, halves, held), (half.tolist(), halves.tolist(), held.tolist())):
+        np.testing.assert_array_equal(ATTACKS[name](*given), expected)
+
+
+def test_wrong_signals_are_one_clear_line(untyped):
     values = np.ones(3)
+    with pytest.raises(InputError, match=r"target must have shape \(4,\); got \(3,\)"):
+        attacks.calibrate(values, np.ones((2, 4)), np.ones((2, 4), bool))
+    with pytest.raises(InputError, match=r"examples must have shape \(3,\); got \(2,\)"):
+        Ranking(values, np.arange(3) < 1, np.arange(2))
+    with pytest.raises(InputError, match=r"among scores of shape \(3, 2\); got 1 members in shape \(3,\)"):
+        Ranking(np.ones((3, 2)), np.arange(3) < 1)
+    with pytest.raises(InputError, match="scores must be numbers"):
+        Ranking(["a", "b"], [True, False])
     with pytest.raises(InputError, match="held must have the shape of shadows"):
         attacks.lira_online(values, np.ones((0, 3)), np.ones((0, 3), bool))
     with pytest.raises(InputError, match="shadows must hold two models"):

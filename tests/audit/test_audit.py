@@ -28,6 +28,7 @@ from tangent_jax.audit.audit import (
     private_gradients,
     run_openly,
 )  # fmt: skip
+from tangent_jax.audit.bounds import one_run_bound
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.ledger import Ledger
 from tangent_jax.io.records import convert
@@ -256,6 +257,18 @@ def test_the_threshold_is_chosen_on_other_scores_than_it_is_counted_on():
 BAD = [np.full(40, np.nan), np.full(40, np.inf), np.zeros((40, 2)), np.array(["a"] * 40), np.zeros(1)]
 
 
+def test_lists_and_scores_of_half_precision_prove_as_much(untyped):
+    absent = np.arange(-200, 200).astype(np.float16)  # squares overflow
+    scores = absent, absent + np.float16(300)
+    expected = epsilon_lower_bound(*(values.astype(np.float64) for values in scores), 1e-5)
+    assert expected.epsilon > 0
+    assert epsilon_lower_bound(*scores, 1e-5) == expected
+    assert epsilon_lower_bound(*(values.tolist() for values in scores), 1e-5) == expected
+    assert noise_scale(absent) == noise_scale(absent.astype(np.float64)) == noise_scale(absent.tolist())
+    with pytest.raises(InputError, match="scores must be one array"):
+        noise_scale([[0.0], 1.0])
+
+
 @pytest.mark.parametrize("bad", BAD)
 def test_scores_that_are_no_finite_numbers_prove_nothing(bad):
     """NaN scores "proved" 3.3."""
@@ -265,6 +278,26 @@ def test_scores_that_are_no_finite_numbers_prove_nothing(bad):
             epsilon_lower_bound(*scores, 1e-5)
     with pytest.raises(InputError, match="scores must be at least 2 finite numbers"):
         noise_scale(bad)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 1.5, -1, np.nan])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda scores, confidence: epsilon_lower_bound(scores, scores, 1e-5, confidence),
+        noise_scale,
+        lambda scores, confidence: one_run_bound(scores, scores > 0, Mechanism(1.0, 1.0, 1, 1e-5), confidence),
+    ],
+)
+def test_bounds_refuse_confidence_outside_0_and_1(call, confidence):
+    with pytest.raises(InputError, match=r"confidence must be in \(0, 1\)"):
+        call(np.arange(-20.0, 20.0), confidence)
+
+
+@pytest.mark.parametrize("delta", [0, 1, -1, np.nan])
+def test_epsilon_lower_bound_refuses_delta_outside_0_and_1(delta):
+    with pytest.raises(InputError, match="delta must be in"):
+        epsilon_lower_bound(np.zeros(40), np.ones(40), delta)
 
 
 def test_every_gradient_lies_within_the_clip_norm():

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tangent_jax.audit import membership
 from tangent_jax.audit.attacks import calibrate
@@ -89,6 +90,55 @@ def test_shadow_models_are_trained_on_half_of_members_and_others_each_time_anoth
     np.testing.assert_array_equal(data.targets, np.concatenate([members.targets[at], others.targets]))
     assert [len({*rows}) for rows in halves] == [6, 6, 6]
     assert len({tuple(rows) for rows in halves}) == 3
+
+
+@pytest.mark.parametrize("known", ["both", "members", "others", "neither"])
+def test_shadow_models_have_owners_of_their_examples(known):
+    asked = []
+
+    def spy(data, halves):
+        asked.append((data, [data.take(rows) for rows in halves]))
+        return train(data, halves)
+
+    sides = [examples(np.random.default_rng(0), count, mark) for count, mark in ((9, "m"), (6, "o"))]
+    sides = [
+        dataclasses.replace(side, owners=tuple(name for name, _ in side.examples), groups=tuple(range(len(side))))
+        if known in ("both", which)
+        else side
+        for side, which in zip(sides, ("members", "others"), strict=True)
+    ]
+    membership.membership_attack(linear, {}, *sides, spy, shadows=2)
+    ((pool, halves),) = asked
+    for data in (pool, *halves):
+        assert data.owners == (tuple(name for name, _ in data.examples) if known == "both" else None)
+        assert (data.groups is None) == (known != "both")
+
+
+def test_gap_of_two_separated_models_has_width(untyped):
+    perfect = np.array([9.0, 8, 7, 6, 5, 4, 3, 2])
+    scores = {"a": perfect, "b": perfect[[1, 0, 2, 3, 4, 5, 6, 7]], "c": perfect.tolist()}
+    found = membership.Membership({"confidence": scores})
+    assert found.auc() == {"confidence": {"a": 1.0, "b": 1.0, "c": 1.0}}
+    reach = 1 - 0.025**0.25
+    assert found.auc_gap("a", "b")["confidence"] == pytest.approx([0.0, -reach, reach])
+    assert found.auc_gap("a", "c") == {"confidence": [0.0, 0.0, 0.0]}
+
+
+def test_gap_interval_holds_truth(monkeypatch):
+    monkeypatch.setattr(membership, "DRAWS", 100)
+    rng, inside, shifts = np.random.default_rng(1), 0, {"strong": 6, "weak": 4.5}
+    truth = stats.norm.cdf(3) - stats.norm.cdf(2.25)  # signals of variance 2
+    for _ in range(40):
+        shared = rng.normal(size=20)
+        models = {name: shared + rng.normal(size=20) + shift * (np.arange(20) < 10) for name, shift in shifts.items()}
+        low, high = membership.Membership({"confidence": models}).auc_gap("strong", "weak")["confidence"][1:]
+        inside += low <= truth <= high
+    assert inside >= 38
+
+
+def test_scores_of_odd_number_are_refused():
+    with pytest.raises(InputError, match="scores must be of n members, then of n others; got 3"):
+        membership.Membership({"confidence": {"a": np.arange(3.0)}}).auc()
 
 
 def test_wrong_uses_of_an_attack_are_one_clear_line():

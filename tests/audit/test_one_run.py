@@ -102,6 +102,25 @@ def test_scores_that_know_nothing_prove_nothing():
     assert bound.epsilon == bound.gaussian_epsilon == 0
 
 
+@pytest.mark.parametrize("is_in_first", [False, True])
+def test_equal_scores_prove_nothing_of_sorted_coins(is_in_first):
+    rng, coins = np.random.default_rng(4), (np.arange(200) < 100) == is_in_first
+    assert one_run_bound(np.zeros(200), coins, CLAIMED).epsilon == 0
+    draws = [(rng.random(200) < share).astype(float) for share in (0.1, 0.5) for _ in range(100)]  # right or wrong
+    proved = [one_run_bound(scores, coins, CLAIMED).epsilon for scores in draws]
+    assert np.mean(np.array(proved) > 0) <= 0.05
+
+
+def test_scores_of_half_precision_and_lists_prove_as_much(untyped):
+    """In float16 their squares overflow."""
+    rng, coins = np.random.default_rng(5), np.arange(100) % 2 == 0
+    scores = (np.where(coins, 300, -300) + 100 * rng.standard_normal(100)).astype(np.float16)
+    expected = one_run_bound(scores.astype(np.float64), coins, CLAIMED)
+    assert expected.gaussian_epsilon > 1
+    assert one_run_bound(scores, coins, CLAIMED) == expected
+    assert one_run_bound(scores.tolist(), coins.tolist(), CLAIMED) == expected
+
+
 # The attack
 
 
@@ -258,6 +277,7 @@ def test_optimisers_that_show_the_gradient_are_taken():
 
 def test_a_bound_of_other_coins_or_scores_is_refused_in_one_line():
     scores, coins = np.arange(40.0), np.arange(40) % 2 == 0
-    for given in ((scores, coins.astype(int)), (scores[:39], coins), (scores * np.nan, coins)):
+    square = scores.reshape(8, 5), coins.reshape(8, 5)
+    for given in ((scores, coins.astype(int)), (scores[:39], coins), (scores * np.nan, coins), square):
         with pytest.raises(InputError, match="scores must be finite, with one coin"):
             one_run_bound(*given, CLAIMED)

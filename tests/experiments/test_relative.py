@@ -108,6 +108,11 @@ def test_a_retrained_model_passes_by_its_bits():
     assert (same.p_kept, same.p_removed) == (1, 1)
 
 
+def test_relative_test_takes_lists():
+    samples = np.random.default_rng(0).normal(size=(3, 8))
+    assert relative_test(*samples.tolist(), [*range(8)]) == relative_test(*samples, np.arange(8))
+
+
 @pytest.mark.parametrize(
     ("samples", "images", "match"),
     [
@@ -115,6 +120,7 @@ def test_a_retrained_model_passes_by_its_bits():
         ((np.ones(3), np.array([1, np.nan, 1]), np.ones(3)), None, "never must be finite"),
         ((np.ones(3), np.ones(3), np.ones(3)), np.zeros(3), "images must be at least three; got 1"),
         ((np.ones(3), np.ones(3), np.ones(3)), np.zeros(4), r"images must have shape \(3,\)"),
+        ((np.ones(3), [[1], 2, 3], np.ones(3)), None, "never must be one array"),
     ],
 )
 def test_wrong_samples_are_one_clear_line(samples, images, match):

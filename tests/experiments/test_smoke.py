@@ -88,6 +88,7 @@ CASES = {
         {"epsilon_lower", "kept"},
         ["audit.png"],
     ),
+    "privacy coverage": (("--repeats=2",), {"coverage", "width"}, []),
     "privacy owners": ((*PRIVATE, "--shards=4", "--steps=2", "--seed=0,1"), {"table", "sizes"}, ["owners.png"]),
     "privacy statistics": (("--epsilon=1,8", "--seed=0,1", "--only=h"), {"photos"}, ["statistics.png"]),
     "quickstart": (("--shards=3", "--epochs=2"), {"accuracy", "removal_is_exact"}, ["quickstart.png"]),
@@ -110,6 +111,7 @@ CASES = {
 }
 CHECKS = {
     "bench step": lambda result: result["ratios"]["full_block_step_over_class_query_step"] > 1,
+    "privacy coverage": lambda result: result["width"]["normal"]["10 / 1000"]["3"] > 0.3,
     "influence attribution": lambda result: result["loo_max_error"] < 1e-4,
     "influence effects --by=both": lambda result: max(result["kernel_own"], result["kernel_margin"]) <= 1e-3,
     "quickstart": lambda result: result["removal_is_exact"],

@@ -153,6 +153,12 @@ def test_what_has_no_share_is_not_released(case):
         Contribution(3, K, (1.0, 0.0, 0.0))
 
 
+def test_contribution_takes_shares_as_list_or_array(untyped):
+    shares = (0.2, 0.98, 0.0)
+    given = (shares, [*shares], np.array(shares))
+    assert {Contribution(3, 6, values) for values in given} == {Contribution(3, 6, shares)}
+
+
 @pytest.mark.parametrize("shares", [(0.0, 1.0, np.inf), (0.0, np.nan, 0.0), (np.nan, 1.0, 0.0), (-1, 1, 0)])
 def test_shares_and_sizes_that_cannot_be_are_refused_before_anything_is_paid(case, tmp_path, shares):
     map_, data = case
