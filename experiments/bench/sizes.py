@@ -67,9 +67,11 @@ def measured(map_: FeatureMap, dataset: Dataset) -> dict[str, dict[str, float]]:
     k = z.shape[1]
     parts = tj.shards.uniform(len(z), F.shards, seed=F.seed)
 
+    whole = sums_of(z, targets, len(dataset.classes), map_.sizes)
+
     def accuracy(shrink: Shrink) -> float:
         gram = sum(shrink(z[at].astype(np.float64), targets[at]) for at in parts)
-        head = dataclasses.replace(sums_of(z, targets, len(dataset.classes), map_.sizes), factor=gram).solve(settings)
+        head = dataclasses.replace(whole, factor=gram).solve(settings)
         return float(np.mean(score_rows(head, tested).argmax(1) == wanted))
 
     ways: dict[str, tuple[Shrink, int]] = {

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.core.names import composed_name
+from tangent_jax.core.names import check_classes, composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
 from tangent_jax.io.packages import import_extra
@@ -166,17 +166,18 @@ class Dataset:
 
         Raises: InputError for fewer than two classes, and for an image of a class that the list lacks.
         """
-        listed = tuple(composed_name(name.strip()) for name in classes)
+        listed = tuple(name.strip() for name in check_classes(classes))
         if len(listed) < 2 or not all(listed):
             raise InputError(f"classes must be two names or more, none of them empty; got {first_names(listed)!r}")
+        index = {name: i for i, name in enumerate(listed)}
         used = {label for part in self.splits.values() for label in part.labels.tolist()}
-        lacking = [self.classes[label] for label in sorted(used) if self.classes[label] not in listed]
+        lacking = [self.classes[label] for label in sorted(used) if self.classes[label].strip() not in index]
         if lacking:
             raise InputError(
                 f"classes must name the class of every image of {self.name}; they lack {first_names(lacking)}. Add "
                 "them to the list, or take their images out"
             )
-        place = np.array([listed.index(name) if name in listed else -1 for name in self.classes], np.int32)
+        place = np.array([index.get(name.strip(), -1) for name in self.classes], np.int32)
         splits = {split: part.of_classes(listed, False, place[part.labels]) for split, part in self.splits.items()}
         images = {listed[label] for part in splits.values() for label in part.labels.tolist()}
         empty = tuple(name for name in listed if name not in images)

@@ -39,13 +39,9 @@ class Journal:
         self.head = path.with_name("HEAD") if counted else None
         self.entries: list[dict[str, Any]] = []
         self.hashes: list[str] = []  # of the lines
-        self.lines = b""
+        self.lines = b""  # as they were read
+        self.size = 0  # of the lines, in bytes
         self.rest = b""
-
-    @property
-    def size(self) -> int:
-        """The size of the lines, in bytes."""
-        return len(self.lines)
 
     def load(self) -> None:
         """Reads the file, and parses its new lines. A missing file has no lines; a counted one must exist.
@@ -61,12 +57,13 @@ class Journal:
                 raise InputError(f"the journal {path} is missing. {restore}")
         content = read_plain(self.path)
         if not content.startswith(self.lines):
-            self.entries, self.hashes, self.lines = [], [], b""
+            self.entries, self.hashes, self.size = [], [], 0
         *lines, self.rest = content[self.size :].split(b"\n")
         for line in lines:
             if not self.take(line):
-                self.rest = content[self.size :]
+                self.lines, self.rest = content[: self.size], content[self.size :]
                 raise InputError(f"{self.path} was altered at line {len(self.entries) + 1} or before. {restore}")
+        self.lines = content[: self.size]
         if self.head:
             # a line is committed before it is counted, so HEAD may be one behind
             counts = [self.count(len(self.hashes)), self.count(max(len(self.hashes) - 1, 0))]
@@ -86,7 +83,7 @@ class Journal:
         if follows:
             self.entries.append(entry)
             self.hashes.append(fingerprint(line))
-            self.lines += line + b"\n"
+            self.size += len(line) + 1
         return follows
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -109,6 +106,7 @@ class Journal:
             self.cut()
             raise
         self.take(line)
+        self.lines += line + b"\n"
         self.settle()
 
     def settle(self) -> None:

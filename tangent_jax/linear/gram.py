@@ -119,12 +119,14 @@ def own_gram(a: Rows) -> Float[np.ndarray, "n c c"]:
     return total
 
 
-def penalized_factor(m: Float64[np.ndarray, "k k"], penalty: float) -> Float64[np.ndarray, "k k"]:
-    """The lower Cholesky factor of a kernel with its penalty on the diagonal, which is overwritten.
+def penalized_factor(
+    m: Float64[np.ndarray, "k k"], ridge: float | Float64[np.ndarray, "k"], penalty: float
+) -> Float64[np.ndarray, "k k"]:
+    """The lower Cholesky factor of a kernel, overwritten, with a ridge on its diagonal, which a penalty gives.
 
-    Raises: InputError for a penalty so small that rounding leaves the matrix not positive definite.
+    Raises: InputError for a ridge below the rounding of the kernel, k eps times its largest diagonal.
     """
-    try:
-        return scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)
-    except np.linalg.LinAlgError as error:
-        raise InputError(f"penalty must be above the rounding of the kernel; got {penalty:g}. Raise it") from error
+    if not np.min(ridge) > len(m) * np.finfo(m.dtype).eps * np.diag(m).max():
+        raise InputError(f"penalty must be above the rounding of the kernel; got {penalty:g}. Raise it")
+    m[np.diag_indices_from(m)] += ridge
+    return scipy.linalg.cholesky(m, lower=True, overwrite_a=True, check_finite=False)

@@ -133,9 +133,8 @@ class Pretrained:
 
         Raises: InputError for other leaves than the model's.
         """
-        body = {name: leaf for name, leaf in w.items() if name != "head"}
         own = {name: leaf for name, leaf in self.w.items() if name == "head"}
-        return dataclasses.replace(self, w={**body, **own}, resized=None, session=session)
+        return dataclasses.replace(self, w={**trees.body(w), **own}, resized=None, session=session)
 
     def with_image_size(self, image_size: ImageSize) -> "Pretrained":
         """The model at another image size in pixels, a side or (height, width).
@@ -187,5 +186,4 @@ def name_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
 
 def fingerprints(w: Tree) -> tuple[str, str]:
     """The fingerprints of an anchor without its head, and of its head."""
-    body = {name: leaf for name, leaf in w.items() if name != "head"}
-    return trees.fingerprint(body), trees.fingerprint(w.get("head", {}))
+    return trees.fingerprint(trees.body(w)), trees.fingerprint(w.get("head", {}))

@@ -108,8 +108,7 @@ def expand(rows: Rows, k: np.ndarray, outputs: np.ndarray, targets: np.ndarray, 
         roots = np.asarray(objective.loss.hessian_root(f, y)).transpose(1, 2, 0)
     bent = np.einsum("pnc,nck->pnk", k.reshape(-1, n, c), roots).reshape(n * c, -1)
     m = np.einsum("nck,ncq->nkq", roots, bent.reshape(n, c, -1)).reshape(bent.shape[1], -1)
-    m[np.diag_indices_from(m)] += total
-    factor = penalized_factor(m, float(objective.penalty))
+    factor = penalized_factor(m, total, float(objective.penalty))
     half = scipy.linalg.solve_triangular(factor, bent.T, lower=True, check_finite=False).T.reshape(n, c, -1)
     own = k.reshape(n, c, n, c)[np.arange(n), :, np.arange(n)] - half @ half.swapaxes(1, 2)
     return Expansion(rows, np.asarray(outputs, np.float64), gradients, roots, bent, factor, own / total, total)

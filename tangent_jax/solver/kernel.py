@@ -69,8 +69,7 @@ class Kernel:
             raise InputError(f"penalty must be > 0 and finite; got {penalty:g}. Give the objective a penalty.")
         total = penalty * len(self.centers)
         m, right = self.k.copy(order="F"), (self.centers - self.rows.outputs).ravel()
-        m[np.diag_indices_from(m)] += total / self.precision.ravel()
-        factor = penalized_factor(m, penalty)
+        factor = penalized_factor(m, total / self.precision.ravel(), penalty)
         a = scipy.linalg.cho_solve((factor, True), right, check_finite=False)
         inverse, info = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)  # pyright: ignore
         assert info == 0, info

@@ -141,6 +141,11 @@ class Statistics:
 
     def __post_init__(self) -> None:
         of_shape("counts", self.counts, (len(self.sums),))
+        n, k = self.factor.shape
+        if k != self.sums.shape[1] or n > k:
+            raise InputError(
+                f'factor must be G "k k", or R "n k" of fewer rows, of k = {self.sums.shape[1]}; got {n, k}'
+            )
 
     @cached_property
     def gram(self) -> Float64[np.ndarray, "k k"]:

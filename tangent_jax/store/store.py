@@ -3,7 +3,7 @@
     with store.using(change=True): write files, then commit the journal's line, then delete the files it removes
 
 Each operation appends one line to the journal; state.py interprets the lines, disk.py manages the folder. Every read
-of numbers checks the file's hash, and a provenance is read and checked once.
+checks the file's hash; a provenance that was read is read again where its file has another size or time.
 """
 
 import dataclasses
@@ -53,8 +53,8 @@ class Store(Disk, Components):
 
     def __init__(self, root: str | os.PathLike) -> None:
         super().__init__(root)
-        self._origins: dict[str, Provenance] = {}  # that were read, by the identity of their file, which never changes
-        self._seen_by: dict[str, list[str]] = {}  # the same identities, by each image
+        self._origins: dict[str, tuple[Any, Provenance]] = {}  # that were read, by file, with the stamp of the file
+        self._seen_by: dict[str, list[str]] = {}  # the same files, by each image
 
     # Reading
 
@@ -82,16 +82,25 @@ class Store(Disk, Components):
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component, verified against the journal."""
-        entry = self.state.components.get(name)
-        if entry is None or entry.id not in self._origins:
-            path, entry = self.path(name), self.state.components[name]
+        path, entry = self.path(name), self.state.components[name]
+        found = path.stat() if path.is_file() else None
+        stamp = found and (entry.origin, found.st_size, found.st_mtime_ns)
+        if stamp is None or self._origins.get(entry.id, (None,))[0] != stamp:
             text = read_metadata(path).get("provenance", "")
             if fingerprint(text.encode()) != entry.origin:
                 raise InputError(f"the provenance of {name} in {path} was altered. Run verify")
-            origin = self._origins[entry.id] = Provenance.from_json(text, f"the provenance of {name}")
-            for identifier in {identifier for identifier, _ in origin.images_seen}:
-                self._seen_by.setdefault(identifier, []).append(entry.id)
-        return self._origins[entry.id]
+            self.keep(entry.id, stamp, Provenance.from_json(text, f"the provenance of {name}"))
+        return self._origins[entry.id][1]
+
+    def keep(self, file: str, stamp: Any, origin: Provenance) -> None:
+        """Keeps a provenance that was read, and forgets those of components that were removed since."""
+        live = {entry.id for entry in self.state.components.values()} - {file}
+        for other in {*self._origins} - live:
+            for identifier in {identifier for identifier, _ in self._origins.pop(other)[1].images_seen}:
+                self._seen_by[identifier].remove(other)
+        self._origins[file] = stamp, origin
+        for identifier in {identifier for identifier, _ in origin.images_seen}:
+            self._seen_by.setdefault(identifier, []).append(file)
 
     def path(self, name: str) -> Path:
         """The file of a component."""
@@ -158,7 +167,8 @@ class Store(Disk, Components):
     def say_lists(self, names: Sequence[str]) -> None:
         """Prints a line for each of these new components that lists no images, or images of other components."""
         with self.using():
-            seen = {name: origin.images_seen for name, origin in self.origins.items()}
+            origins = dict(self.origins)  # reads those that no earlier call has read
+            seen = {name: origins[name].images_seen for name in names if name in origins}
             name_of = {entry.id: name for name, entry in self.state.components.items()}
         for name in names:
             holders = (self._seen_by[identifier] for identifier, _ in seen.get(name, ()))

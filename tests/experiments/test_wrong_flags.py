@@ -63,7 +63,11 @@ CASES = [
     ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
     ("private", "--owners=x.csv", "--owners=CSV and --unit must be given together: owner protects owners"),
     ("private", "--classes=0,1", "classes must name the class of every image of digits; they lack 2, 3, 4, 5, 6, ..."),
-    ("private", "--classes=no/file.txt", "classes must be two names or more, none of them empty; got 'no/file.txt'"),
+    (
+        "private",
+        "--classes=no/file.txt",
+        "--classes must be names with commas, or a file of one name a line; there is no file",
+    ),
     ("private", "--canaries=100 --noise_seed=1", "--canaries must be without --noise_seed"),
     ("paper table3", "--method=taft,public", "--public and --method=public must be given together"),
     ("store", "remove --name=a --exact --store={store}", "--retrain and --exact need --examples or --owner"),

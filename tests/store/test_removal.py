@@ -348,7 +348,7 @@ def test_every_read_checks_its_hash(tmp_path):
                 read()
     path.write_bytes(whole.replace(b"photo 3", b"photo 9"))
     with pytest.raises(InputError, match=r"the provenance of .* was altered"):
-        plan_removal(Store(tmp_path), examples=["photo 3.jpg"])
+        plan_removal(store, examples=["photo 3.jpg"])
 
 
 def test_a_step_and_what_is_said_of_it_belong_together(tmp_path):

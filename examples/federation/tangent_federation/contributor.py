@@ -71,7 +71,10 @@ class Contributor:
         if is_store(self.home / "store"):
             images = images.without({*filter(tj.Store(self.home / "store").has_forgotten, images.identifiers())})
         if only:
-            images = images.take(np.flatnonzero([dataset.classes[label] in classes for label in images.labels]))
+            kept = np.flatnonzero([dataset.classes[label] in classes for label in images.labels])
+            if len(kept) < len(images):
+                print(f"{len(images) - len(kept)} of {len(images)} images are of classes that were not asked for")
+            images = images.take(kept)
             check(len(images), "an image of the classes asked for", "none")
         return in_classes(tj.extract(predict, images, tj.Cache(self.cache)), dataset.classes, classes)
 

@@ -34,7 +34,9 @@ def statistics_of(flat: np.ndarray, map_: FeatureMap, classes: tuple[str, ...]) 
 def limbs_of(own: Contributor, request: Request, settings: Settings) -> np.ndarray:
     """A contributor's numbers as SecAgg+ takes them, "limbs m", in +-2^23."""
     map_ = own.at_anchor(request)
-    statistics = make_statistics(map_, own.features(map_, request.classes), request.classes)
+    statistics = make_statistics(
+        map_, own.features(map_, request.classes, only=bool(settings.classes)), request.classes
+    )
     return encode(flat_of(statistics, request.classes), settings.limit, settings.limbs) - SHIFT
 
 

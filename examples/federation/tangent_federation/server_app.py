@@ -109,7 +109,7 @@ class Federation:
         while len(ids := sorted(self.grid.get_node_ids())) < self.settings.least and time.monotonic() < end:
             time.sleep(POLL)
         self.nodes = {f"node {node}": node for node in ids}
-        known, classes = {}, {*filter(None, self.settings.classes.split(","))}
+        known, classes = {}, {*filter(None, map(str.strip, self.settings.classes.split(",")))}
         for node, answer, why in self.ask(MessageType.QUERY, {name: RecordDict() for name in self.nodes}):
             with leaving_out(node, self.left_out):
                 name, own = who(answer, why)

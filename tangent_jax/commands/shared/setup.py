@@ -79,7 +79,7 @@ def open_dataset(spec: str, classes: tuple[str, ...] | None = None) -> Dataset:
 
 def open_tested(spec: str, classes: tuple[str, ...] | None = None) -> Dataset:
     """Opens a data set; raises InputError if it has no test images, before any long work."""
-    dataset = open_dataset(spec, classes)
+    dataset = open_dataset(spec) if classes is None else open_dataset(spec, classes)
     if not len(dataset.test):
         raise InputError(f"--dataset must have test images; {dataset.name} has none")
     return dataset
