@@ -497,7 +497,7 @@ def test_noised_statistics_of_contributors_add_and_each_has_paid(people, tmp_pat
 
 @pytest.mark.parametrize("privacy", ["local", "central"])
 def test_a_class_that_one_contributor_alone_has_never_leaves_it(people, tmp_path, privacy):
-    """With all its images of the last class, and without them, a contributor says the same names and shapes."""
+    """Nor do its images: what a contributor sends has the names and shapes of the list."""
     listed = CLASSES[:-1]
     settings = Settings("/tmp", privacy=privacy, epsilon=8.0, classes=",".join(listed))
     own, request = fresh(people[:1], tmp_path)[0], Request(LDA, listed)

@@ -88,17 +88,17 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
 def measure_decoding() -> dict[str, float]:
     """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
     images = [photograph(i) for i in range(32)]
-    at_hand = cores()
-    chunks = [range(i, i + CHUNK) for i in range(0, (4 * at_hand + 8) * CHUNK, CHUNK)]
+    workers = cores()
+    chunks = [range(i, i + CHUNK) for i in range(0, (4 * workers + 8) * CHUNK, CHUNK)]
     decoder = Decoder(partial(read_in_turn, images), ("image",) * chunks[-1].stop, 224, Preprocessing())
 
     def rate(processes: int) -> float:
         decoded = decode_chunks(decoder, chunks, processes)
-        for _ in range(2 * at_hand):  # while the processes start
+        for _ in range(2 * workers):  # while the processes start
             next(decoded)
         started = time.process_time()
         seconds = seconds_of(lambda: [*decoded])
-        count = (len(chunks) - 2 * at_hand) * CHUNK
+        count = (len(chunks) - 2 * workers) * CHUNK
         own.append((time.process_time() - started) / count)
         return count / seconds
 
@@ -113,11 +113,11 @@ def measure_decoding() -> dict[str, float]:
         {
             "images_a_core": of_a_core,
             "threads": lambda: rate(0),
-            "processes": lambda: rate(at_hand),
+            "processes": lambda: rate(workers),
             "parent_us": lambda: own[-1] * 1e6,
             "hash_bytes": lambda: sum(map(len, images)) / seconds_of(lambda: [*map(content_identifier, images)]),
         }
-    ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": at_hand}
+    ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": workers}
 
 
 def filled(folder: Path, count: int, shape: tuple[int, ...]) -> RowStore:

@@ -214,7 +214,8 @@ def whitening_of(predict: tj.Predictor) -> str | None:
     """The source of whitening: "images", "norm", or None for no image and no kernel above a layer norm."""
     if F.public or not F.whiten:
         return "images" if F.public else None
-    return "norm" if {*predict.subset.paths} & {*getattr(predict.model, "input_norms", {})} else None
+    whitened = ["head/kernel"] if F.method in RELEASED else predict.subset.paths
+    return "norm" if {*whitened} & {*getattr(predict.model, "input_norms", {})} else None
 
 
 def train_weights(
@@ -313,7 +314,7 @@ def main() -> None:
     warn(spent, train, owner_of)
     result = {
         "method": F.method,
-        "subset": F.subset,
+        "subset": None if map_ else F.subset,
         "dataset": dataset.name,
         "accuracy": tj.evaluate(evaluated, dw, test),
         "epsilon": epsilon,

@@ -1,4 +1,4 @@
-"""The settings of NTK features, without the features themselves (ntk.py): what composition and stores read of them."""
+"""The settings of a feature map, without the map itself (ntk.py): what composition and stores read of it."""
 
 import dataclasses
 from typing import TYPE_CHECKING

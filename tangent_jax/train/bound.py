@@ -1,4 +1,4 @@
-"""The distance of tangent weights from the optimum on a data set, bounded by the gradient of the objective over it."""
+"""An objective on a data set: whether both fit, and a bound of the distance from the optimum, by the gradient."""
 
 from collections.abc import Iterator
 from functools import partial
