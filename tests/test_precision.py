@@ -92,7 +92,9 @@ def test_each_of_many_is_within_its_certificate_after_as_many_passes(inputs):
 
 def test_the_bound_of_any_step_holds():
     solved = solve(coarse, DATA, OBJECTIVE, start=START, certificate=1e-3)
-    assert distance_bound(coarse, solved.dw, DATA, OBJECTIVE) <= solved.info.certificate
+    bound = distance_bound(coarse, solved.dw, DATA, OBJECTIVE)
+    assert distance(solved.dw, WEIGHTS[0]) <= bound
+    assert bound <= 1.1 * solved.info.certificate  # both have a term for rounding, which differs by processor
 
 
 def test_a_users_iterator_of_weights_is_left_at_the_users_precision():
