@@ -14,6 +14,9 @@ does; where the images do, stderr says so, with the classes that one image or ow
 settings by results on the private images: ten runs of epsilon 2.1 spend 7.9 together, and the best of them alone, if
 their number is drawn at random, 3.5 to 4.8.
 
+Nor is the division of a data set of one split, where one image may move another of its class into training; stderr says
+so. Give test images a split of their own.
+
 --unit=example --owners=CSV also prints the epsilon of an owner of the most images (--sampling=full --noise=gaussian).
 
 --method=exact and --method=place train nothing. They release noisy statistics of features once, as one step, and solve
@@ -197,6 +200,18 @@ def warn(spent: tj.privacy.Spent, train: tj.Features, owner_of: dict[str, Owner]
         print(f"epsilon {epsilon:.4g} for an owner of the most images, {most}, which is private", file=sys.stderr)
 
 
+def warn_divided(spent: tj.privacy.Spent, name: str) -> None:
+    """Prints on stderr that one image may move another between train and test, and the epsilon of two images."""
+    mechanism = spent.mechanism
+    is_exact = (mechanism.unit, mechanism.noise, mechanism.sampling_rate) == ("example", "gaussian", 1)
+    cost = f", which costs epsilon {spent.compute_epsilon(group=2):.4g}" if is_exact else ""
+    print(
+        f"{name}: every fifth image of one split is test, and the budget does not cover this choice: one image may "
+        f"move another of its class into training{cost}. Give test images a split of their own",
+        file=sys.stderr,
+    )
+
+
 def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
     """The features of the training images, with owners if there are any."""
     train = setup.features(predict, setup.train_images(dataset), "train inputs")
@@ -312,6 +327,8 @@ def main() -> None:
     measured = [row for row in fitted.history if "test_accuracy" in row]
     epsilon = spent.compute_epsilon()
     warn(spent, train, owner_of)
+    if dataset.is_divided:
+        warn_divided(spent, dataset.name)
     result = {
         "method": F.method,
         "subset": None if map_ else F.subset,

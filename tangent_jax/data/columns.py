@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.folders import divided
+from tangent_jax.data.folders import divided, is_single
 from tangent_jax.data.labels import NO_LABEL, note_alike, read_labels, spellings
 from tangent_jax.data.left_out import LeftOut, leave_out, note
 from tangent_jax.data.sources import Dataset, Examples
@@ -211,7 +211,8 @@ def assemble(path: Place, parts: Mapping[str, Part], classes: Sequence[str] | No
             f"{first_names(empty)}"
         )
     stated = "images" if classes is None else "list"
-    return Dataset(name or path.stem, labels.classes, divided(splits), empty=empty, classes_from=stated)
+    more = {"empty": empty, "classes_from": stated, "is_divided": is_single(splits)}
+    return Dataset(name or path.stem, labels.classes, divided(splits), **more)
 
 
 def named_row(parts: Sequence[Part], row: int) -> str:

@@ -195,7 +195,8 @@ def from_layout(
         )
     for class_name in found.empty:
         note(f"the folder of class {class_name} is empty: the class keeps its place, without images")
-    return Dataset(name, found.classes, divided(grouped(splits, name, asked.group)), empty=found.empty)
+    splits = grouped(splits, name, asked.group)
+    return Dataset(name, found.classes, divided(splits), empty=found.empty, is_divided=is_single(splits))
 
 
 def question_of(where: str) -> tuple[str, Asked]:
@@ -239,10 +240,15 @@ def grouped(splits: dict[str, Examples], where: object, pattern: str | None) -> 
 
 def divided(splits: dict[str, Examples]) -> dict[str, Examples]:
     """The splits; a single one, of training images or without a name, is divided by content."""
-    if {*splits} not in ({""}, {"train"}):
+    if not is_single(splits):
         return splits
     note("one split: every fifth image by content is test")
     return by_content(*splits.values())
+
+
+def is_single(splits: dict[str, Examples]) -> bool:
+    """True for one split, of training images or without a name."""
+    return {*splits} in ({""}, {"train"})
 
 
 def by_content(examples: Examples) -> dict[str, Examples]:

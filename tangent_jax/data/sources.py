@@ -151,7 +151,8 @@ class Dataset:
 
     `empty`: the classes that have a place and a name, and no image in this data set. `classes_from`: "images" where
     their folders or labels name the classes, "list" where a list of the data set does (a manifest, classes.txt,
-    ClassLabel), "caller" for a list of `in_classes`, whose classes need no image.
+    ClassLabel), "caller" for a list of `in_classes`, whose classes need no image. `is_divided`: True where it
+    has one split, of which every fifth image by content is test.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Dataset:
     remarks: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     classes_from: Literal["images", "list", "caller"] = "images"
+    is_divided: bool = False
 
     def in_classes(self, classes: Sequence[str]) -> "Dataset":
         """The data set with a list of classes that does not depend on its images, in the order of the list.

@@ -193,6 +193,23 @@ def test_private_classes_of_a_list_depend_on_no_image(cache, tmp_path, how):
         assert np.abs(dw["head"]["kernel"]).max(0).all()  # noise for the class without an image, too
 
 
+@pytest.mark.slow
+def test_private_says_that_the_division_of_one_split_is_not_covered(cache, tmp_path):
+    """And a head's classes are in the order of --classes, which its file keeps."""
+    photos = photographs(tmp_path / "photos")
+    flags = [cache, "--delta=1e-2", "--epsilon=3", "--method=exact", "--classes=dog,cat", f"--out={tmp_path}/out"]
+    line, err = run("private", *flags, f"--dataset=folder:{photos}/train")
+    assert "may move another of its class into training, which costs epsilon 7.871." in err
+    tree, about = read_component(tmp_path / "out/head.safetensors")
+    dataset = tj.open_dataset(f"folder:{photos}/train", classes=json.loads(about["classes"]))
+    map_ = tj.models.FeatureSettings(**json.loads(about["features"])).of(tj.load("builtin"))
+    own, test = dataclasses.replace(map_, **tree["whitening"]), tj.extract(map_.predict, dataset.test)
+    assert (dataset.is_divided, dataset.classes) == (True, ("dog", "cat"))
+    assert tj.evaluate(own, tree["head"], test) == json.loads(line)["accuracy"]
+    flags[-1] = f"--out={tmp_path}/apart"
+    assert "may move another" not in run("private", *flags, f"--dataset=folder:{photos}")[1]
+
+
 def test_private_prints_the_epsilon_of_an_owner_of_the_most_images(cache, tmp_path):
     table = tmp_path / "owners.csv"
     table.write_text("".join(f"digit {i},owner {i // 8}\n" for i in range(898)))
