@@ -28,9 +28,10 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.privacy.clipping import clipped_sum
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.solver.statistics import as_tree, moments
-from tangent_jax.store.provenance import make_provenance
+from tangent_jax.store.provenance import Data, Training, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify
 from tangent_jax.train.losses import CrossEntropy
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md
@@ -227,7 +228,16 @@ def origin(s, **changes):
     predict, _ = predictor(depth=1)
     examples = tuple((f"{i:064x}", f"photo {i}.jpg") for i in range(3 * s, 3 * s + 3))
     made = make_provenance(predict, Recipe(seed=s))
-    return dataclasses.replace(made, **{"examples": examples, "seconds": 1.5, **changes})
+    return changed(made, **{"examples": examples, "seconds": 1.5, **changes})
+
+
+def changed(origin, **changes):
+    """A provenance with other fields, of whichever part."""
+    for part, kind in (("data", Data), ("training", Training)):
+        names = {field.name for field in dataclasses.fields(kind)} & {*changes}
+        own = {name: changes.pop(name) for name in names}
+        origin = dataclasses.replace(origin, **{part: dataclasses.replace(getattr(origin, part), **own)})
+    return dataclasses.replace(origin, **changes)
 
 
 def stopping(call, is_time):
@@ -274,9 +284,9 @@ def content_of_stores(folder):
     table = {}
     for path in sorted(Path(folder).iterdir()):
         store = Store(path)
-        assert store.verify() == []
+        assert verify(store) == []
         table[path.name] = {"sum": trees.fingerprint(compose(store))}
         for name in store:
-            entry, origin = store.state.components[name], dataclasses.replace(store.provenance(name), seconds=0.0)
+            entry, origin = store.state.components[name], store.provenance(name).with_training(seconds=0.0)
             table[path.name][name] = entry.weights, entry.factors and entry.factors.weights, origin
     return table

@@ -24,6 +24,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.models import FeatureSettings
 from tangent_jax.store import Shards, fill, make_provenance
+from tangent_jax.store.verify import verify
 
 sys.path.insert(0, str(ROOT / "examples/federation"))
 
@@ -83,7 +84,7 @@ def test_statistics_of_contributors_have_the_bits_of_one_process(people, collect
     fill(alone, one_process(LDA, cache)[1])
     assert [*collection.store] == NAMES
     assert trees.fingerprint(collection.store.sum()) == trees.fingerprint(alone.sum())
-    assert not collection.store.verify()
+    assert not verify(collection.store)
 
 
 def test_few_images_are_sent_as_their_root_which_gives_the_head_of_g_to_rounding(ten):
@@ -110,8 +111,9 @@ def test_what_is_sent_names_no_image_no_folder_and_no_data(people, collection):
     sent = people[0].contribute(collection.request).component
     text = read_bytes(sent)[1]["provenance"]
     origin = json.loads(text)
-    assert all(identifier == name for identifier, name in origin["examples"])
-    assert (origin["folders"], origin["recipe"], origin["run"], origin["owners"]) == ([], None, None, {})
+    assert all(identifier == name for identifier, name in origin["data"]["examples"])
+    assert origin["data"]["owners"] == {}
+    assert [origin["training"][name] for name in ("folders", "recipe", "run")] == [[], None, None]
     assert str(people[0].home) not in text
     collection.take(NAMES[0], Contribution(sent))
     kept = collection.store.provenance(NAMES[0])
@@ -207,7 +209,7 @@ def test_a_liar_among_ten_is_left_out_in_one_line_and_changes_no_bit_of_the_nine
     assert (len(first.store), len(first.store.journal.entries)) == (0, 0)  # a store that never saw it
     assert len(nine.store.journal.entries) == journal
     assert trees.fingerprint(nine.store.statistics().solve()) == head
-    assert not nine.store.verify()
+    assert not verify(nine.store)
     assert first.take(liar.name, liar.contribute(request))  # the truth is taken
 
 
@@ -231,7 +233,7 @@ def test_the_classes_of_tangent_weights_are_those_asked_for(tmp_path):
     predict, own = HEAD.predictor(CLASSES), HEAD.predictor(("!", *CLASSES[1:]))
     collection = Collection(tj.Store(tmp_path), Request(HEAD, CLASSES), predict, HEAD)
     for classes in (("!", *CLASSES[1:]), CLASSES[::-1], CLASSES[:-1]):
-        origin = dataclasses.replace(make_provenance(own, HEAD), classes=classes, recipe=None)
+        origin = dataclasses.replace(make_provenance(own), classes=classes)
         dw = jax.tree.map(lambda leaf: leaf + 1, own.zeros())
         sent = Contribution(file_bytes(dw, {"provenance": origin.to_json()}))
         assert not collection.take("a", sent)
@@ -317,19 +319,19 @@ def test_an_image_that_is_removed_is_removed_on_both_sides(people, collection, t
     people = fresh(people, tmp_path)
     for own in people:
         collection.take(own.name, own.contribute(collection.request))
-    image = collection.store.provenance(NAMES[2]).examples[4][0]
-    before = collection.store.provenance(NAMES[2]).examples
+    image = collection.store.provenance(NAMES[2]).data.examples[4][0]
+    before = collection.store.provenance(NAMES[2]).data.examples
     removed = remove_from(tmp_path / "store", image)
     assert removed.forget == {NAMES[2]: (image,)}
     assert collection.missing(NAMES) == [NAMES[2]]
     asked = dataclasses.replace(collection.request, forget=removed.forget[NAMES[2]])
     assert collection.take(NAMES[2], people[2].contribute(asked))
-    assert {i for i, _ in collection.store.provenance(NAMES[2]).examples} == {i for i, _ in before} - {image}
+    assert {i for i, _ in collection.store.provenance(NAMES[2]).data.examples} == {i for i, _ in before} - {image}
     own_store = tj.Store(people[2].home / "store")
     assert own_store.state.receipts  # a receipt here too, and what is gone stays gone
-    assert image not in collection.store.provenance(NAMES[2]).identifiers
+    assert image not in collection.store.provenance(NAMES[2]).data.identifiers
     people[2].contribute(collection.request)
-    assert image not in own_store.provenance(NAMES[2]).identifiers
+    assert image not in own_store.provenance(NAMES[2]).data.identifiers
 
 
 def test_an_image_that_a_contributor_must_forget_never_enters_a_store_that_is_begun_later(people, collection, tmp_path):
@@ -338,8 +340,8 @@ def test_an_image_that_a_contributor_must_forget_never_enters_a_store_that_is_be
     image = before.examples[0][0]
     own.contribute(dataclasses.replace(collection.request, forget=(image,)))
     origin = tj.Store(own.home / "store").provenance(own.name)
-    assert len(origin.examples) == len(before) - 1
-    assert image not in origin.identifiers
+    assert len(origin.data.examples) == len(before) - 1
+    assert image not in origin.data.identifiers
     after = own.features(collection.predict, CLASSES)  # of a secure sum, or a release, too
     assert {i for i, _ in after.examples} == {i for i, _ in before.examples} - {image}
 
@@ -351,9 +353,9 @@ def made_by_hand(predict, recipe, number, *listed):
     """
     (image,) = listed or (number,)
     dw = jax.tree.map(lambda leaf: leaf + (number + 1) / 100, predict.zeros())
-    origin = dataclasses.replace(make_provenance(predict, recipe, CLASSES), recipe=None)
+    origin = make_provenance(predict, None, CLASSES)
     examples = () if image is None else ((f"{image:064x}", f"{image:064x}"),)
-    origin = dataclasses.replace(origin, examples=examples)
+    origin = origin.with_data(examples=examples)
     return Contribution(file_bytes(dw, {"provenance": origin.to_json()}))
 
 

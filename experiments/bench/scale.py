@@ -191,7 +191,8 @@ def measure_component(images: int, folder: str, repeats: int) -> dict[str, float
     identifiers = [content_identifier(b"%d" % i) for i in range(images)]
     examples = tuple((whole, f"train/class {i % 1000}/{i}.jpg") for i, whole in enumerate(identifiers))
     owners = {name: f"owner {i % 1000}" for i, (_, name) in enumerate(examples)}
-    origin = tj.store.Provenance("taft", {}, "", "", ("head/kernel",), examples, tj.Recipe(), owners=owners)
+    data, training = tj.store.Data(examples, owners), tj.store.Training(tj.Recipe())
+    origin = tj.store.Provenance("taft", {}, "", "", ("head/kernel",), data=data, training=training)
     store = tj.Store(Path(folder) / "store")
     before = most_memory()
     measured = {"images": float(images)}

@@ -24,6 +24,7 @@ from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
+from tangent_jax.store.verify import verify, verify_receipt
 
 define(*SHARDED, "shards", "shadows", **SHARDED_DEFAULTS, store="out/stores", repeats=20, out="out/forget")
 FRACTION = 0.5  # share of the images, over all shards, removed for retraining and membership
@@ -90,7 +91,7 @@ def drop_in_a_store(source: tj.Store, where: Path) -> dict[str, Any]:
         copy.add(name, source[name].dw, dataclasses.replace(source.provenance(name), folders=()))
     receipt = tj.store.remove(copy, tj.store.plan_removal(copy, names=gone))
     never = tj.compose({name: source[name] for name in source if name not in gone})
-    wrong = copy.verify() + copy.verify_receipt(receipt.path)
+    wrong = verify(copy) + verify_receipt(copy, receipt.path)
     for line in wrong:
         print(line, file=sys.stderr)
     bitwise = receipt.composed_after == trees.fingerprint(never)

@@ -248,10 +248,11 @@ def train_weights(
         fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
     dw = tj.privacy.unwhiten(trained, fitted.dw)
     public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
-    account = {"privacy": fitted.info.spent, "public": public_images, "whitening": whitening_of(predict)}
+    account = {"privacy": fitted.info.spent, "whitening": whitening_of(predict)}
     origin = origin.trained_on(train, fitted.seconds, (str(out.absolute()),), run=fitted.run, **account)
+    origin = origin.with_data(public=public_images)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
-    anchors.save(predict, dw, origin.examples + public_images, dataset, "private", fitted.info.spent)
+    anchors.save(predict, dw, origin.data.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 
 

@@ -39,7 +39,9 @@ from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
+from tangent_jax.io.records import plain
 from tangent_jax.models.ntk import ComponentPredictor
+from tangent_jax.store.receipts import Trace
 
 define("cache_dir", "store", "source", "name", "examples", "owner", "retrain", "exact", "merge")
 define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
@@ -69,7 +71,7 @@ def main(command: str) -> None:
 
 def merge(store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store lacks."""
-    return {"added": store.add_all(tj.Store(path_of("source"))), "components": len(store)}
+    return {"added": tj.store.add_all(store, tj.Store(path_of("source"))), "components": len(store)}
 
 
 def listing(store: tj.Store) -> dict[str, Any]:
@@ -79,10 +81,18 @@ def listing(store: tj.Store) -> dict[str, Any]:
     table = []
     for name in store:
         origin = store.provenance(name)
-        row = {"name": name, "method": origin.method, "examples": len(origin.examples), "leaves": len(origin.subset)}
+        row = {
+            "name": name,
+            "method": origin.method,
+            "examples": len(origin.data.examples),
+            "leaves": len(origin.subset),
+        }
         row["classes"] = origin.config.get("classes")
-        row |= {"epsilon": epsilon_of(origin.privacy), "unit": origin.privacy and origin.privacy.mechanism.unit}
-        row |= {"train_seconds": round(origin.seconds, 1), "added": added[name]}
+        row |= {
+            "epsilon": epsilon_of(origin.training.privacy),
+            "unit": origin.training.privacy and origin.training.privacy.mechanism.unit,
+        }
+        row |= {"train_seconds": round(origin.training.seconds, 1), "added": added[name]}
         table.append(row | {"fingerprint": store.state.components[name].weights[:12]})
     tabulate(table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
@@ -141,7 +151,7 @@ def remove(store: tj.Store) -> dict[str, Any]:
         act = tj.store.preview_removal if F.dry_run else tj.store.erase_cached
         traces = act(store, plan, cache)
         tell("would delete" if F.dry_run else "deleted", *traces)
-        return result | {"removed": [], "anchors": plan.anchors, **traces._asdict()}
+        return result | {"removed": [], "anchors": plan.anchors, **plain_traces(traces.deleted, traces.not_reached)}
     receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
     for name, optimum in receipt.optima.items():
@@ -150,25 +160,30 @@ def remove(store: tj.Store) -> dict[str, Any]:
             print(f"NOT converged: {name}, {reached}; drop or retrain it where that is too far", file=sys.stderr)
     print(f"removed; receipt: {receipt.path}", file=sys.stderr)
     result |= {"removed": sorted(receipt.removed), "retrained": sorted(receipt.retrained), "anchors": receipt.anchors}
-    result |= {"deleted": receipt.deleted, "not_reached": receipt.not_reached}
+    result |= plain_traces(receipt.deleted, receipt.not_reached)
     if receipt.optima:
         for field in ("certificate_before", "certificate", "passes"):  # the farthest of several
             result[field] = max(getattr(optimum, field) for optimum in receipt.optima.values())
     return result | {"composed_after": receipt.composed_after, "receipt": str(receipt.path)}
 
 
-def tell(what: str, deleted: Iterable[str], not_reached: Iterable[str]) -> None:
-    """Prints each deletion, and each copy that was not reached, on stderr."""
-    for line in deleted:
-        print(f"{what} {line}", file=sys.stderr)
-    for line in not_reached:
-        print(f"NOT reached: {line}", file=sys.stderr)
+def tell(what: str, deleted: Iterable[Trace], not_reached: Iterable[Trace]) -> None:
+    """Prints each deletion, and each known place that was not reached, on stderr."""
+    for trace in deleted:
+        print(f"{what} {trace}", file=sys.stderr)
+    for trace in not_reached:
+        print(f"NOT reached: {trace}", file=sys.stderr)
+
+
+def plain_traces(deleted: Iterable[Trace], not_reached: Iterable[Trace]) -> dict[str, Any]:
+    """The traces as JSON has them."""
+    return {"deleted": [*map(plain, deleted)], "not_reached": [*map(plain, not_reached)]}
 
 
 def verify(store: tj.Store) -> dict[str, Any]:
-    wrong = store.verify()
+    wrong = tj.store.verify(store)
     if F.receipt:
-        wrong += store.verify_receipt(path_of("receipt"))
+        wrong += tj.store.verify_receipt(store, path_of("receipt"))
     for line in wrong:
         print(line, file=sys.stderr)
     return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}

@@ -138,7 +138,7 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
     factors = (
         tj.solver.make_curvature(task.predict, task.train, task.recipe.objective, fitted.dw) if with_factors else None
     )
-    origin = dataclasses.replace(origin, seconds=fitted.seconds)
+    origin = origin.with_training(seconds=fitted.seconds)
     store.add(task.name, jax.tree.map(np.asarray, fitted.dw), origin, factors)
 
 

@@ -30,12 +30,12 @@ class Summary:
 def summarize(origins: Iterable[Provenance]) -> Summary:
     """Returns the summary of components."""
     origins = [*origins]
-    versions = {", ".join(f"{name} {v}" for name, v in sorted(origin.versions.items())) for origin in origins}
+    versions = {", ".join(f"{name} {v}" for name, v in sorted(origin.training.versions.items())) for origin in origins}
     return Summary(
         components=len(origins),
-        images=len({identifier for origin in origins for identifier in origin.identifiers}),
-        public=len({identifier for origin in origins for identifier, _ in origin.public}),
-        owners=len({owner for origin in origins for owner in origin.owners.values()}),
+        images=len({identifier for origin in origins for identifier in origin.data.identifiers}),
+        public=len({identifier for origin in origins for identifier, _ in origin.data.public}),
+        owners=len({owner for origin in origins for owner in origin.data.owners.values()}),
         settings=shared_settings(origins),
         versions=tuple(sorted(versions)),
     )

@@ -14,14 +14,18 @@ from tangent_jax.store.files import read_component as read_component
 from tangent_jax.store.files import write_component as write_component
 from tangent_jax.store.heads import Joined as Joined
 from tangent_jax.store.heads import union as union
+from tangent_jax.store.merging import add_all as add_all
 from tangent_jax.store.packing import pack as pack
 from tangent_jax.store.packing import unpack as unpack
 from tangent_jax.store.plans import WAYS as WAYS
 from tangent_jax.store.plans import RemovalPlan as RemovalPlan
 from tangent_jax.store.plans import plan_removal as plan_removal
+from tangent_jax.store.provenance import Data as Data
 from tangent_jax.store.provenance import Provenance as Provenance
+from tangent_jax.store.provenance import Training as Training
 from tangent_jax.store.provenance import make_provenance as make_provenance
 from tangent_jax.store.receipts import Receipt as Receipt
+from tangent_jax.store.receipts import Trace as Trace
 from tangent_jax.store.receipts import read_receipt as read_receipt
 from tangent_jax.store.recipe import SOLVERS as SOLVERS
 from tangent_jax.store.recipe import Anchor as Anchor
@@ -42,3 +46,5 @@ from tangent_jax.store.trained import OwnLeaves as OwnLeaves
 from tangent_jax.store.trained import Tangent as Tangent
 from tangent_jax.store.trainers import Adam as Adam
 from tangent_jax.store.trainers import Optimum as Optimum
+from tangent_jax.store.verify import verify as verify
+from tangent_jax.store.verify import verify_receipt as verify_receipt

@@ -22,6 +22,7 @@ from tangent_jax.models.ntk import ComponentPredictor, FeatureMap
 from tangent_jax.solver.curvature import Curvature
 from tangent_jax.solver.mapped import MappedOnce, rows_of
 from tangent_jax.solver.optimum import certificate_of
+from tangent_jax.store.merging import add_all, clashes
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.recipe import AnyRecipe, Recipe, StatisticsRecipe
 from tangent_jax.store.store import Store
@@ -110,7 +111,7 @@ class Shards:
             print(f"the owners name no owner of {count}, such as {visible(ownerless[0])}", file=sys.stderr)
         shared = make_provenance(self.predict, self.recipe, self.classes)
         owner_of = {name: owner for name, owner in zip(names, whose, strict=True) if owner}
-        return dataclasses.replace(shared, owners=owner_of)
+        return shared.with_data(owners=owner_of)
 
     def rows_left(self, store: Store) -> dict[str, np.ndarray]:
         """The rows of each shard without examples that were removed from the store; empty shards are left out."""
@@ -206,13 +207,13 @@ class Filling:
                 raise InputError(
                     f"{part.root} must be a part of this run; {has}. Give all parts the same flags, or delete this one"
                 )
-            clash = self.store.clashes(part)
+            clash = clashes(self.store, part)
             if clash:
                 raise InputError(
                     f"{part.root} must hold what {self.store.root} lacks; both trained {clash[0]}, to other numbers. "
                     "Delete this part"
                 )
-            self.store.add_all(part)
+            add_all(self.store, part)
 
     def check_whole(self) -> None:
         """Raises InputError if another run, of other settings or data, has added components meanwhile."""
@@ -243,7 +244,7 @@ class Filling:
             of = f"of other shards or settings ({first_names(old)})"
             print(f"{len(old)} components {of} are taken out of {self.store.root}", file=sys.stderr)
             for origin in map(self.store.provenance, old):
-                self.folders.extend(origin.folders)
+                self.folders.extend(origin.training.folders)
             self.store.discard(old)
 
     def missing(self, group: Sequence[str]) -> list[str]:
@@ -284,7 +285,7 @@ class Filling:
 
     def add(self, name: str, fitted: Fitted) -> None:
         """Adds a shard's component."""
-        origin = dataclasses.replace(self.origin(name, fitted.seconds), certificate=certificate_of(fitted))
+        origin = self.origin(name, fitted.seconds).with_training(certificate=certificate_of(fitted))
         factors = self.shards.recipe.factors(*self.shards.task(name), fitted.dw) if self.factors else None
         hosts.in_writer(partial(self.put, name, jax.tree.map(np.asarray, fitted.dw), origin, factors))
 
@@ -299,7 +300,7 @@ class Filling:
     def origin(self, name: str, seconds: float = 0.0) -> Provenance:
         """The provenance of a shard's component."""
         predict, features = self.shards.task(name)
-        here = dataclasses.replace(self.shared, recipe=self.shards.recipe.for_shard(name))
+        here = self.shared.with_training(recipe=self.shards.recipe.for_shard(name))
         if self.shards.recipe.is_by_class:
             classes = self.shards.features.take(self.shards.rows[name]).classes_in(self.shards.classes)
             here = of_own_classes(here, predict, classes)

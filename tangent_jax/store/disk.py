@@ -30,9 +30,9 @@ import jax
 import numpy as np
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, visible
+from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.io.files import Lock, expand_path, file_fingerprint, fingerprint, hold_lock, inside, write_whole
+from tangent_jax.io.files import Lock, expand_path, fingerprint, hold_lock, inside, write_whole
 from tangent_jax.io.journal import Journal
 from tangent_jax.io.progress import check_stop
 from tangent_jax.io.records import parse_json, read_sealed, seal_fields
@@ -44,7 +44,7 @@ from tangent_jax.store.lines import Entry, Line, spell
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.state import State, replay
 
-FORMAT = 5
+FORMAT = 6
 OURS = re.compile(r"[0-9a-f]{16}\.(safetensors|json)(\.partial)?")  # the names of a store's files
 KINDS = ("components", "composed", "factors", "receipts")
 KEYS = "keys.json"
@@ -121,11 +121,6 @@ class Disk:
         """The file that a journal entry names, in the folder of its kind."""
         return inside(self.root, kind, f"{entry.id}.safetensors")
 
-    def fingerprints(self) -> dict[Path, str]:
-        """The SHA-256 that each file of the store must have, by its path."""
-        paths = {self.root / kind / f"{entry.id}.safetensors": entry.file for kind, entry in self.state.files()}
-        return paths | {self.root / "receipts" / f"{name}.json": sha for name, sha in self.state.receipts.items()}
-
     def read_checked(self, path: Path, entry: Entry) -> Tree:
         """The tangent weights in a file, if the file's checksum is the journal's.
 
@@ -179,27 +174,6 @@ class Disk:
             return None
         numbers, metadata = as_tree(factors)
         return self.write("factors", numbers, None, metadata)
-
-    def verify(self) -> list[str]:
-        """One line for each file that is missing, altered or not the store's; none if all is as journaled."""
-        with self.using():
-            expected = self.fingerprints()
-            wrong = [f"{path}: missing" for path in expected if not os.path.lexists(path)]
-            plain = {path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()}
-            wrong += [f"{p}: altered" for p, sha in expected.items() if p in plain and file_fingerprint(p) != sha]
-            marks = {self.root / name for name in (*MARKS, "lock")}
-            odd = {p for p in self.root.rglob("*") if p not in plain and (p.is_symlink() or not p.is_dir())}
-            wrong += [f"{path}: a link, device or pipe" for path in odd]
-            extra = plain - {*expected} - marks
-            left = "not the store's (a killed writer's leftover goes with the next change)"
-            wrong += [f"{path}: {left}" for path in extra]
-            torn = f"{len(self.journal.rest)} bytes after the last line: of a killed writer, or appended"
-            wrong += [f"{self.journal.path}: {torn}"] if self.journal.rest else []
-            try:
-                _ = self.key
-            except InputError as error:
-                wrong.append(str(error))
-        return [visible(line.replace(f"{self.root}/", "")) for line in sorted(wrong)]
 
     def commit(self, line: Line) -> None:
         """Appends the line to the journal: this commits its operation."""

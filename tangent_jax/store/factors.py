@@ -74,7 +74,7 @@ def check_origin(factors: Curvature, provenance: Provenance) -> None:
         raise InputError(f"factors must be at the component's anchor; got those of another. {remedy}")
     if not of_subset(factors, provenance.subset):
         raise InputError(f"factors must be of the component's leaves; got others. {remedy}")
-    if provenance.privacy is not None:
+    if provenance.training.privacy is not None:
         raise InputError("factors must be None for a private component, as they are not private")
 
 

@@ -1,13 +1,13 @@
 """The lines of a store's journal: one dataclass for each operation, parsed and checked once, where they are read.
 
-{"op": "add", "time": "2026-11-26T15:00:00Z", "name": "ann", "id": ..., "weights": ...}    ->    Add(...)
+{"op": "add", "time": "2026-11-26T15:00:00Z", "name": "ann", "entry": {"id": ...}}    ->    Add(...)
 """
 
 import dataclasses
 import re
 import time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.io.records import convert
@@ -101,10 +101,11 @@ class Released(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Add(Line, Entry):
+class Add(Line):
     """A component was added; shown: it was composed or exported before it came here."""
 
     name: str
+    entry: Entry
     shown: bool = False
 
     @property
@@ -114,10 +115,11 @@ class Add(Line, Entry):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compose(Line, Entry):
+class Compose(Line):
     """Components were composed into a file; weighted: their coefficients; privacy: the cost of all together."""
 
     names: tuple[str, ...]
+    entry: Entry
     weighted: dict[str, float] | None = None
     privacy: dict[str, Any] | None = None
     merge: str = "mean"
@@ -125,8 +127,10 @@ class Compose(Line, Entry):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export(Line, Exported):
+class Export(Line):
     """All components were exported."""
+
+    export: Exported
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,8 +174,6 @@ class Merge(Line):
 KINDS = (Add, Compose, Export, Discard, Remove, Merge)
 OPERATIONS = {kind.__name__.lower(): kind for kind in KINDS}
 
-T = TypeVar("T")
-
 
 def parse(fields: dict[str, Any]) -> Line:
     """The line of these fields; InputError for an operation that this version does not know, or wrong fields."""
@@ -185,11 +187,6 @@ def spell(line: Line) -> dict[str, Any]:
     """The fields of a line as JSON has them: the inverse of `parse`."""
     fields = {name: value for name, value in dataclasses.asdict(line).items() if value is not None}
     return {"op": line.operation, **fields}
-
-
-def part(kind: type[T], line: Line) -> T:
-    """The record of this kind that a line holds among its fields: its Entry, or what it exported."""
-    return kind(**{field.name: getattr(line, field.name) for field in dataclasses.fields(kind)})  # pyright: ignore
 
 
 def partial_of(folder: Path, fingerprint: str) -> Path:

@@ -116,9 +116,9 @@ def plan_removal(
             gone, removed = images_of_owner(store, origins, Owner(owner))
         else:
             gone, removed = images_named(store, origins, words)
-    seen = {identifier for origin in origins.values() for identifier, _ in origin.images_seen}
+    seen = {identifier for origin in origins.values() for identifier, _ in origin.data.seen}
     unseen = tuple(sorted(identifier for identifier in gone - seen if not store.has_forgotten(identifier)))
-    affected = names or [n for n, origin in origins.items() if any(i in gone for i, _ in origin.images_seen)]
+    affected = names or [n for n, origin in origins.items() if any(i in gone for i, _ in origin.data.seen)]
     components = {name: holding_of(origins[name], gone, bool(names)) for name in sorted(affected)}
     identifiers = tuple(sorted((gone & seen) | {*unseen}))
     return RemovalPlan(
@@ -137,16 +137,16 @@ def plan_removal(
 
 def images_of_components(origins: Mapping[str, Provenance], names: Sequence[str]) -> set[str]:
     """The identifiers of the images of these components that no other component saw."""
-    others = {i for name, origin in origins.items() if name not in names for i, _ in origin.images_seen}
-    return {identifier for name in names for identifier in origins[name].identifiers} - others
+    others = {i for name, origin in origins.items() if name not in names for i, _ in origin.data.seen}
+    return {identifier for name in names for identifier in origins[name].data.identifiers} - others
 
 
 def images_of_owner(store: Store, origins: Mapping[str, Provenance], owner: Owner) -> tuple[set[str], dict[str, str]]:
     """(the identifiers of an owner's images, the day of an earlier removal of this owner if none is left)."""
     found: set[str] = set()
     for component, origin in origins.items():
-        recorded = {normal_name(name): whose for name, whose in origin.owners.items()}
-        for identifier, name in origin.examples:
+        recorded = {normal_name(name): whose for name, whose in origin.data.owners.items()}
+        for identifier, name in origin.data.examples:
             whose = recorded.get(normal_name(name))
             if whose is None:
                 raise InputError(
@@ -156,7 +156,7 @@ def images_of_owner(store: Store, origins: Mapping[str, Provenance], owner: Owne
                 found.add(identifier)
     if found:
         return found, {}
-    owners = {whose for origin in origins.values() for whose in origin.owners.values()}
+    owners = {whose for origin in origins.values() for whose in origin.data.owners.values()}
     return found, {owner: Removals(store).day_of(owner) or refuse("owner", owner, owners)}
 
 
@@ -169,7 +169,7 @@ def images_named(
     """
     named: dict[str, set[str]] = {}
     for origin in origins.values():
-        for identifier, name in origin.images_seen + origin.anchor_images:
+        for identifier, name in origin.data.seen + origin.anchor_images:
             named.setdefault(normal_name(name), set()).add(identifier)
     found: set[str] = set()
     removed: dict[str, str] = {}
@@ -177,7 +177,7 @@ def images_named(
     for word in words:
         meant = {word} if IDENTIFIER.fullmatch(word) else named.get(normal_name(word), set())
         if len(meant) > 1:
-            where = [name for name, origin in origins.items() if origin.identifiers & meant]
+            where = [name for name, origin in origins.items() if origin.data.identifiers & meant]
             several = f"names {len(meant)} images, in {', '.join(where)}"
             print(f"{visible(word)} {several}; all are asked for (an identifier asks for one)", file=sys.stderr)
         if not meant:
@@ -229,8 +229,8 @@ def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
 
 def holding_of(origin: Provenance, gone: set[str], by_name: bool) -> Holding:
     """The effect on a component of removing these identifiers, or the whole component."""
-    rows = origin.examples if by_name else tuple(pair for pair in origin.images_seen if pair[0] in gone)
-    left = 0 if by_name else sum(identifier not in gone for identifier, _ in origin.examples)
+    rows = origin.data.examples if by_name else tuple(pair for pair in origin.data.seen if pair[0] in gone)
+    left = 0 if by_name else sum(identifier not in gone for identifier, _ in origin.data.examples)
     seconds = {"drop": 0.0}
     impossible: dict[str, str] = {}
     for how in WAYS[1:]:
@@ -238,19 +238,19 @@ def holding_of(origin: Provenance, gone: set[str], by_name: bool) -> Holding:
         if reason is not None and (left or by_name):
             impossible[how] = reason
         else:
-            seconds[how] = origin.seconds * left / max(len(origin.examples), 1)
+            seconds[how] = origin.training.seconds * left / max(len(origin.data.examples), 1)
     return Holding(rows, left, seconds, impossible)
 
 
 def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
     """The reason why a component cannot be treated this way without these identifiers; None if it can."""
-    if gone & {i for i, _ in origin.public}:
+    if gone & {i for i, _ in origin.data.public}:
         return "public images went into its training, and must go"
-    if origin.privacy is not None:
+    if origin.training.privacy is not None:
         return "only components without privacy are trained again"
     if origin.recipe is None:
         return "no recipe says how it was trained"
-    is_optimum = origin.recipe.is_optimum and origin.total_penalty
+    is_optimum = origin.recipe.is_optimum and origin.training.total_penalty
     unsolved = "only a component that was solved to its optimum, with a penalty above 0, can be moved"
     return None if how == "retrain" or is_optimum else unsolved
 

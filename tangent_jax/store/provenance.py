@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tangent_jax._version import __version__
-from tangent_jax.composition.origin import OPTIONAL
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.names import composed_name, normal_name
 from tangent_jax.core.owners import Owner
@@ -31,67 +30,36 @@ from tangent_jax.store.recipe import AnyRecipe
 from tangent_jax.train.features import Features
 
 IDENTIFIER = re.compile("[0-9a-f]{64}")
-TRAINED = ("recipe", "anchor", "head", "examples", *OPTIONAL)
-"""Fields that are equal for components of the same training."""
+Images = tuple[tuple[str, str], ...]
+"""(content identifier, name) of each of some images."""
+
+
+def library_versions() -> dict[str, str]:
+    """The versions of this library and of those that decide numbers, by name."""
+    return {"tangent-jax": __version__, **{name: version(name) for name in ("jax", "flax", "optax", "numpy")}}
 
 
 @dataclasses.dataclass(frozen=True)
-class Provenance:
-    """The origin of a component.
+class Data:
+    """The images that a component saw; its anchor's are in its session.
 
-    `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
-    linearised (after new head, resets and new class token); `subset`: its leaves; `examples`: (content identifier,
-    name) of each example it saw; `recipe`: how it was trained, None if unknown; `privacy`: the privacy account, None if
-    none was kept; `seconds`: the training time; `run`: the identity of the run, None without checkpoints; `folders`:
-    the caches and checkpoints of these examples, and the URLs of those that are local copies; `total_penalty`: Lambda
-    of a component that was solved to its optimum, which stays when examples leave; `certificate`: the bound on its
-    distance to that optimum; `owners`: the owner of each example, by the example's name, if known; `classes`: the names
-    of its outputs, () if unknown; `preprocessing`: of its inputs, as JSON; `targets`: the fingerprint of the training
-    targets; `public`: (content identifier, name) of each public image that whitened its training; `whitening`: what
-    whitened it, "images", "norm" (the layer norms' gains and biases) or None; `session`: the first session of its
-    anchor, None for pre-trained weights; `features`: the settings of the features that a component of statistics sums,
-    None for tangent weights (kinds.py).
+    `examples`: those it was trained on; `owners`: the owner of each, by the example's name, if known; `targets`: the
+    fingerprint of the training targets; `public`: the public images that whitened its training.
 
-    Guarantees: owners have one spelling, classes one Unicode form (NFC); names hold printable characters only.
+    Guarantees: owners have one spelling; names hold printable characters only.
 
-    >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe()).trained_on(demo.train, seconds=0.1)
-    >>> origin.subset, len(origin.examples)
-    (('head/bias', 'head/kernel', 'second/bias', 'second/kernel'), 24)
+    >>> data = tj.store.Data(examples=(("0" * 64, "a.jpg"),), owners={"a.jpg": "  Ann"})
+    >>> data.identifiers == {"0" * 64}, data.owners
+    (True, {'a.jpg': 'ann'})
     """
 
-    method: str
-    config: dict[str, Any]
-    head: str
-    anchor: str
-    subset: tuple[str, ...]
-    examples: tuple[tuple[str, str], ...] = ()
-    recipe: AnyRecipe | None = None
-    seconds: float = 0.0
-    privacy: Spent | None = None
-    versions: dict[str, str] = dataclasses.field(
-        default_factory=lambda: {
-            "tangent-jax": __version__,
-            **{name: version(name) for name in ("jax", "flax", "optax", "numpy")},
-        }
-    )
-    run: str | None = None
-    folders: tuple[str, ...] = ()
-    total_penalty: float | None = None
-    certificate: float | None = None
+    examples: Images = ()
     owners: dict[str, str] = dataclasses.field(default_factory=dict)
-    classes: tuple[str, ...] = ()
-    preprocessing: str = ""
     targets: str = ""
-    public: tuple[tuple[str, str], ...] = ()
-    whitening: str | None = None
-    features: FeatureSettings | None = None
-    session: FirstSession | None = None
+    public: Images = ()
 
     def __post_init__(self) -> None:
-        """Normalises owners and names.
-
-        Raises: InputError for identifiers that are not hashes, an invalid run or folder, or a negative bound.
-        """
+        """Raises InputError for identifiers that are not hashes."""
         for field in ("examples", "public"):
             pairs = tuple((identifier, visible(name)) for identifier, name in getattr(self, field))
             wrong = [identifier for identifier, _ in pairs if not IDENTIFIER.fullmatch(identifier)]
@@ -100,7 +68,51 @@ class Provenance:
             object.__setattr__(self, field, pairs)
         spelled = {owner: Owner(owner) for owner in {*self.owners.values()}}  # few owners of many images
         object.__setattr__(self, "owners", {visible(name): spelled[owner] for name, owner in self.owners.items()})
-        object.__setattr__(self, "classes", tuple(visible(composed_name(name)) for name in self.classes))
+
+    @property
+    def identifiers(self) -> set[str]:
+        """The content identifiers of the examples."""
+        return {identifier for identifier, _ in self.examples}
+
+    @property
+    def seen(self) -> Images:
+        """Each image that training saw: its own, and public ones."""
+        return self.examples + self.public
+
+    def of(self, features: Features) -> "Data":
+        """The data of a component trained on these features, with the owners and public images known here."""
+        owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
+        owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
+        targets = fingerprint(np.ascontiguousarray(features.targets).tobytes())
+        return dataclasses.replace(self, examples=features.examples, owners=owners, targets=targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How and where a component was trained.
+
+    `recipe`: all settings, None if unknown; `seconds`: of training; `run`: the identity of the run, None without
+    checkpoints; `folders`: the caches and checkpoints of its examples, and the URLs of those that are local copies;
+    `privacy`: the privacy account, None if none was kept; `whitening`: what whitened it, "images", "norm" (the layer
+    norms' gains and biases) or None; `total_penalty`: Lambda of a component that was solved to its optimum, which stays
+    when examples leave; `certificate`: the bound on its distance to that optimum; `versions`: of the libraries.
+
+    >>> tj.store.Training(tj.Recipe(seed=3), seconds=0.5).recipe.seed
+    3
+    """
+
+    recipe: AnyRecipe | None = None
+    seconds: float = 0.0
+    run: str | None = None
+    folders: tuple[str, ...] = ()
+    privacy: Spent | None = None
+    whitening: str | None = None
+    total_penalty: float | None = None
+    certificate: float | None = None
+    versions: dict[str, str] = dataclasses.field(default_factory=library_versions)
+
+    def __post_init__(self) -> None:
+        """Raises InputError for an invalid run or folder, or a negative bound."""
         if self.run is not None and not re.fullmatch("[0-9a-f]{32}", self.run):
             raise InputError(f"run must be 32 hex digits, or None; got {self.run!r}")
         for folder in self.folders:
@@ -112,28 +124,73 @@ class Provenance:
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{field} must be finite and >= 0; got {value}")
 
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """The origin of a component: what it is, and so which others it is summed with; on which data; how it was trained.
+
+    `config`: the model's settings; `anchor`, `head`: fingerprints of the anchor w without its head, and of the head, as
+    linearised (after new head, resets and new class token); `subset`: its leaves; `classes`: the names of its outputs,
+    () if unknown; `preprocessing`: of its inputs, as JSON; `features`: the settings of the features that a component of
+    statistics sums, None for tangent weights (kinds.py); `session`: the first session of its anchor, None for
+    pre-trained weights.
+
+    Guarantees: classes have one Unicode form (NFC), and hold printable characters only.
+
+    >>> origin = tj.store.make_provenance(demo.predict, tj.Recipe()).trained_on(demo.train, seconds=0.1)
+    >>> origin.subset, len(origin.data.examples), origin.training.seconds
+    (('head/bias', 'head/kernel', 'second/bias', 'second/kernel'), 24, 0.1)
+    """
+
+    method: str
+    config: dict[str, Any]
+    head: str
+    anchor: str
+    subset: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    preprocessing: str = ""
+    features: FeatureSettings | None = None
+    session: FirstSession | None = None
+    data: Data = dataclasses.field(default_factory=Data)
+    training: Training = dataclasses.field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(visible(composed_name(name)) for name in self.classes))
+
     def trained_on(
         self, features: Features, seconds: float, folders: tuple[str, ...] = (), **changes: Any
     ) -> "Provenance":
-        """This provenance for a component trained on these examples; `folders`: in addition to their cache."""
+        """This provenance for a component trained on these examples.
+
+        Args:   folders: in addition to their cache; changes: other fields of `Training`.
+        """
         folders = tuple(dict.fromkeys(folder for folder in (features.folder or "", *folders) if folder))
-        if self.recipe is not None and self.total_penalty is None:
+        if self.recipe is not None and self.training.total_penalty is None:
             changes = {"total_penalty": self.recipe.total_penalty(len(features.targets)), **changes}
-        owner_of = {normal_name(name): owner for name, owner in self.owners.items()}
-        owners = {name: owner_of[normal_name(name)] for _, name in features.examples if normal_name(name) in owner_of}
-        fields = {"examples": features.examples, "seconds": seconds, "folders": folders, "owners": owners}
-        fields["targets"] = fingerprint(np.ascontiguousarray(features.targets).tobytes())
-        return dataclasses.replace(self, **{**fields, **changes})
+        training = dataclasses.replace(self.training, **{"seconds": seconds, "folders": folders, **changes})
+        return dataclasses.replace(self, data=self.data.of(features), training=training)
+
+    def with_data(self, **changes: Any) -> "Provenance":
+        """This provenance with other fields of its `Data`."""
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, **changes))
+
+    def with_training(self, **changes: Any) -> "Provenance":
+        """This provenance with other fields of its `Training`."""
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, **changes))
 
     def same_training(self, now: "Provenance") -> bool:
         """True if training now would give the same component: equal settings, examples and targets."""
-        pairs = {field: (getattr(self, field), getattr(now, field)) for field in TRAINED}
-        return all(first == second or (field in OPTIONAL and not first) for field, (first, second) in pairs.items())
+        known = [field for field in ("preprocessing", "output", "classes") if getattr(self, field)]
+        pairs = [(getattr(self, field), getattr(now, field)) for field in ("recipe", "anchor", "head", *known)]
+        pairs.append((self.data.examples, now.data.examples))
+        if self.data.targets:
+            pairs.append((self.data.targets, now.data.targets))
+        return all(first == second for first, second in pairs)
 
     @property
-    def identifiers(self) -> set[str]:
-        """The content identifiers of the examples it saw."""
-        return {identifier for identifier, _ in self.examples}
+    def recipe(self) -> AnyRecipe | None:
+        """How it was trained, None if unknown."""
+        return self.training.recipe
 
     @property
     def output(self) -> str:
@@ -141,13 +198,8 @@ class Provenance:
         return "" if self.recipe is None else self.recipe.output
 
     @property
-    def images_seen(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image that training saw: its own, and public ones; not its anchor's."""
-        return self.examples + self.public
-
-    @property
-    def anchor_images(self) -> tuple[tuple[str, str], ...]:
-        """(content identifier, name) of each image on which its anchor was fine-tuned; no removal changes that."""
+    def anchor_images(self) -> Images:
+        """Each image on which its anchor was fine-tuned; no removal changes that."""
         return () if self.session is None else self.session.images
 
     def protected_units(self) -> set[str]:
@@ -155,23 +207,19 @@ class Provenance:
 
         Raises: InputError if the unit is an owner and the owner of an example is unknown.
         """
-        if self.privacy is None or self.privacy.mechanism.unit == "example":
-            return self.identifiers
-        unknown = [name for _, name in self.examples if name not in self.owners]
+        data, account = self.data, self.training.privacy
+        if account is None or account.mechanism.unit == "example":
+            return data.identifiers
+        unknown = [name for _, name in data.examples if name not in data.owners]
         if unknown:
             raise InputError(
                 f"owners must name the owner of every example of an owners' account; got none of {unknown[0]}"
             )
-        return {self.owners[name] for _, name in self.examples}
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All fields of its file, as JSON has them."""
-        return plain(self)
+        return {data.owners[name] for _, name in data.examples}
 
     def to_json(self) -> str:
         """The JSON text that `from_json` reads."""
-        return json.dumps(self.fields)
+        return json.dumps(plain(self))
 
     @classmethod
     def from_json(cls, text: str, where: object = "a provenance") -> "Provenance":
@@ -201,11 +249,11 @@ def make_provenance(
         head=head,
         anchor=anchor,
         subset=predict.subset.paths,
-        recipe=recipe,
         classes=tuple(classes),
         preprocessing=json.dumps(settings_of(model.preprocessing)),
         features=predict.features,
         session=predict.session,
+        training=Training(recipe),
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tangent_jax.core.checks import InputError
+from tangent_jax.core.checks import InputError, one_of, visible
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.files import fingerprint, open_plain
 from tangent_jax.io.records import convert, parse_json
@@ -56,11 +56,52 @@ def statement(how: str, solved: bool) -> str:
 NAME = re.compile(r"[\w.@+\-]+( [\w.@+\-]+)*")
 
 
-class Traces(NamedTuple):
-    """The effect of a removal: a line for each deletion, and for each known copy that it does not reach."""
+TRACES = {
+    "component": "the component {component}",
+    "factors": "the factors of {component}",
+    "composition": "a composition of removed components",
+    "rows": "{rows} rows of removed images",
+    "index": "identifiers and names of removed images",
+    "export": "an export of a removed component",
+    "unfinished export": "an export of a removed component that was killed",
+    "run": "a cache, or results of a run",
+    "data set": "the data set",
+    "store": "another store",
+    "part": "a part of a store",
+}
+"""The kinds of traces, in words."""
 
-    deleted: list[str]
-    not_reached: list[str]
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A place that holds, or held, something of what was removed.
+
+    `kind`: of TRACES; `path`: a file, folder or URL, or a data set as `open_dataset` takes it; `component`: whose file
+    it is; `rows`: how many rows were erased; `why`: the reason why a place in the cache was not reached.
+
+    >>> str(tj.store.Trace("rows", "cache", rows=3)), str(tj.store.Trace("rows", "cache", why="No space left"))
+    ('cache: 3 rows of removed images', 'cache: rows of removed images (No space left)')
+    """
+
+    kind: str
+    path: str
+    component: str | None = None
+    rows: int | None = None
+    why: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, TRACES)
+
+    def __str__(self) -> str:
+        what = TRACES[self.kind].format(component=self.component, rows="" if self.rows is None else self.rows).strip()
+        return visible(f"{self.path}: {what}" + (f" ({self.why})" if self.why else ""))
+
+
+class Traces(NamedTuple):
+    """The effect of a removal: what it deleted, and the known places that it does not reach."""
+
+    deleted: tuple[Trace, ...]
+    not_reached: tuple[Trace, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +149,8 @@ class Receipt:
     distance_bounds: dict[str, float]
     statement: str
     unseen: tuple[str, ...] = ()
-    deleted: tuple[str, ...] = ()
-    not_reached: tuple[str, ...] = ()
+    deleted: tuple[Trace, ...] = ()
+    not_reached: tuple[Trace, ...] = ()
     anchors: tuple[str, ...] = ()
     optima: dict[str, Optimum] = dataclasses.field(default_factory=dict)
     store: str = ""
@@ -146,7 +187,7 @@ def read_receipt(path: Path) -> tuple[Receipt, str]:
 
     >>> store = demo.store()
     >>> path = tj.store.remove(store, tj.store.plan_removal(store, names=["bob"])).path
-    >>> [*tj.store.read_receipt(path)[0].removed], store.verify_receipt(path)
+    >>> [*tj.store.read_receipt(path)[0].removed], tj.store.verify_receipt(store, path)
     (['bob'], [])
     """
     try:

@@ -3,13 +3,12 @@
     plan = plan_removal(store, examples=...)     or names=..., or owner=...
     receipt = remove(store, plan, how="drop")    or "retrain", or "exact"
 
-The order: train and check replacements, and sum them with the survivors, under the shared lock; then, under the
-exclusive one,
+It is four steps, whose values are passed on:
 
-    check     that the plan fits the store
-    write     new files
-    erase     cached rows of the images, in the cache that the caller names
-    commit    write the receipt of all this, and append the line that removes the components; then their files go
+    retrain_all   train replacements from the remaining data; with `sum_without` under the shared lock
+    write         under the exclusive lock, if the plan still fits: their files, and the sum's
+    erase         cached rows of the images, in the cache that the caller names
+    commit        the receipt of all this, and the line that removes the components; then their files go
 
 So a plan that no longer fits erases nothing. A kill leaves the store as before or as after; the same plan, repeated,
 then does the whole of it, and its receipt lists what that call erased: cached rows that a killed call erased are gone
@@ -19,6 +18,7 @@ already, and computed again where a run needs them.
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache
 from tangent_jax.io.files import fingerprint, write_whole
 from tangent_jax.store import erasure
+from tangent_jax.store.accounts import accounts_shown
 from tangent_jax.store.factors import check_factors
 from tangent_jax.store.lines import Entry, Remove, timestamp
 from tangent_jax.store.plans import RemovalPlan, contents
@@ -59,20 +60,21 @@ def remove(
 
     >>> store = demo.store()
     >>> receipt = tj.store.remove(store, tj.store.plan_removal(store, examples=["0-13"]))
-    >>> [*store], store.verify_receipt(receipt.path)
+    >>> [*store], tj.store.verify_receipt(store, receipt.path)
     (['ann'], [])
     """
     if not plan.identifiers and not plan.components:
         raise InputError("plan must name something that the store holds; it names nothing")
-    retrained = rehearse(store, plan, how, cache=cache, weights=weights)
-    with store.using():
+    retrained = retrain_all(store, plan, how, cache=cache, weights=weights)
+    summed = sum_without(store, plan, retrained)
+    with store.using(change=True):
         check_fits(store, plan)
-        check_retrained(store, plan, retrained)
-        composed = sum_without(store, plan, retrained)
-    return commit(store, plan, how, retrained, composed, cache or Cache())
+        written = write(store, retrained, summed)
+        traces = erase(store, plan, cache or Cache())
+        return commit(store, plan, how, retrained, written, traces)
 
 
-def rehearse(
+def retrain_all(
     store: Store, plan: RemovalPlan, how: str, *, cache: Cache | None = None, weights: str | None = None
 ) -> dict[str, Retrained]:
     """The components that `remove` puts back, by name, trained without changing the store; none for how="drop".
@@ -90,8 +92,96 @@ def rehearse(
     }
 
 
+def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> Tree | None:
+    """The composition of the survivors and the retrained components, None if there are none; nothing is written.
+
+    Raises: InputError for a plan that no longer fits, and a retrained component that does not fit the store, or still
+            depends on removed content.
+    """
+    with store.using():
+        check_fits(store, plan)
+        check_retrained(store, plan, retrained)
+        names = [name for name in store if name not in plan.components] + [*retrained]
+        if not names:
+            return None
+        new = {name: jax.tree.map(np.asarray, component.dw) for name, component in retrained.items()}
+        components = View(names, lambda name: new[name] if name in new else store.read_tree(name))
+        origins = {name: retrained[name].provenance if name in new else store.provenance(name) for name in names}
+        return composition(components, origins)
+
+
+class Written(NamedTuple):
+    """The files that a removal adds to the store, which no line of the journal names yet."""
+
+    added: dict[str, Entry]
+    composed: Entry | None
+
+
+def write(store: Store, retrained: Mapping[str, Retrained], summed: Tree | None) -> Written:
+    """Writes the retrained components, and the sum of all that stay."""
+    added = {}
+    for name, new in retrained.items():
+        entry = store.write("components", new.dw, new.provenance)
+        added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors))
+    return Written(added, None if summed is None else store.write("composed", summed))
+
+
+def erase(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:
+    """Erases cached rows at once; says which files of the store `commit` deletes, and what a removal does not reach.
+
+    With only_look nothing is erased.
+    """
+    files = erasure.files_of(store, [*plan.components])
+    beyond = outside(store, plan, cache, only_look)
+    return beyond._replace(deleted=files + beyond.deleted)
+
+
+def commit(
+    store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], written: Written, traces: Traces
+) -> Receipt:
+    """Writes the receipt, and commits the line of the journal that removes the components: then their files go."""
+    state, key = store.state, store.key
+    before = {name: store.provenance(name) for name in plan.components}
+    removed = {name: state.components[name] for name in before}
+    now = {name: entry for name, entry in state.components.items() if name not in removed} | written.added
+    of_all = [c.entry for c in state.composed.values() if c.is_plain and c.names == tuple(store)]
+    receipt = Receipt(
+        removed={name: key.hide(entry.weights) for name, entry in removed.items()},
+        retrained={name: key.hide(entry.weights) for name, entry in written.added.items()},
+        survivors=survivors_of({name: entry.weights for name, entry in now.items()}, key),
+        composed_before=key.hide(of_all[-1].weights) if of_all else None,
+        composed_after=None if written.composed is None else written.composed.weights,
+        asked=key.hide_all(map(normal_name, plan.asked)),
+        owner=None if plan.owner is None else key.hide(plan.owner),
+        unseen=key.hide_all(plan.unseen),
+        deleted=traces.deleted,
+        not_reached=traces.not_reached,
+        anchors=plan.anchors,
+        **said_of(how, retrained),
+        store=store.identity,
+        journal=store.journal.last(),
+        time=timestamp(),
+    )
+    content = receipt_text(receipt)
+    digest = fingerprint(content.encode())
+    path = store.root / "receipts" / f"{digest[:16]}.json"
+    write_whole(path, content)
+    line = Remove(
+        removed=tuple(sorted(removed)),
+        added=written.added,
+        names=tuple(sorted(now)),
+        composed=written.composed,
+        receipt=path.stem,
+        receipt_hash=digest,
+        forgotten=key.hide_all(plan.identifiers),
+        released=accounts_shown(before, state, key),
+    )
+    store.commit(line)
+    return dataclasses.replace(receipt, path=path)
+
+
 def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
-    """The Traces of `remove`: a line for each file that it would delete, and for each copy that it would not reach.
+    """The Traces of `remove`: each file and row that it would delete, and each known place that it would not reach.
 
     Changes nothing.
     Args:    cache: as `remove`.
@@ -103,7 +193,7 @@ def preview_removal(store: Store, plan: RemovalPlan, cache: Cache | None = None)
     """
     with store.using():
         check_fits(store, plan)
-        return traces_of(store, plan, cache or Cache(), only_look=True)
+        return erase(store, plan, cache or Cache(), only_look=True)
 
 
 def erase_cached(store: Store, plan: RemovalPlan, cache: Cache | None = None) -> Traces:
@@ -116,7 +206,7 @@ def erase_cached(store: Store, plan: RemovalPlan, cache: Cache | None = None) ->
 
     >>> store = demo.store()
     >>> tj.store.erase_cached(store, tj.store.plan_removal(store, names=["bob"])).deleted
-    []
+    ()
     """
     with store.using():
         check_fits(store, plan)
@@ -130,7 +220,7 @@ def outside(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = Fal
     """
     gone = {*plan.identifiers}
     origins = store.origins.values()
-    names = {name for origin in origins for i, name in origin.images_seen + origin.anchor_images if i in gone}
+    names = {name for origin in origins for i, name in origin.data.seen + origin.anchor_images if i in gone}
 
     def is_removed(identifier: str) -> bool:
         return identifier in gone or store.has_forgotten(identifier)
@@ -138,13 +228,6 @@ def outside(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = Fal
     others = erasure.others(store, [*plan.components], plan.unseen, cache.path)
     cached = erasure.erase_cached(cache.path, is_removed, names, only_look)
     return cached._replace(not_reached=cached.not_reached + others)
-
-
-def traces_of(store: Store, plan: RemovalPlan, cache: Cache, only_look: bool = False) -> Traces:
-    """All that a removal deletes, cached rows at once, and what it does not reach."""
-    files = erasure.files_of(store, [*plan.components])
-    beyond = outside(store, plan, cache, only_look)
-    return beyond._replace(deleted=files + beyond.deleted)
 
 
 def check_fits(store: Store, plan: RemovalPlan) -> None:
@@ -161,74 +244,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
         check_one_body(store.provenance(name), new.provenance)
         kind_of([new.provenance]).check(new.dw, new.provenance)
         check_factors(new.dw, new.factors, new.provenance)
-        left = {*plan.identifiers} & new.provenance.identifiers
+        left = {*plan.identifiers} & new.provenance.data.identifiers
         if left:
             raise InputError(f"{name} must be retrained without what is removed; it saw {min(left)}")
         store.check_forgotten(new.provenance)
-
-
-def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrained]) -> Tree | None:
-    """The composition of the survivors and the retrained components, None if there are none; nothing is written."""
-    names = [name for name in store if name not in plan.components] + [*retrained]
-    if not names:
-        return None
-    new = {name: jax.tree.map(np.asarray, component.dw) for name, component in retrained.items()}
-    components = View(names, lambda name: new[name] if name in new else store.read_tree(name))
-    origins = {name: retrained[name].provenance if name in new else store.provenance(name) for name in names}
-    return composition(components, origins)
-
-
-def commit(
-    store: Store, plan: RemovalPlan, how: str, retrained: Mapping[str, Retrained], summed: Tree | None, cache: Cache
-) -> Receipt:
-    """Removes a plan's components, adds the retrained ones and their sum, and writes the receipt.
-
-    summed: the new sum, from before the lock is held: under it nothing is summed.
-    """
-    with store.using(change=True):
-        check_fits(store, plan)
-        key = store.key
-        before = {name: store.provenance(name) for name in plan.components}
-        removed = {name: store.state.components[name] for name in before}
-        added: dict[str, Entry] = {}
-        for name, new in retrained.items():
-            entry = store.write("components", new.dw, new.provenance)
-            added[name] = dataclasses.replace(entry, factors=store.write_factors(new.factors))
-        now = {name: entry for name, entry in store.state.components.items() if name not in removed} | added
-        composed = None if summed is None else store.write("composed", summed)
-        traces = traces_of(store, plan, cache)
-        of_all = [c.entry for c in store.state.composed.values() if c.is_plain and c.names == tuple(store)]
-        receipt = Receipt(
-            removed={name: key.hide(entry.weights) for name, entry in removed.items()},
-            retrained={name: key.hide(entry.weights) for name, entry in added.items()},
-            survivors=survivors_of({name: entry.weights for name, entry in now.items()}, key),
-            composed_before=key.hide(of_all[-1].weights) if of_all else None,
-            composed_after=None if composed is None else composed.weights,
-            asked=key.hide_all(map(normal_name, plan.asked)),
-            owner=None if plan.owner is None else key.hide(plan.owner),
-            unseen=key.hide_all(plan.unseen),
-            deleted=tuple(traces.deleted),
-            not_reached=tuple(traces.not_reached),
-            anchors=plan.anchors,
-            **said_of(how, retrained),
-            store=store.identity,
-            journal=store.journal.last(),
-            time=timestamp(),
-        )
-        text_fingerprint = fingerprint(receipt_text(receipt).encode())
-        path = store.root / "receipts" / f"{text_fingerprint[:16]}.json"
-        write_whole(path, receipt_text(receipt))
-        forgotten = key.hide_all(plan.identifiers)
-        store.commit(
-            Remove(
-                removed=tuple(sorted(removed)),
-                added=added,
-                names=tuple(sorted(now)),
-                composed=composed,
-                receipt=path.stem,
-                receipt_hash=text_fingerprint,
-                forgotten=forgotten,
-                released=store.state.accounts_shown(before, key),
-            )
-        )
-    return dataclasses.replace(receipt, path=path)

@@ -80,7 +80,7 @@ def retrain(
     origin = store.provenance(name)
     predict, recipe = predictor_of(origin, name, weights), origin.recipe
     assert recipe is not None
-    remaining = [pair for pair in origin.examples if pair[0] not in gone]
+    remaining = [pair for pair in origin.data.examples if pair[0] not in gone]
     dataset = data(recipe.dataset)
     removed = {*filter(store.has_forgotten, dataset.train.identifiers())}
     left = read_remaining(origin, predict, remaining, name, dataset, cache, removed)
@@ -92,13 +92,13 @@ def retrain(
         predict, left = own_head(predict, left, recipe, origin.classes)
         origin = of_own_classes(origin, predict, classes)
     match recipe:
-        case Recipe(trainer=Optimum() as optimum) if origin.total_penalty:
+        case Recipe(trainer=Optimum() as optimum) if origin.training.total_penalty:
             new = solve_again(origin, recipe, optimum, predict, left, start, name)
         case _:
             with show_progress(f"{name}: training again"):
                 fitted = recipe.fit(predict, left)
             bound = recipe.distance_bound(predict, fitted.dw, left)
-            provenance = origin.trained_on(left, fitted.seconds, origin.folders, run=None)
+            provenance = origin.trained_on(left, fitted.seconds, origin.training.folders, run=None)
             new = Retrained(fitted.dw, provenance, bound)
     return new._replace(factors=recipe.factors(predict, left, new.dw)) if store.has_factors(name) else new
 
@@ -142,7 +142,7 @@ def solve_again(
 
     The certificate is at most a tenth of the bound at the start: so a start near the optimum moves too.
     """
-    total = origin.total_penalty
+    total = origin.training.total_penalty
     assert total is not None
     objective = dataclasses.replace(recipe.objective, penalty=total / len(left))
     if start is not None:
@@ -151,7 +151,12 @@ def solve_again(
     with show_progress(f"{name}: to the optimum of what is left"):
         solved = optimum.fit(predict, left, objective, start=start)
     provenance = origin.trained_on(
-        left, solved.seconds, origin.folders, run=None, total_penalty=total, certificate=solved.info.certificate
+        left,
+        solved.seconds,
+        origin.training.folders,
+        run=None,
+        total_penalty=total,
+        certificate=solved.info.certificate,
     )
     before, after = solved.history[0]["certificate"], solved.history[-1]["certificate"]
     check_finite(name, before, after)

@@ -6,7 +6,6 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.keys import Key
 from tangent_jax.store.lines import (
     Add,
     Compose,
@@ -19,9 +18,7 @@ from tangent_jax.store.lines import (
     Released,
     Remove,
     parse,
-    part,
 )
-from tangent_jax.store.provenance import Provenance
 
 
 class Composed(NamedTuple):
@@ -60,15 +57,15 @@ class State:
         """Applies one more journal line."""
         match line:
             case Add():
-                self.components[line.name] = part(Entry, line)
+                self.components[line.name] = line.entry
                 if line.shown:
-                    self.shown.add(line.id)
+                    self.shown.add(line.entry.id)
             case Compose():
                 is_plain = line.weighted is None and line.merge == "mean"
-                self.compose(Composed(part(Entry, line), line.names, is_plain))
+                self.compose(Composed(line.entry, line.names, is_plain))
             case Export():
-                self.exports.append(part(Exported, line))
-                self.show(line.names)
+                self.exports.append(line.export)
+                self.show(line.export.names)
             case Remove():
                 self.take_out(line, line.added)
                 if line.composed is not None:
@@ -111,22 +108,6 @@ class State:
         for account in accounts:
             self.released.append(account)
             self.public |= {*account.public}
-
-    def accounts_shown(self, before: Mapping[str, Provenance], key: Key) -> tuple[Released, ...]:
-        """The accounts of components that are to be removed and were composed or exported: their cost still counts.
-
-        Args: key: of the store, which hides their units.
-        """
-        shown = [origin for name, origin in before.items() if self.components[name].id in self.shown]
-        accounts = []
-        for origin in shown:
-            if origin.privacy is not None:
-                examples = key.hide_all(origin.protected_units())
-                public = key.hide_all(identifier for identifier, _ in origin.public)
-                accounts.append(Released(privacy=origin.privacy, examples=examples, public=public))
-        if len(accounts) < len(shown):
-            accounts.append(Released())  # some have no account
-        return tuple(accounts)
 
     def files(self) -> list[tuple[str, Entry]]:
         """(kind, entry) of all files: components, compositions, and the components' factors."""

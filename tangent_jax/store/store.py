@@ -23,19 +23,16 @@ from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.files import expand_path, fingerprint
 from tangent_jax.io.progress import progress_bar
-from tangent_jax.privacy.mechanism import PrivacyCost, spent_together
-from tangent_jax.privacy.public import check_public
+from tangent_jax.privacy.mechanism import PrivacyCost
 from tangent_jax.solver.curvature import Curvature
+from tangent_jax.store.accounts import accounts_shown, check_account, spent_by
 from tangent_jax.store.disk import Disk
 from tangent_jax.store.factors import check_factors
 from tangent_jax.store.files import read_component, read_metadata
-from tangent_jax.store.lines import Add, Compose, Discard, Export, Merge
+from tangent_jax.store.lines import Add, Compose, Discard, Export, Exported
 from tangent_jax.store.provenance import Provenance
-from tangent_jax.store.receipts import check_spelling, read_receipt, survivors_of
+from tangent_jax.store.receipts import check_spelling
 from tangent_jax.store.trained import check_printable
-
-ACCOUNTED = ("privacy", "examples", "owners", "public")
-"""The fields of a provenance that decide a component's privacy cost, and its units."""
 
 
 class Store(Disk, Components):
@@ -96,10 +93,10 @@ class Store(Disk, Components):
         """Keeps a provenance that was read, and forgets those of components that were removed since."""
         live = {entry.id for entry in self.state.components.values()} - {file}
         for other in {*self._origins} - live:
-            for identifier in {identifier for identifier, _ in self._origins.pop(other)[1].images_seen}:
+            for identifier in {identifier for identifier, _ in self._origins.pop(other)[1].data.seen}:
                 self._seen_by[identifier].remove(other)
         self._origins[file] = stamp, origin
-        for identifier in {identifier for identifier, _ in origin.images_seen}:
+        for identifier in {identifier for identifier, _ in origin.data.seen}:
             self._seen_by.setdefault(identifier, []).append(file)
 
     def path(self, name: str) -> Path:
@@ -109,16 +106,8 @@ class Store(Disk, Components):
         return self.file("components", self.state.components[name])
 
     def spent(self, names: Sequence[str]) -> PrivacyCost | None:
-        """The privacy cost of components together (`spent_together`), or None if one has no account.
-
-        Components that were composed or exported here and then removed still count: their release cannot be undone.
-        Their units stand in hidden forms.
-        """
-        origins = [self.provenance(name) for name in names]
-        parts = [(origin.privacy, frozenset(self.key.hide_all(origin.protected_units()))) for origin in origins]
-        parts += [(account.privacy, frozenset(account.examples)) for account in self.state.released]
-        accounts = [(spent, units) for spent, units in parts if spent is not None]
-        return spent_together(accounts) if accounts and len(accounts) == len(parts) else None
+        """The privacy cost of components together, and of removed ones (accounts.py); None if one has no account."""
+        return spent_by([self.provenance(name) for name in names], self.state, self.key)
 
     # Changing
 
@@ -135,7 +124,7 @@ class Store(Disk, Components):
                 here, it saw an example that was removed, or an image is private in one account and public in another.
         """
         self.put(name, dw, provenance, factors, shown, is_made_here=False)
-        self.say_lists([name])
+        warn_lists(self, [name])
 
     def put(
         self, name: str, dw: Tree, provenance: Provenance, factors: Curvature | None = None, shown: bool = False,
@@ -150,7 +139,7 @@ class Store(Disk, Components):
             if name in self:
                 raise InputError(f"name must be new; got {name}, which {self.root} holds")
             check_summable(self.origins, provenance)
-            self.check_account(provenance)
+            check_account(provenance, [*self.origins.values()], self.state, self.key)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
@@ -162,120 +151,7 @@ class Store(Disk, Components):
                 self.sweep()  # of the file just written
                 raise InputError(f"{name} must have numbers of its own; got those of {twins[0]}")
             new = dataclasses.replace(new, factors=self.write_factors(factors))
-            self.commit(Add(name=name, shown=shown, **vars(new)))
-
-    def say_lists(self, names: Sequence[str]) -> None:
-        """Prints a line for each of these new components that lists no images, or images of other components."""
-        with self.using():
-            origins = dict(self.origins)  # reads those that no earlier call has read
-            seen = {name: origins[name].images_seen for name in names if name in origins}
-            name_of = {entry.id: name for name, entry in self.state.components.items()}
-        for name in names:
-            holders = (self._seen_by[identifier] for identifier, _ in seen.get(name, ()))
-            others = Counter(name_of[i] for held in holders for i in held if name_of.get(i, name) != name)
-            shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
-            more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
-            if name in seen and not seen[name]:
-                nothing = "no request for an image or an owner finds it; remove it by its name"
-                print(f"{name} lists no images: {nothing}", file=sys.stderr)
-            if others:
-                both = "a removal of one of them concerns each component that lists it"
-                print(f"{name} lists images of other components, {shown}{more}: {both}", file=sys.stderr)
-
-    def add_all(self, other: "Store") -> list[str]:
-        """Adds the components of another store that are missing here, one at a time; returns their names.
-
-        Guarantees: numbers, provenance and factors keep their bits; a killed call resumes. The other store's privacy
-                    cost counts here too: its released components count as released, and so do its exports.
-        Raises:     InputError, before any is added, if a name has other numbers here, or equal numbers with another
-                    account or other examples; if the other store has removed something, which this store would not
-                    know, or replaced a private component that was composed or exported, whose images this store could
-                    not compare with its own; and as `add`.
-        """
-        self.reload()
-        other.reload()
-        theirs = other.state.components
-        if other.state.receipts:
-            raise InputError(
-                f"{other.root} has removed something, which this store would not know. "
-                "Keep that one apart, or train its components here"
-            )
-        if any(account.privacy is not None for account in other.state.released):
-            raise InputError(
-                f"{other.root} has replaced a private component that was composed or exported, and its key hides the "
-                "images of that one: costs cannot be compared here. Keep that store apart"
-            )
-        clash = self.clashes(other)
-        if clash:
-            raise InputError(f"{clash[0]} of {other.root} has other numbers in {self.root}. Rename one of them")
-        same = [(name, self.provenance(name), other.provenance(name)) for name in other if name in self]
-        unlike = [name for name, here, there in same if any(getattr(here, f) != getattr(there, f) for f in ACCOUNTED)]
-        if unlike:
-            raise InputError(
-                f"{unlike[0]} must have one account and one list of examples; got two. Discard one of them"
-            )
-        missing = [name for name in other if name not in self]
-        self.take_account(other)  # first: a kill overstates the cost, never understates it
-        for name in missing:
-            factors = other.factors(name) if other.has_factors(name) else None
-            shown = theirs[name].id in other.state.shown
-            self.put(name, other.read_tree(name), other.provenance(name), factors, shown, is_made_here=False)
-        self.say_lists(missing)
-        return missing
-
-    def clashes(self, other: "Store") -> list[str]:
-        """The names that another store shares with this one, for other numbers."""
-        here, theirs = self.state.components, other.state.components
-        return [name for name in other if name in here and here[name].weights != theirs[name].weights]
-
-    def take_account(self, other: "Store") -> None:
-        """Journals the other store's releases and exports, except those journaled before."""
-        state = other.state
-        shown = sorted(name for name, entry in state.components.items() if entry.id in state.shown)
-        lacks = [account for account in state.released[:1] if account not in self.state.released]  # without an account
-        exports = [own for own in state.exports if own not in self.state.exports]
-        hidden_here = {self.state.components[name].id for name in shown if name in self} - self.state.shown
-        if lacks or exports or hidden_here:
-            with self.using(change=True):
-                self.commit(
-                    Merge(
-                        of=other.identity,
-                        released=tuple(lacks),
-                        exports=tuple(exports),
-                        showed=tuple(shown),
-                    )
-                )
-
-    def check_account(self, provenance: Provenance) -> None:
-        """Raises InputError for an account that cannot be combined with those here.
-
-        That is an account of another unit, or one that protects an image which another component treats as public, or
-        on which its anchor was fine-tuned.
-        """
-        if provenance.privacy is None:
-            return
-        in_anchor = provenance.identifiers & (provenance.session.identifiers if provenance.session else frozenset())
-        if in_anchor:
-            raise InputError(
-                f"images of a private component must not be in its anchor, which its account does not cover; "
-                f"{len(in_anchor)} are. Train it without them"
-            )
-        here = [origin for origin in map(self.provenance, self) if origin.privacy is not None]
-        accounts = [origin.privacy for origin in here] + [account.privacy for account in self.state.released]
-        units, unit = {spent.mechanism.unit for spent in accounts if spent}, provenance.privacy.mechanism.unit
-        if units - {unit}:
-            raise InputError(
-                f"accounts must be of the unit {', '.join(units)}; got {unit}. "
-                "Keep components that protect another unit in a store of their own"
-            )
-        provenance.protected_units()  # raises if an owner is unknown
-        private = set().union(*(origin.identifiers for origin in here))
-        released = set().union(*(account.examples for account in self.state.released))
-        public = {i for origin in here for i, _ in origin.public}
-        check_public({i for i, _ in provenance.public}, private | provenance.identifiers)
-        check_public({*self.key.hide_all(i for i, _ in provenance.public)}, released)
-        check_public(public, provenance.identifiers)
-        check_public(self.state.public, {*self.key.hide_all(provenance.identifiers)})
+            self.commit(Add(name=name, entry=new, shown=shown))
 
     @property
     def origins(self) -> Mapping[str, Provenance]:
@@ -290,7 +166,7 @@ class Store(Disk, Components):
 
     def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
-        back = [name for i, name in provenance.images_seen if self.has_forgotten(i)]
+        back = [name for i, name in provenance.data.seen if self.has_forgotten(i)]
         if back:
             raise InputError(
                 f"examples must not be removed ones; {len(back)} were removed from this store, such as {back[0]}. "
@@ -328,7 +204,7 @@ class Store(Disk, Components):
                             privacy=None if cost is None else dataclasses.asdict(cost),
                             merge=how,
                             penalty=penalty if how in WEIGHTED else None,
-                            **vars(self.write("composed", dw)),
+                            entry=self.write("composed", dw),
                         )
                     )
                     return dw
@@ -366,37 +242,31 @@ class Store(Disk, Components):
             place = str(expand_path(path).absolute())
             check_printable("the path of an export", place)
             origins = dict(self.origins)
-            self.commit(Export(names=tuple(self), path=place, result=trees.fingerprint(dw)))
+            self.commit(Export(export=Exported(names=tuple(self), path=place, result=trees.fingerprint(dw))))
             return {"of": origins, "journal": len(self.state.lines)}
 
     def discard(self, names: Sequence[str]) -> None:
         """Removes components that are to be replaced: no receipt, and their examples may return."""
         with self.using(change=True):
             removed = {name: self.provenance(name) for name in names}
-            released = self.state.accounts_shown(removed, self.key)
+            released = accounts_shown(removed, self.state, self.key)
             self.commit(Discard(removed=tuple(sorted(names)), released=released))
 
-    # Verifying
 
-    def verify_receipt(self, path: str | os.PathLike) -> list[str]:
-        """One line for each claim of a receipt that is false; none if the removal holds.
-
-        Checks that this store's journal committed the receipt, that no removed component is in the store, and, if
-        nothing was added or removed since, that the survivors' sum is the receipt's.
-        """
-        path = expand_path(path)
-        receipt, text_fingerprint = read_receipt(path)
-        with self.using():
-            wrong = []
-            if text_fingerprint not in self.state.receipts.values():
-                edited = receipt.store == self.identity
-                kind = "edited or forged: its journal has no such receipt" if edited else "that of another store"
-                wrong.append(f"{path}: no receipt of {self.root}, but {kind}")
-            held = {name: trees.fingerprint(self.read_tree(name)) for name in self}
-            removed = {*receipt.removed.values()}
-            back = [name for name, weights in held.items() if self.key.hide(weights) in removed]
-            wrong += [f"{name}: is a removed component" for name in back]
-            unchanged = held and receipt.survivors == survivors_of(held, self.key)
-            if unchanged and trees.fingerprint(self.sum()) != receipt.composed_after:
-                wrong.append("the survivors' sum is not the receipt's")
-        return wrong
+def warn_lists(store: Store, names: Sequence[str]) -> None:
+    """Prints a line for each of these new components that lists no images, or images of other components."""
+    with store.using():
+        origins = dict(store.origins)  # reads those that no earlier call has read
+        seen = {name: origins[name].data.seen for name in names if name in origins}
+        name_of = {entry.id: name for name, entry in store.state.components.items()}
+    for name in names:
+        holders = (store._seen_by[identifier] for identifier, _ in seen.get(name, ()))
+        others = Counter(name_of[i] for held in holders for i in held if name_of.get(i, name) != name)
+        shown = ", ".join(f"{count} of {other}" for other, count in others.most_common(3))
+        more = f" and of {len(others) - 3} other components" if len(others) > 3 else ""
+        if name in seen and not seen[name]:
+            nothing = "no request for an image or an owner finds it; remove it by its name"
+            print(f"{name} lists no images: {nothing}", file=sys.stderr)
+        if others:
+            both = "a removal of one of them concerns each component that lists it"
+            print(f"{name} lists images of other components, {shown}{more}: {both}", file=sys.stderr)

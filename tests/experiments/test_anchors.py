@@ -19,6 +19,7 @@ from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify_receipt
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_the_file_is_the_fine_tuned_body_and_names_a_seeded_share_of_the_images(
     pairs = [*zip(train.identifiers(), train.names, strict=True)]
     assert session.images == tuple(pairs[row] for row in rows)
     origin = Provenance.from_json(metadata["provenance"])
-    assert {*origin.examples} == {*session.images}
+    assert {*origin.data.examples} == {*session.images}
     assert origin.session is None  # it was trained at the source
 
 
@@ -149,11 +150,11 @@ def store(root, common, moved):
 def test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out(root, common, moved, store, tmp_path):
     anchor = load(moved)
     every = {*zip(dataset(root).train.identifiers(), dataset(root).train.names, strict=True)}
-    assert {pair for origin in store.origins.values() for pair in origin.examples} == every
+    assert {pair for origin in store.origins.values() for pair in origin.data.examples} == every
     assert all(origin.session == anchor.session for origin in store.origins.values())
     assert all(origin.anchor_images == anchor.session.images for origin in store.origins.values())
     alone, result, _ = composed(root, common, moved, tmp_path, "--leave_out_anchor_images")
-    seen = {pair for origin in alone.origins.values() for pair in origin.examples}
+    seen = {pair for origin in alone.origins.values() for pair in origin.data.examples}
     assert seen == every - {*anchor.session.images}
     assert all(origin.session == anchor.session for origin in alone.origins.values())
     assert "without_anchor_images" in alone.root.name
@@ -167,7 +168,7 @@ def test_components_at_an_anchor_name_its_images_which_are_composed_or_left_out(
         "--leave_out_anchor_images",
     )
     origin = Provenance.from_json(read_component(tmp_path / "tuned/dw.safetensors")[1]["provenance"])
-    assert {*origin.examples} == seen
+    assert {*origin.data.examples} == seen
     assert origin.session == anchor.session
 
 
@@ -204,8 +205,8 @@ def test_a_removal_of_an_image_in_the_anchor_says_so_and_its_command_makes_the_a
     result = json.loads(line)
     (line,) = read_receipt(Path(result["receipt"]))[0].anchors
     assert said.removeprefix("NOT removed: ") in line
-    assert Store(store.root).verify_receipt(Path(result["receipt"])) == []
-    own = {identifier for origin in Store(store.root).origins.values() for identifier in origin.identifiers}
+    assert verify_receipt(Store(store.root), Path(result["receipt"])) == []
+    own = {identifier for origin in Store(store.root).origins.values() for identifier in origin.data.identifiers}
     assert own == {*dataset(root).train.identifiers()} - {before.images[0][0], before.images[1][0]}
     _, _, command = line.partition("make it again without them with: ")
     words = shlex.split(command)
@@ -237,7 +238,7 @@ def test_an_image_in_the_anchor_alone_is_found_by_its_name_and_forgotten(root, c
 def test_a_removal_of_others_names_no_anchor(store):
     now = Store(store.root)
     inside = {*load(next(iter(now.origins.values())).recipe.anchor.weights).session.identifiers}
-    other = next(i for origin in now.origins.values() for i in origin.identifiers if i not in inside)
+    other = next(i for origin in now.origins.values() for i in origin.data.identifiers if i not in inside)
     plan = plan_removal(now, examples=[other])
     assert (len(plan.components), plan.anchors) == (1, ())
 
@@ -273,7 +274,7 @@ def test_a_private_first_session_spends_what_its_ledger_says(root, common, tiny,
     run("private", *seen, f"--out={tmp_path / 'more'}", "--leave_out_anchor_images")
     origin = Provenance.from_json(read_component(tmp_path / "more/dw.safetensors")[1]["provenance"])
     assert origin.session == session
-    assert len(origin.examples) == 24 - len(session.images)
+    assert len(origin.data.examples) == 24 - len(session.images)
 
 
 def test_a_file_of_another_machine_is_data_and_opens_nothing(root, common, moved, tmp_path):

@@ -244,7 +244,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     listed = json.loads(run("store", "list", where)[0])["components"]
     assert [row["name"] for row in listed] == [f"shard {s}" for s in range(3)]
     assert json.loads(run("store", "compose", where)[0])["composed"] == 3
-    gone = Store(where[8:]).provenance("shard 2").examples[:5]
+    gone = Store(where[8:]).provenance("shard 2").data.examples[:5]
     (tmp_path / "ids.txt").write_text("".join(f"{identifier}\n" for identifier, _ in gone) + "f" * 64)
     asked = ["remove", where, f"--examples={tmp_path}/ids.txt", "--retrain", f"--cache_dir={root}/cache"]
     line, err = run("store", *asked, "--dry_run")
@@ -253,7 +253,7 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert "1 images that no component saw: their cached rows go, if any" in err
     done = json.loads(run("store", *asked)[0])
     assert done["removed"] == done["retrained"] == ["shard 2"]
-    assert len(Store(where[8:]).provenance("shard 2").examples) == listed[2]["examples"] - 5
+    assert len(Store(where[8:]).provenance("shard 2").data.examples) == listed[2]["examples"] - 5
     assert json.loads(run("store", "verify", where, f"--receipt={done['receipt']}")[0])["verified"]
     run("store", "export", where, f"--to={tmp_path}/export")
     assert trees.fingerprint(load_export(tmp_path / "export")[1]) == done["composed_after"]
@@ -265,14 +265,14 @@ def test_the_store_from_the_command_line(sharded, tmp_path):
     assert json.loads(said)["of"]["components"] == len(Store(where[8:]))
     assert json.loads(said)["journal"] == len(Store(where[8:]).state.lines)
     assert json.loads(said)["removals"]["receipts"] == {receipt.stem: file_fingerprint(receipt)}
-    told = (*seen.examples[0], str(tmp_path), *seen.folders)
+    told = (*seen.data.examples[0], str(tmp_path), *seen.training.folders)
     assert not [text for text in told if json.dumps(text)[1:-1] in said]
     assert json.loads(run("store", "export", where, f"--to={tmp_path}/served", "--format=stablehlo")[0])["exported"]
     assert {path.name for path in (tmp_path / "served").iterdir()} >= {"model.jax", "run.py", "provenance.json"}
     line = json.loads(run("store", "remove", where, "--name=shard 0,shard 1")[0])
     receipt = json.loads(Path(line["receipt"]).read_text())["predicate"]
-    exports = [f"{tmp_path}/{name}: an export of a removed component" for name in ("export", "served")]
-    assert receipt["not_reached"][:2] == exports
+    exports = [("export", f"{tmp_path}/{name}") for name in ("export", "served")]
+    assert [(trace["kind"], trace["path"]) for trace in receipt["not_reached"]][:2] == exports
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", receipt["time"])
     stored = next(Path(where[8:]).glob("components/*.safetensors"))
     stored.write_bytes(stored.read_bytes().replace(b"digit", b"digiT", 1))

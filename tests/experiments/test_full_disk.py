@@ -11,6 +11,7 @@ from run_binary import ROOT, module_of, run
 
 from tangent_jax.store.files import write_component
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify
 
 LIMIT = 60_000  # bytes of a file: less than a step, a checkpoint or the cached rows
 
@@ -59,4 +60,4 @@ def test_the_store(tmp_path):
     limited("store", "add", f"--store={tmp_path / 'store'}", f"--source={tmp_path / 'source'}")
     assert [*Store(tmp_path / "store")] == []
     assert partial_files(tmp_path) == []
-    assert Store(tmp_path / "store").verify() == []
+    assert verify(Store(tmp_path / "store")) == []

@@ -153,7 +153,7 @@ def test_the_accuracy_that_finetune_and_private_report_is_that_of_the_test_image
         dw, metadata = read_component(out / "dw.safetensors")
         known = tuple(zip(images.identifiers(), images.names, strict=True)) if binary == "private" else ()
         origin = Provenance.from_json(metadata["provenance"])
-        assert (origin.public, origin.whitening) == (known, "images" if known else None)
+        assert (origin.data.public, origin.training.whitening) == (known, "images" if known else None)
         assert binary != "private" or result["public"] == {"dataset": public, "examples": len(known)}
         predict = origin.recipe.predictor(10)
         test, train = (extract(predict, part, cache) for part in (digits.test, digits.train))

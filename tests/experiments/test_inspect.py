@@ -25,6 +25,7 @@ from tangent_jax.core.trees import body
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import extract
 from tangent_jax.privacy.mechanism import Mechanism, Spent
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
@@ -165,7 +166,7 @@ def test_a_store_that_took_in_another_is_shown(tmp_path):
     other, store = Store(tmp_path / "other"), Store(tmp_path / "store")
     other.add("theirs", part(0), origin(0))
     other.release(tmp_path / "sent", other.sum())
-    store.add_all(other)
+    add_all(store, other)
     assert "merge" in [line["op"] for line in store.journal.entries]
     run("inspect", f"--store={store.root}", f"--out={tmp_path}/out")
     text = read(tmp_path / "out/index.html").text

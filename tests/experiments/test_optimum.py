@@ -50,9 +50,9 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     assert result["converged"]
     assert min(result["step_norm"], result["seconds"]) > 0
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
-    assert origin.total_penalty == pytest.approx(48 * 0.1)
+    assert origin.training.total_penalty == pytest.approx(48 * 0.1)
     run("store", "add", store, f"--source={out}", "--name=all")
-    gone = [identifier for identifier, _ in origin.examples[:5]]
+    gone = [identifier for identifier, _ in origin.data.examples[:5]]
     (tmp_path / "gone.txt").write_text("\n".join(gone))
     removal = ("store", "remove", store, places[1], f"--examples={tmp_path / 'gone.txt'}", "--exact")
     _, err = run(*removal, "--dry_run")
@@ -60,7 +60,7 @@ def test_a_solved_model_forgets_images_exactly_and_merges_by_its_factors(places,
     removed = result_of(*removal)
     assert removed["certificate"] <= 5e-3 < removed["certificate_before"]
     assert removed["passes"] < result["passes"] + 2
-    assert f"{out}: a cache, or results of a run" in removed["not_reached"]
+    assert ("run", str(out)) in [(trace["kind"], trace["path"]) for trace in removed["not_reached"]]
     receipt = json.loads(Path(removed["receipt"]).read_text())["predicate"]
     assert receipt["optima"]["all"]["total_penalty"] == pytest.approx(4.8)
     assert receipt["optima"]["all"]["converged"]
@@ -97,7 +97,7 @@ def test_a_run_that_has_not_converged_says_so_in_one_line(places, tmp_path):
     assert (tmp_path / "asked/result.json").exists()
     run("store", "add", store, f"--source={out}", "--name=all")
     origin = Provenance.from_json(read_component(out / "dw.safetensors")[1]["provenance"])
-    (tmp_path / "gone.txt").write_text(origin.examples[0][0])
+    (tmp_path / "gone.txt").write_text(origin.data.examples[0][0])
     _, err = run("store", "remove", store, places[1], f"--examples={tmp_path / 'gone.txt'}", "--exact")
     assert "NOT converged: all, certificate " in err
     assert " after 3 passes; drop or retrain it" in err

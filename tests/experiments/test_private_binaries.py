@@ -45,7 +45,7 @@ def test_private_trains_says_what_it_spent_and_spends_it_once(cache, tmp_path):
         assert "ledger" in err.splitlines()[-1]
     assert json.loads((tmp_path / "result.json").read_text())["epsilon"] == result["epsilon"]
     _, metadata = read_component(tmp_path / "dw.safetensors")
-    assert (result["whitening"], json.loads(metadata["provenance"])["whitening"]) == ("norm", "norm")
+    assert (result["whitening"], json.loads(metadata["provenance"])["training"]["whitening"]) == ("norm", "norm")
     plain = json.loads(run("private", cache, f"--out={tmp_path}/plain", "--epochs=1", "--subset=head", "--nowhiten")[0])
     assert (plain["whitening"], plain["public"]) == (None, None)
 
@@ -135,7 +135,7 @@ def test_private_components_add_up_in_the_store(cache, tmp_path):
     assert json.loads(journal[-1])["privacy"] == spent
     run("store", "export", store, f"--to={tmp_path}/export")
     assert load_export(tmp_path / "export")[1]["head"]["kernel"].shape == (96, 10)
-    (tmp_path / "ids.txt").write_text(Store(tmp_path / "store").provenance("a").examples[0][0])
+    (tmp_path / "ids.txt").write_text(Store(tmp_path / "store").provenance("a").data.examples[0][0])
     _, err = run("store", "remove", store, f"--examples={tmp_path}/ids.txt", "--retrain", code=1)
     assert "without privacy" in err
 

@@ -92,7 +92,7 @@ def same_run(s3, url, local):
     assert [plain(row) for row in here["history"]] == [plain(row) for row in there["history"]]
     dw, metadata = read_component(f"{url}/dw.safetensors")
     assert trees.fingerprint(dw) == trees.fingerprint(read_component(local / "dw.safetensors")[0])
-    assert url in json.loads(metadata["provenance"])["folders"]
+    assert url in json.loads(metadata["provenance"])["training"]["folders"]
     assert {path.name for path in local.iterdir()} <= {name.split("/")[-1] for name in s3.fs.ls(url, detail=False)}
 
 

@@ -28,7 +28,7 @@ SAID = {
                     seed=s,
                 ),
                 owners={f"photo {3 * s}.jpg": f"ann{s}@example.org"},
-                public=origin(7).examples[:2],
+                public=origin(7).data.examples[:2],
             )
         )
         for s in range(2)

@@ -10,7 +10,7 @@ import zlib
 import jax
 import numpy as np
 import pytest
-from helpers import Killed, ending, origin, part, predictor, tree_normal
+from helpers import Killed, changed, ending, origin, part, predictor, tree_normal
 
 import tangent_jax as tj
 from tangent_jax.core.checks import InputError
@@ -21,6 +21,7 @@ from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.sessions import anchors_that_saw
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify
 
 PHOTOGRAPHS = [f"photograph {i}".encode() for i in range(15)]
 IDENTIFIERS = [hashlib.sha256(content).hexdigest() for content in PHOTOGRAPHS]
@@ -36,7 +37,7 @@ def filled(root, predict, dw):
     for s, person in enumerate(PEOPLE):
         recipe = Recipe(dataset="folder:/home/me/photos").for_shard(person)
         examples = PAIRS[3 * s : 3 * s + 3]
-        origin = dataclasses.replace(
+        origin = changed(
             make_provenance(predict, recipe, classes),
             examples=examples,
             public=PAIRS[9 + s : 10 + s],
@@ -125,7 +126,7 @@ def test_settings_in_an_export_are_those_that_all_components_share(tmp_path):
     origins = [*filled(tmp_path / "store", predict, dw).origins.values()]
     known = summarize(origins).settings
     assert (known["learning_rate"], "order" in known) == (origins[0].recipe.settings["learning_rate"], False)
-    other = dataclasses.replace(origins[0], recipe=Recipe(seed=1))
+    other = origins[0].with_training(recipe=Recipe(seed=1))
     shared = summarize([*origins, other]).settings
     assert known.keys() - shared.keys() == {"dataset", "seed"}
     assert summarize([*origins, dataclasses.replace(other, recipe=None)]).settings == {}
@@ -160,7 +161,7 @@ def test_a_store_that_is_killed_at_an_export_is_whole_and_exports_again(tmp_path
     again = Store(store.root)
     assert len(again.state.lines) in (before, before + 1)
     assert again.release(tmp_path / "out", again.sum())["journal"] == len(again.state.lines)
-    assert again.verify() == []
+    assert verify(again) == []
 
 
 @pytest.mark.parametrize("url", ["s3://user:secret@bucket/served", "https://secret@host/x", "file:///served"])

@@ -20,6 +20,7 @@ from tangent_jax.models.predict import tangent
 from tangent_jax.models.protocol import initial_weights
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify
 from tangent_jax.train.evaluate import evaluate
 from tangent_jax.train.fit import fit
 from tangent_jax.train.optimizers import adam
@@ -103,4 +104,4 @@ def test_a_model_of_the_protocol_is_fitted_composed_stored_and_exported(tmp_path
     again, step = load_export(tmp_path / "export", predict.model)
     assert trees.fingerprint(again.w) == trees.fingerprint(predict.w)
     assert trees.fingerprint(step) == trees.fingerprint(dw)
-    assert store.verify() == []
+    assert verify(store) == []

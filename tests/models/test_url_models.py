@@ -20,6 +20,7 @@ from tangent_jax.models.vit.model import VisionTransformer
 from tangent_jax.pretrained.load import load, save
 from tangent_jax.store.erasure import others
 from tangent_jax.store.files import read_component, write_component
+from tangent_jax.store.receipts import Trace
 from tangent_jax.store.store import Store
 
 MODEL = VisionTransformer(ViTConfig(12, 3, 3, 20, patch_size=4, image_size=8, classes=7))
@@ -80,6 +81,6 @@ def test_what_is_written_at_a_url_elsewhere_is_refused_with_the_remedy(s3):
 def test_a_run_at_a_url_is_listed_as_not_reached(tmp_path):
     store = Store(tmp_path / "store")
     store.add("a", part(0), origin(0, folders=("s3://bucket/run",)))
-    assert any(line.startswith("s3://bucket/run: ") for line in others(store, ["a"], (), tmp_path / "cache"))
+    assert Trace("run", "s3://bucket/run") in others(store, ["a"], (), tmp_path / "cache")
     with pytest.raises(InputError, match="folders must be absolute or URLs, without"):
         origin(0, folders=("s3://bucket/../x",))

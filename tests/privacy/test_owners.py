@@ -22,7 +22,7 @@ from tangent_jax.privacy.noise import noise_key, noisy_mean
 from tangent_jax.privacy.norms import clipped_sum_closed_form
 from tangent_jax.privacy.train import fit_private
 from tangent_jax.privacy.units import as_units, micro_batches, sample
-from tangent_jax.store.provenance import Provenance
+from tangent_jax.store.provenance import Data, Provenance, Training
 from tangent_jax.store.store import Store
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.features import Features
@@ -274,7 +274,8 @@ def component(owners, unit="owner", known=True):
     examples = tuple((fingerprint(f"{owner}, {len(owners)}".encode()), f"{owner}.jpg") for owner in owners)
     spent = Spent(make_mechanism(3.0, 1e-5, unit=unit), 50, True)
     said = {f"{owner}.jpg": owner for owner in owners} if known else {}
-    return Provenance("taft", {}, "h", "a", ("kernel",), examples=examples, privacy=spent, owners=said)
+    data, training = Data(examples, said), Training(privacy=spent)
+    return Provenance("taft", {}, "h", "a", ("kernel",), data=data, training=training)
 
 
 def test_a_store_composes_in_parallel_over_owners_and_holds_accounts_of_one_unit(tmp_path):

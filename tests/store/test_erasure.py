@@ -14,6 +14,7 @@ from tangent_jax.features.row_store import RowStore
 from tangent_jax.io import files
 from tangent_jax.store.lines import partial_of
 from tangent_jax.store.plans import plan_removal
+from tangent_jax.store.receipts import Trace
 from tangent_jax.store.removal import erase_cached, preview_removal, remove
 from tangent_jax.store.store import Store
 
@@ -43,8 +44,8 @@ def drop(store, cache):
     return remove(store, plan_removal(store, names=["ann"]), cache=Cache(cache))
 
 
-def lines_about(lines, cache):
-    return [line for line in lines if str(cache / "index.sqlite") in line]
+def of_index(traces):
+    return [trace for trace in traces if trace.kind == "index"]
 
 
 def test_a_receipt_says_that_an_index_was_not_reached_if_it_cannot_be_written(store, cache, monkeypatch):
@@ -57,14 +58,14 @@ def test_a_receipt_says_that_an_index_was_not_reached_if_it_cannot_be_written(st
 
     monkeypatch.setattr(identifiers, "open_index", read_only)
     receipt = drop(store, cache)
-    assert lines_about(receipt.deleted, cache) == []
-    (line,) = lines_about(receipt.not_reached, cache)
-    assert line.startswith(f"{cache}/index.sqlite: identifiers and names of removed images (the index must be a")
-    assert "readonly database. End other programs that use it, or delete it" in line
+    assert of_index(receipt.deleted) == []
+    (trace,) = of_index(receipt.not_reached)
+    assert trace.path == f"{cache}/index.sqlite"
+    assert "readonly database. End other programs that use it, or delete it" in str(trace)
     assert GONE.encode() in (cache / "index.sqlite").read_bytes()
     monkeypatch.undo()
     again = erase_cached(store, plan_removal(store, examples=[GONE]), cache=Cache(cache))
-    assert lines_about(again.deleted, cache) == [f"{cache}/index.sqlite: identifiers and names of removed images"]
+    assert again.deleted == (Trace("index", f"{cache}/index.sqlite"),)
     content = (cache / "index.sqlite").read_bytes()
     assert GONE.encode() not in content
     assert STAYS.encode() in content
@@ -84,10 +85,10 @@ def test_a_receipt_names_an_index_that_cannot_be_read(store, cache, monkeypatch,
 
         monkeypatch.setattr(identifiers, "open_index", fail)
     receipt = drop(store, cache)
-    assert lines_about(receipt.deleted, cache) == []
-    (line,) = lines_about(receipt.not_reached, cache)
-    assert line.startswith(f"{index}: identifiers and names of removed images (")
-    assert reason[fault] in line
+    assert of_index(receipt.deleted) == []
+    (trace,) = of_index(receipt.not_reached)
+    assert trace.path == str(index)
+    assert reason[fault] in trace.why
 
 
 def test_an_index_that_is_a_cache_alone_may_fail(cache):
@@ -110,9 +111,8 @@ def test_parts_and_exports_that_were_killed_are_listed(store, cache, tmp_path):
     (export,) = store.state.exports
     partial = partial_of(Path(export.path), export.result)
     partial.mkdir()
-    lines = drop(store, cache).not_reached
-    assert f"{part_.root}: a part of a store" in lines
-    assert f"{partial}: an export of a removed component that was killed" in lines
+    traces = drop(store, cache).not_reached
+    assert {Trace("part", str(part_.root)), Trace("unfinished export", str(partial))} <= {*traces}
 
 
 @pytest.mark.parametrize("spelled", ["{}/../cache", "{}/../link"])
@@ -120,19 +120,18 @@ def test_the_cache_that_was_erased_is_not_listed_however_it_is_spelled(store, ca
     (cache.parent / "link").symlink_to(cache)
     store.discard(["ann"])
     store.add("ann", part(1), origin(1, folders=(str(cache),)))
-    assert not lines_of_caches(drop(store, spelled.format(cache)))
+    assert not of_kind("run", drop(store, spelled.format(cache)))
 
 
-def lines_of_caches(receipt):
-    return [line for line in receipt.not_reached if line.endswith("a cache, or results of a run")]
+def of_kind(kind, receipt):
+    return [trace.path for trace in receipt.not_reached if trace.kind == kind]
 
 
 def test_neighbouring_stores_are_named_and_not_opened(store, cache):
     for name in ("a", "z"):
         Store(store.root.parent / name).add("ann again", part(1), origin(1))
     (store.root.parent / "a" / "store.json").write_text("{")
-    lines = [line for line in drop(store, cache).not_reached if "another store" in line]
-    assert lines == [f"{store.root.parent / name}: another store" for name in "az"]
+    assert of_kind("store", drop(store, cache)) == [str(store.root.parent / name) for name in "az"]
     assert [*Store(store.root.parent / "z")] == ["ann again"]
 
 
@@ -166,16 +165,16 @@ def test_only_the_cache_that_is_named_is_erased_and_the_others_are_listed(tmp_pa
     receipt = remove(store, plan, cache=Cache(own.parent))
     assert (there(own), there(other)) == ([False, True], [True, True])
     assert (run / "dw.safetensors").exists()
-    assert receipt.deleted[-1] == f"{own.parent}: 1 rows of removed images"
+    assert receipt.deleted[-1] == Trace("rows", str(own.parent), rows=1)
     assert receipt.not_reached == (
-        f"{tmp_path / 'export'}: an export of a removed component",
-        f"{other.parent}: a cache, or results of a run",
-        f"{run}: a cache, or results of a run",
-        "s3://bucket/out: a cache, or results of a run",
+        Trace("export", str(tmp_path / "export")),
+        Trace("run", str(other.parent)),
+        Trace("run", str(run)),
+        Trace("run", "s3://bucket/out"),
     )
-    assert planned == ([*receipt.deleted], [*receipt.not_reached])
+    assert planned == (receipt.deleted, receipt.not_reached)
     again = erase_cached(store, plan_removal(store, examples=[GONE]), Cache(other.parent))
-    assert again.deleted == [f"{other.parent}: 1 rows of removed images"]
+    assert again.deleted == (Trace("rows", str(other.parent), rows=1),)
     assert there(other) == [False, True]
 
 
@@ -201,10 +200,10 @@ def test_rows_that_cannot_be_written_and_rows_that_lost_their_list_are_not_reach
     monkeypatch.setattr(files, "open_plain", denied)
     receipt = drop(store, cache)
     assert (there(first), there(second)) == ([True, True], [False, True])
-    assert f"{cache}: 1 rows of removed images" in receipt.deleted
+    assert Trace("rows", str(cache), rows=1) in receipt.deleted
     assert {*receipt.not_reached} == {
-        f"{cache}: rows of removed images (Permission denied)",
-        f"{cache}: rows without a list of their images (examples.txt); delete the folder",
+        Trace("rows", str(cache), why="Permission denied"),
+        Trace("rows", str(cache), why="no list of their images, examples.txt; delete the folder"),
     }
 
 
@@ -214,5 +213,5 @@ def test_a_receipt_shows_no_name_of_a_folder_of_rows(store, tmp_path):
     (rows.parent / "key-ba9876543210").symlink_to(rows)
     text = drop(store, rows.parent).path.read_text()
     assert there(rows) == [False, True]
-    assert "rows behind a link" in text
+    assert "behind a link" in text
     assert not [name for name in ("0123456789ab", "ba9876543210") if name in text]

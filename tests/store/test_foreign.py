@@ -27,17 +27,20 @@ from tangent_jax.io.checkpoints import Checkpoint
 from tangent_jax.io.files import expand_path, fingerprint, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
 from tangent_jax.io.ledger import open_ledger
-from tangent_jax.io.records import seal_fields
+from tangent_jax.io.records import plain, seal_fields
 from tangent_jax.pretrained.load import load
 from tangent_jax.privacy.mechanism import Spent, make_mechanism
 from tangent_jax.privacy.units import as_units
 from tangent_jax.store.disk import KINDS, MARKS
 from tangent_jax.store.files import write_component
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.receipts import Trace
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import preview_removal, remove
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify, verify_receipt
 from tangent_jax.train.batches import Batches
 
 RUN = "0123456789abcdef" * 2
@@ -70,8 +73,8 @@ def test_a_component_of_another_machine_deletes_and_opens_nothing_that_it_names(
     store = Store(tmp_path / "stores/one")
     store.add("theirs", part(0), theirs)
     receipt = remove(store, plan_removal(store, names=["theirs"]))
-    assert receipt.not_reached == (f"{canary}: a cache, or results of a run", f"folder:{canary}: the data set")
-    assert all(line.startswith(f"{store.root}/") for line in receipt.deleted)
+    assert receipt.not_reached == (Trace("run", str(canary)), Trace("data set", f"folder:{canary}"))
+    assert all(trace.path.startswith(f"{store.root}/") for trace in receipt.deleted)
     assert snapshot(canary) == before
 
 
@@ -95,7 +98,7 @@ def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
     store.add("one", part(0), origin(0, examples=((gone, "a.jpg"),), folders=(str(cache),)))
     receipt = remove(store, plan_removal(store, examples=[gone]), cache=Cache(cache))
     assert snapshot(canary) == before
-    assert any("rows" in line for line in receipt.not_reached)
+    assert any(trace.kind == "rows" for trace in receipt.not_reached)
 
 
 # Stores of others
@@ -129,12 +132,12 @@ def use(root):
     said = [*store, *(export.path for export in store.state.exports)]
     for name in store:
         made = attempt(lambda name=name: store.provenance(name))
-        said += [] if made is None else [*made.classes, *(n for _, n in made.examples), *made.owners.values()]
+        said += [] if made is None else [*made.classes, *(n for _, n in made.data.examples), *made.data.owners.values()]
         attempt(lambda name=name: store[name])
-    for look in (store.verify, lambda: store.spent([*store]), lambda: store.sum("mean")):
+    for look in (lambda: verify(store), lambda: store.spent([*store]), lambda: store.sum("mean")):
         attempt(look)
     for receipt in root.glob("receipts/*"):
-        attempt(lambda receipt=receipt: store.verify_receipt(receipt))
+        attempt(lambda receipt=receipt: verify_receipt(store, receipt))
     plan = attempt(lambda: plan_removal(store, names=[*store][:1]))
     if plan is not None:
         attempt(lambda: remove(store, plan))
@@ -218,7 +221,7 @@ def test_reading_a_store_writes_nothing(tmp_path):
     before = snapshot(tmp_path)
     store = Store(root)
     assert [*store] == ["shard 0", "shard 2"]
-    assert len(store.verify()) == 3
+    assert len(verify(store)) == 3
     store.sum("mean")
     store.spent([*store])
     for name in store:
@@ -227,7 +230,7 @@ def test_reading_a_store_writes_nothing(tmp_path):
     preview_removal(store, plan)
     assert snapshot(tmp_path) == before
     store.settle()
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 def test_no_field_of_a_journal_or_mark_reaches_outside_the_store(tmp_path):
@@ -334,17 +337,17 @@ def test_a_merged_store_keeps_what_the_other_showed_and_exported(tmp_path):
     other.release(tmp_path / "first", other.sum())
     alone = other.spent([*other])
     assert alone.epsilon > 4  # alice saw both
-    here.add_all(other)
+    add_all(here, other)
     assert here.spent([*here]) == alone
     lines = len(here.journal.entries)
-    here.add_all(other)
+    add_all(here, other)
     assert (here.spent([*here]), len(here.journal.entries)) == (alone, lines)
     here.discard(["goes"])  # shown by the other store alone
     assert here.spent(["stays"]) == alone
     here.add("new", part(2), private(["alice"]))
     assert here.spent([*here]).epsilon > alone.epsilon
     receipt = remove(here, plan_removal(here, names=["stays"]))
-    assert f"{tmp_path / 'first'}: an export of a removed component" in receipt.not_reached
+    assert Trace("export", str(tmp_path / "first")) in receipt.not_reached
 
 
 def test_one_component_with_two_accounts_is_refused(tmp_path):
@@ -354,7 +357,7 @@ def test_one_component_with_two_accounts_is_refused(tmp_path):
     other.add("one", part(0), private(["alice"]))
     for first, second in ((here, other), (other, here)):
         with pytest.raises(InputError, match="one must have one account and one list of examples; got two"):
-            first.add_all(second)
+            add_all(first, second)
 
 
 # Names, paths and secrets
@@ -376,7 +379,7 @@ def test_what_a_lock_or_a_file_is_called_moves_no_cursor(tmp_path, capsys):
     os.mkfifo(store.root / "pipe")
     (store.root / "components" / "away").symlink_to("/etc")
     (store.root / "nowhere").symlink_to("/nonexistent")
-    wrong = store.verify()
+    wrong = verify(store)
     assert [line.partition(":")[0] for line in wrong] == ["\\x1b[2Jx", "components/away", "nowhere", "pipe"]
 
 
@@ -403,17 +406,17 @@ def test_a_receipt_that_is_a_link_or_a_pipe_is_not_read(tmp_path, kind):
     receipt.path.rename(tmp_path / "outside.json")
     receipt.path.symlink_to(tmp_path / "outside.json") if kind == "link" else os.mkfifo(receipt.path)
     with pytest.raises(InputError, match=r"must be a receipt of a removal .*plain file"):
-        store.verify_receipt(receipt.path)
+        verify_receipt(store, receipt.path)
     with pytest.raises(InputError, match=r"must be a receipt of a removal .*plain file"):
         plan_removal(store, examples=["nobody"])
-    assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in store.verify())
+    assert any(line.startswith(f"receipts/{receipt.path.name}: a link") for line in verify(store))
 
 
 def test_names_of_others_move_no_cursor():
     """Text of a provenance is shown as it is spelled."""
     made = origin(0, examples=((f"{1:064x}", "\x1b]0;title\x07.jpg"),), classes=("a\u202eb",))
-    read = Provenance.from_json(json.dumps({**made.fields, "classes": ["\x1b[2J"]}))
-    assert [*read.classes, read.examples[0][1]] == ["\\x1b[2J", "\\x1b]0;title\\x07.jpg"]
+    read = Provenance.from_json(json.dumps({**plain(made), "classes": ["\x1b[2J"]}))
+    assert [*read.classes, read.data.examples[0][1]] == ["\\x1b[2J", "\\x1b]0;title\\x07.jpg"]
     assert visible("plain caf\u00e9 \u65e5\u672c") == "plain caf\u00e9 \u65e5\u672c"
     with pytest.raises(InputError, match="characters that show"):
         recipe_of(dataset="folder:\x1b[2J")

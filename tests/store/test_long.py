@@ -10,9 +10,11 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io import tensors
 from tangent_jax.store.files import read_component
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify, verify_receipt
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +40,12 @@ def test_identifiers_names_and_owners_lie_outside_the_header_and_count_as_before
     assert "photo" not in json.dumps(entry)
     assert entry["__metadata__/provenance"]["dtype"] == "U8"
     origins = [store.provenance(f"shard {s}") for s in range(3)]
-    assert [(o.examples, o.seconds) for o in origins] == [(origin(s).examples, 1.5) for s in range(3)]
-    assert origins[1].owners == {"photo 3.jpg": "ann", "photo 4.jpg": "bob"}
+    assert [(o.data.examples, o.training.seconds) for o in origins] == [
+        (origin(s).data.examples, 1.5) for s in range(3)
+    ]
+    assert origins[1].data.owners == {"photo 3.jpg": "ann", "photo 4.jpg": "bob"}
     assert {*trees.leaves(store["shard 1"].dw)} == {*trees.leaves(part(1))}
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 @pytest.mark.parametrize(("make", "says"), [(part, origin), (sums, origin_of_sums)])
@@ -49,13 +53,13 @@ def test_a_removal_a_merge_and_a_copy_are_those_of_short_texts(tmp_path, make, s
     store = filled(tmp_path / "store", make, says)
     shutil.copytree(store.root, tmp_path / "copy")
     merged = Store(tmp_path / "merged")
-    merged.add_all(Store(tmp_path / "copy"))
+    add_all(merged, Store(tmp_path / "copy"))
     for each in (store, merged):
         plan = plan_removal(each, examples=["photo 4.jpg"])
         assert [*plan.components] == ["shard 1"]
         assert plan.components["shard 1"].left == 2
         receipt = remove(each, plan)
-        assert each.verify() == each.verify_receipt(receipt.path) == []
+        assert verify(each) == verify_receipt(each, receipt.path) == []
         with pytest.raises(InputError, match="examples must not be removed ones; 1 were removed from this store"):
             each.add("again", make(1), says(1))
     monkeypatch.undo()
@@ -68,7 +72,7 @@ def test_an_altered_name_outside_the_header_is_found(tmp_path):
     store = filled(tmp_path / "store")
     path = store.path("shard 1")
     path.write_bytes(path.read_bytes().replace(b"photo 4.jpg", b"photo 9.jpg"))
-    assert store.verify() == [f"{path.relative_to(store.root)}: altered"]
+    assert verify(store) == [f"{path.relative_to(store.root)}: altered"]
     with pytest.raises(InputError, match=r"the provenance of shard 1 in .* was altered"):
         store.provenance("shard 1")
     with pytest.raises(InputError, match=r"numbers and provenance of .* must belong together"):

@@ -14,10 +14,12 @@ from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import Cache, extract
 from tangent_jax.pretrained.load import load
 from tangent_jax.store.apart import Shards, fill
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify
 
 SIZES = (9, 8, 16, 8, 8)  # of shards: 2, 1, 2, 1 and 1 steps of 8
 GROUPS = [["0", "2"], ["1", "3"], ["4"]]
@@ -75,7 +77,7 @@ def test_a_group_is_trained_whole_whatever_is_missing_and_in_whatever_order(trai
     assert groups == [GROUPS[1], GROUPS[1], GROUPS[2], GROUPS[0]]
     store.reload()
     assert fingerprints(store) == fingerprints(whole)
-    assert store.verify() == []
+    assert verify(store) == []
     fill(store, shards)
     assert len(groups) == 4
 
@@ -90,7 +92,7 @@ def test_a_component_that_replaces_a_stale_one_still_names_its_cache(trained, tm
     again = extract(shards.predict, digits.train.take(np.arange(sum(SIZES))), Cache(tmp_path / "cache"))
     fill(store, dataclasses.replace(shards, features=again))
     folders = {shards.features.folder, again.folder}
-    assert [{*store.provenance(name).folders} for name in names] == [folders, folders]
+    assert [{*store.provenance(name).training.folders} for name in names] == [folders, folders]
 
 
 def changed(shards, **settings):
@@ -145,7 +147,7 @@ def test_parts_are_taken_over_with_the_bits_of_one_process(trained, tmp_path):
     assert [*store] == GROUPS[0]
     fill(store, shards, only=(), parts=parts)
     assert fingerprints(store) == fingerprints(whole)
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 def test_what_the_parts_lack_is_trained_and_a_part_goes_on(trained, tmp_path):
@@ -215,7 +217,7 @@ def test_a_plain_copy_of_a_store_verifies_and_goes_on(tmp_path, is_synchronized)
         (tmp_path / "copy/lock").unlink()
         (tmp_path / "copy/keys.json").chmod(0o644)
     copy = Store(tmp_path / "copy")
-    assert copy.verify() == []
+    assert verify(copy) == []
     assert copy.identity == store.identity
     assert fingerprints(copy) == fingerprints(store)
     with pytest.raises(InputError, match="examples must not be removed ones"):
@@ -223,20 +225,20 @@ def test_a_plain_copy_of_a_store_verifies_and_goes_on(tmp_path, is_synchronized)
     copy.add("new", part(2), origin(2))
     path = next(copy.root.glob("components/*"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert len(copy.verify()) == 1
+    assert len(verify(copy)) == 1
 
 
 def test_a_store_takes_in_another_bit_for_bit_and_again_changes_nothing(tmp_path):
     here, there = filled(tmp_path / "here", 2), Store(tmp_path / "there")
     there.add("shard 1", part(1), origin(1))
     there.add("shard 2", part(2), origin(2))
-    assert here.add_all(there) == ["shard 2"]
+    assert add_all(here, there) == ["shard 2"]
     assert fingerprints(here) == fingerprints(filled(tmp_path / "whole", 3))
     assert here.provenance("shard 2") == there.provenance("shard 2")
     journal = here.journal.path.read_bytes()
-    assert here.add_all(there) == here.add_all(here) == []
+    assert add_all(here, there) == add_all(here, here) == []
     assert here.journal.path.read_bytes() == journal
-    assert here.verify() == []
+    assert verify(here) == []
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,6 @@ def test_a_store_that_cannot_be_taken_in_is_refused_in_one_line(tmp_path, change
     change(there)
     before = here.journal.path.read_bytes()
     with pytest.raises(InputError, match=message):
-        here.add_all(Store(tmp_path / "there"))
+        add_all(here, Store(tmp_path / "there"))
     assert here.journal.path.read_bytes() == before
-    assert here.verify() == []
+    assert verify(here) == []

@@ -20,10 +20,12 @@ from tangent_jax.store import erasure, removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
+from tangent_jax.store.receipts import Trace
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify
 
 TWINS = (("0" * 64, "a.jpg"), ("1" * 64, "b.jpg"), ("0" * 64, "a copy.jpg"))
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
@@ -81,13 +83,13 @@ def test_as_many_rows_are_left_as_the_plan_said(trained):
     assert {*receipt.retrained} == {"even", "odd"}
     for name, holding in plan.components.items():
         left = store.provenance(name)
-        assert len(left.examples) == holding.left
-        assert not left.identifiers & {*plan.identifiers}
-        assert left.owners.keys() == {image for _, image in left.examples}
+        assert len(left.data.examples) == holding.left
+        assert not left.data.identifiers & {*plan.identifiers}
+        assert left.data.owners.keys() == {image for _, image in left.data.examples}
 
 
 def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
-    store, identifier = filled(tmp_path), origin(1).examples[0][0]
+    store, identifier = filled(tmp_path), origin(1).data.examples[0][0]
     store.add("shard 9", part(9), origin(9, examples=((identifier, "a copy.jpg"),)))
     for asked in (identifier, "photo 3.jpg", "a copy.jpg"):
         plan = plan_removal(store, examples=[asked, "f" * 64])
@@ -98,12 +100,12 @@ def test_who_saw_an_example_is_found_by_name_by_content_and_in_copies(tmp_path):
 
 def test_a_component_that_goes_by_its_name_takes_what_no_other_saw(tmp_path):
     store = filled(tmp_path)
-    store.add("shard 9", part(9), origin(9, examples=origin(1).examples[:2]))
+    store.add("shard 9", part(9), origin(9, examples=origin(1).data.examples[:2]))
     plan = plan_removal(store, names=["shard 1"])
-    assert plan.identifiers == (origin(1).examples[2][0],)
+    assert plan.identifiers == (origin(1).data.examples[2][0],)
     assert plan.components["shard 1"].left == 0
     remove(store, plan)
-    store.add("again", part(5), origin(5, examples=origin(1).examples[:2]))
+    store.add("again", part(5), origin(5, examples=origin(1).data.examples[:2]))
     with pytest.raises(InputError, match=r"1 were removed from this store, such as photo 5.jpg"):
         store.add("whole", part(6), origin(1))
 
@@ -128,7 +130,7 @@ def test_each_way_is_possible_or_says_why_not(tmp_path, changes, reasons):
         with pytest.raises(InputError, match=f"shard 1 does not allow how={how}: .*{reason}"):
             remove(store, plan, how)
     assert [*Store(tmp_path)] == ["shard 0", "shard 1"]
-    every = plan_removal(store, examples=[name for _, name in origin(1).examples])
+    every = plan_removal(store, examples=[name for _, name in origin(1).data.examples])
     assert every.components["shard 1"].impossible == {}  # nothing is left: it is dropped, whatever the way
     remove(store, every, "retrain")
     assert [*Store(tmp_path)] == ["shard 0"]
@@ -168,7 +170,7 @@ def test_bad_input_is_one_clear_line_and_changes_nothing(tmp_path, call, match):
 def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_is_not(tmp_path):
     store = filled(tmp_path)
     plan = plan_removal(store, examples=["photo 4.jpg"])
-    Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).examples))  # by another process
+    Store(tmp_path).add("copy", part(8), origin(8, examples=origin(1).data.examples))  # by another process
     with pytest.raises(InputError, match=r"plan must be of .* as it is now; got one .* older one\. Plan"):
         remove(store, plan)
     assert len(store.state.receipts) == 0
@@ -182,9 +184,9 @@ def test_a_plan_of_a_store_that_changed_is_refused_and_of_one_that_was_composed_
 
 def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(tmp_path, monkeypatch):
     store, erased = filled(tmp_path), []
-    monkeypatch.setattr(erasure, "erase_cached", lambda *given: erased.append(given) or erasure.Traces([], []))
+    monkeypatch.setattr(erasure, "erase_cached", lambda *given: erased.append(given) or erasure.Traces((), ()))
     plan = plan_removal(store, examples=["photo 3.jpg"])
-    left = origin(1, examples=origin(1).examples[1:])
+    left = origin(1, examples=origin(1).data.examples[1:])
     bad = Retrained(jax.tree.map(lambda leaf: leaf * np.nan, part(7)), left, 0.5)
     seen = Retrained(part(7), origin(1), 0.5)
     for new, match in ((seen, "must be retrained without what is removed"), (bad, "finite; got NaN")):
@@ -198,11 +200,11 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
     want = sum_trees({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
     assert receipt.composed_after == trees.fingerprint(want)
     assert receipt.distance_bounds == {"shard 1": 0.5}  # rounded up
-    assert store.provenance("shard 1").examples == left.examples
-    unbounded = Retrained(part(8), origin(1, examples=left.examples[1:]), None)
+    assert store.provenance("shard 1").data.examples == left.data.examples
+    unbounded = Retrained(part(8), origin(1, examples=left.data.examples[1:]), None)
     monkeypatch.setattr(removal, "retrain", lambda *_: unbounded)
     assert remove(store, plan_removal(store, examples=left.examples[0][:1]), "retrain").distance_bounds == {}
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 def test_images_that_are_no_longer_in_the_data_set_are_told_and_nothing_is_done(trained, photographs):
@@ -213,7 +215,7 @@ def test_images_that_are_no_longer_in_the_data_set_are_told_and_nothing_is_done(
             remove(store, plan_removal(store, examples=["train/a/0.png"]), "retrain", cache=cache)
     finally:
         (photographs / "train/a/2.away").rename(photographs / "train/a/2.png")
-    assert len(store.provenance("even").examples) == 6
+    assert len(store.provenance("even").data.examples) == 6
     assert np.asarray(features.inputs[0]).any()  # its cached row is there
 
 
@@ -227,7 +229,7 @@ def test_rows_are_erased_in_the_cache_that_is_given(trained):
     receipt = remove(store, plan, cache=cache)
     assert not features.inputs.base[1].any()
     assert np.asarray(features.inputs[2]).any()
-    assert receipt.deleted[-1] == f"{cache.path}: 1 rows of removed images"
+    assert receipt.deleted[-1] == Trace("rows", str(cache.path), rows=1)
 
 
 # By contributor
@@ -241,7 +243,7 @@ def test_an_owners_images_go_from_every_component_and_the_others_stay(trained, t
     assert plan.asked == plan.identifiers == tuple(sorted(features.examples[i][0] for i in range(3)))
     receipt = remove(store, plan, "retrain", cache=cache)
     assert receipt.owner == store.key.hide("ann")
-    assert {image for name in store for _, image in store.provenance(name).examples} == {
+    assert {image for name in store for _, image in store.provenance(name).data.examples} == {
         f"train/{c}/{i}.png" for c in "ab" for i in range(6)
     } - {"train/a/0.png", "train/a/1.png", "train/a/2.png", "train/b/5.png"}
     again = plan_removal(store, owner="ann")
@@ -254,8 +256,8 @@ def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
     store, _, _ = trained
     for name, first in (("even", "train/a/0.png"), ("odd", "train/a/1.png")):
         found = store.provenance(name)
-        assert found.owners[first] == "ann"
-        assert found.owners.keys() == {image for _, image in found.examples}
+        assert found.data.owners[first] == "ann"
+        assert found.data.owners.keys() == {image for _, image in found.data.examples}
     assert Provenance.from_json(found.to_json()) == found
     assert make_provenance(found.recipe.predictor(2)).owners == {}
 

@@ -33,8 +33,8 @@ RECIPES = [
 
 def provenance(recipe):
     """The text of a provenance with this recipe, as JSON has it."""
-    fields = dict(tj.store.Provenance("taft", {}, "", "", ("head/bias",)).fields)
-    return json.dumps({**fields, "recipe": recipe})
+    fields = plain(tj.store.Provenance("taft", {}, "", "", ("head/bias",)))
+    return json.dumps({**fields, "training": {**fields["training"], "recipe": recipe}})
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -102,14 +102,18 @@ def replaced(value, path, item):
 @pytest.mark.parametrize(
     ("path", "item", "message"),
     [
-        (["trainer", "momentum"], 0.9, "trainer of recipe of a provenance must hold the fields of a Adam alone; got"),
+        (
+            ["trainer", "momentum"],
+            0.9,
+            "trainer of recipe of training of a provenance must hold the fields of a Adam alone; got",
+        ),
         (["trainer", "certificate"], 0.1, "must hold the fields of a Adam alone; got 'certificate'"),
         (["trainer", "type"], "Sgd", "trainer of .* must be an object of type Adam or an object of type Optimum; got"),
         (["trained", "leaves", "type"], "Tangent", "leaves of trained of .* must be an object of type OwnLeaves or"),
         (["trained", "leaves", "kind"], "lora", "kind must be one of blocks, bitfit, layernorm, everything; got lora"),
         (["trained", "head", "file"], "x", "head of trained .* must hold the fields of a NewHead alone; got 'file'"),
         (["objective", "loss"], 5, "loss must be one of"),
-        (["type"], "Receipt", "recipe of a provenance must be an object of type Recipe or"),
+        (["type"], "Receipt", "recipe of training of a provenance must be an object of type Recipe or"),
         (["anchor", "weights"], "\x1b[2J", "weights must have only characters that show"),
     ],
 )

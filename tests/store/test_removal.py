@@ -32,13 +32,15 @@ from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards, fill
 from tangent_jax.store.files import read_component, write_component
 from tangent_jax.store.lines import Add
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import make_provenance
-from tangent_jax.store.receipts import Optimum
+from tangent_jax.store.receipts import Optimum, Trace
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, check_finite, rounded_up, said_of, solve_again
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify, verify_receipt
 from tangent_jax.train.features import Features
 from tangent_jax.train.objective import make_objective
 
@@ -94,10 +96,10 @@ def test_no_file_of_the_cache_holds_a_removed_images_rows_and_the_others_stay(ta
     receipt = remove(store, plan_removal(store, examples=gone), "retrain", cache=cache)
     assert files_holding(tmp_path, rows) == []
     assert (np.asarray(extract(predict, data.train.take(np.arange(3)), cache).inputs) == kept).all()
-    assert receipt.deleted[-1] == f"{cache.path}: 4 rows of removed images"
-    assert receipt.not_reached == (f"{out}: a cache, or results of a run", f"{recipe.dataset}: the data set")
+    assert receipt.deleted[-1] == Trace("rows", str(cache.path), rows=4)
+    assert receipt.not_reached == (Trace("run", str(out)), Trace("data set", recipe.dataset))
     assert (out / "checkpoints" / fitted.run).exists()
-    assert store.verify() == []
+    assert verify(store) == []
     # asked for again, what was erased is computed anew, and only its chunk
     assert (np.asarray(extract(predict, data.train, cache).inputs[3]) == rows[0]).all()
 
@@ -124,9 +126,9 @@ def test_a_component_that_was_trained_again_still_names_the_cache_of_the_first_t
     store.add("all", recipe.fit(predict, train).dw, make_provenance(predict, recipe).trained_on(train, 1.0))
     for row, (identifier, _) in enumerate(train.examples[:2]):
         receipt = remove(store, plan_removal(store, examples=[identifier]), "retrain", cache=other)
-        assert f"{first.path}: a cache, or results of a run" in receipt.not_reached
+        assert Trace("run", str(first.path)) in receipt.not_reached
         assert train.inputs.base[row].any()
-        assert {str(first.path), str(other.path)} == {*store.provenance("all").folders}
+        assert {str(first.path), str(other.path)} == {*store.provenance("all").training.folders}
 
 
 def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
@@ -137,9 +139,9 @@ def test_what_is_missing_is_listed_as_not_reached(task, tmp_path):
     store.add("all", dw, make_provenance(predict, recipe).trained_on(train, 1.0, (str(tmp_path / "moved"),)))
     shutil.rmtree(tmp_path / "cache")
     receipt = remove(store, plan_removal(store, examples=[train.examples[0][0]]), cache=cache)
-    assert [line.partition(": ")[2] for line in receipt.deleted] == ["the component all"]
+    assert [(trace.kind, trace.component) for trace in receipt.deleted] == [("component", "all")]
     for folder in (tmp_path / "moved", tmp_path / "cache"):
-        assert f"{folder}: a cache, or results of a run" in receipt.not_reached
+        assert Trace("run", str(folder)) in receipt.not_reached
 
 
 def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(task, tmp_path):
@@ -156,7 +158,7 @@ def test_images_that_no_component_saw_lose_their_cached_rows_and_may_not_return(
         receipt = remove(store, plan, cache=cache)
         assert not test.inputs.base[row].any()
         assert ({*receipt.removed}, receipt.unseen) == (set(), (store.key.hide(identifier),))
-        assert store.verify() + store.verify_receipt(receipt.path) == []
+        assert verify(store) + verify_receipt(store, receipt.path) == []
         assert plan_removal(store, examples=[identifier]).unseen == ()
     assert store.path("all").read_bytes() == kept
     assert all(map(store.has_forgotten, data.test.identifiers()))
@@ -195,9 +197,9 @@ def test_a_component_of_removed_examples_is_not_added_again(tmp_path):
     remove(store, plan_removal(store, examples=["photo 4.jpg"]))
     with pytest.raises(InputError, match=r"1 were removed from this store, such as photo 4\.jpg"):
         Store(tmp_path).add("again", part(7), origin(1))
-    store.add("without", part(8), origin(1, examples=origin(1).examples[:1]))
+    store.add("without", part(8), origin(1, examples=origin(1).data.examples[:1]))
     journal = (tmp_path / "journal.jsonl").read_text()
-    assert origin(1).examples[1][0] not in journal  # hashed: the store does not say whose it was
+    assert origin(1).data.examples[1][0] not in journal  # hashed: the store does not say whose it was
 
 
 def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
@@ -221,7 +223,7 @@ def test_what_was_composed_or_exported_stays_spent_when_it_is_removed(tmp_path):
 
 def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
     """They whitened the training of a private component: its numbers depend on them."""
-    store, public = Store(tmp_path / "mine"), origin(7).examples
+    store, public = Store(tmp_path / "mine"), origin(7).data.examples
     store.add("whitened", part(0), origin(0, privacy=PRIVATE, public=public, owners={"photo 0.jpg": "ann"}))
     store.add("plain", part(1), origin(1, privacy=PRIVATE))
     Store(tmp_path / "other").add("too", part(2), origin(2, privacy=PRIVATE, public=public))
@@ -236,7 +238,7 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
     with pytest.raises(InputError, match="whitened does not allow how=retrain: public images went into its training"):
         remove(store, plan, "retrain")
     receipt = remove(store, plan)
-    assert f"{tmp_path / 'other'}: another store" in receipt.not_reached
+    assert Trace("store", str(tmp_path / "other")) in receipt.not_reached
     for came_back in ({"public": public}, {"examples": public}):
         with pytest.raises(InputError, match="1 were removed from this store"):
             store.add("again", part(3), origin(3, privacy=PRIVATE, **came_back))
@@ -249,16 +251,16 @@ def test_public_images_are_found_by_a_request_and_do_not_come_back(tmp_path):
 def test_an_image_that_one_account_protects_is_public_in_no_other(tmp_path, released):
     """Parallel composition takes what the other component saw of it as paid for; public images are not."""
     store, match = Store(tmp_path), "public images must not be private; got 1 of"
-    store.add("first", part(0), origin(0, privacy=PRIVATE, public=origin(7).examples))
+    store.add("first", part(0), origin(0, privacy=PRIVATE, public=origin(7).data.examples))
     if released:
         store.compose()
         store.discard(["first"])
-    for clash in ({"public": origin(0).examples[1:2]}, {"examples": origin(7).examples[2:]}):
+    for clash in ({"public": origin(0).data.examples[1:2]}, {"examples": origin(7).data.examples[2:]}):
         with pytest.raises(InputError, match=match):
             store.add("second", part(1), origin(1, privacy=PRIVATE, **clash))
     with pytest.raises(InputError, match=match):
-        store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(1).examples[:1]))
-    store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(7).examples))  # public in both
+        store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(1).data.examples[:1]))
+    store.add("second", part(1), origin(1, privacy=PRIVATE, public=origin(7).data.examples))  # public in both
     store.add("open", part(2), origin(0))  # no account: nothing is claimed of both
 
 
@@ -292,7 +294,7 @@ def test_only_files_of_its_own_are_swept(tmp_path):
     leftover.write_bytes(b"of a killed writer")
     store.add("b", part(1), origin(1))
     assert not leftover.exists()
-    assert len([line for line in store.verify() if "not the store's" in line]) == 4
+    assert len([line for line in verify(store) if "not the store's" in line]) == 4
 
 
 @pytest.mark.parametrize(
@@ -327,12 +329,12 @@ def test_a_lock_deleted_under_a_writer_stops_it_before_it_commits(tmp_path):
     store = Store(tmp_path)
     with store.using(change=True):
         (tmp_path / "lock").unlink()
-        line = Add(name="a", **vars(store.write("components", part(0), origin(0))))
+        line = Add(name="a", entry=store.write("components", part(0), origin(0)))
         with pytest.raises(InputError, match="deleted while it was held"):
             store.commit(line)
     assert [*Store(tmp_path)] == []
     Store(tmp_path).add("a", part(0), origin(0))
-    assert Store(tmp_path).verify() == []
+    assert verify(Store(tmp_path)) == []
 
 
 def test_every_read_checks_its_hash(tmp_path):
@@ -393,13 +395,12 @@ def test_an_export_is_journaled_before_it_is_written(tmp_path):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     store.release("/elsewhere/export", store.sum())  # and the writing is killed
-    assert drop(store, "a").not_reached[0] == "/elsewhere/export: an export of a removed component"
+    assert drop(store, "a").not_reached[0] == Trace("export", "/elsewhere/export")
 
 
 def listed_exports(store, name):
     """The exports that the receipt of the removal of a component lists as not reached."""
-    end = ": an export of a removed component"
-    return [line.removesuffix(end) for line in drop(store, name).not_reached if line.endswith(end)]
+    return [trace.path for trace in drop(store, name).not_reached if trace.kind == "export"]
 
 
 def test_a_removal_lists_every_export_of_a_component_of_its_name(tmp_path):
@@ -419,10 +420,10 @@ def test_a_removal_lists_exports_of_stores_that_were_merged_and_of_theirs(tmp_pa
     first.add("a", part(0), origin(0))
     first.release("/of first", first.sum())
     second.add("b", part(1), origin(1))
-    second.add_all(first)
-    third.add_all(second)
+    add_all(second, first)
+    add_all(third, second)
     lines = len(third.state.lines)
-    third.add_all(second)
+    add_all(third, second)
     assert len(third.state.lines) == lines  # nothing more to say
     assert listed_exports(third, "b") == []
     assert listed_exports(third, "a") == ["/of first"]
@@ -441,7 +442,7 @@ def test_a_malformed_receipt_is_one_line(tmp_path, content):
     store = Store(tmp_path / "store")
     (tmp_path / "receipt.json").write_bytes(content)
     with pytest.raises(InputError, match="must be a receipt of a removal") as error:
-        store.verify_receipt(tmp_path / "receipt.json")
+        verify_receipt(store, tmp_path / "receipt.json")
     assert "\n" not in str(error.value)
 
 
@@ -450,18 +451,18 @@ def test_a_receipt_whose_sum_is_not_the_survivors_is_told(tmp_path, monkeypatch)
     for s in range(2):
         store.add(f"shard {s}", part(s), origin(s))
     path = drop(store, "shard 1").path
-    assert store.verify_receipt(path) == []
+    assert verify_receipt(store, path) == []
     monkeypatch.setattr("tangent_jax.composition.kinds.sum_trees", lambda *_: part(9))
-    assert store.verify_receipt(path) == ["the survivors' sum is not the receipt's"]
+    assert verify_receipt(store, path) == ["the survivors' sum is not the receipt's"]
 
 
 def test_bytes_appended_to_the_journal_are_told(tmp_path):
     Store(tmp_path).add("a", part(0), origin(0))
     with (tmp_path / "journal.jsonl").open("ab") as file:
         file.write(b"more")
-    assert "4 bytes after the last line" in Store(tmp_path).verify()[0]
+    assert "4 bytes after the last line" in verify(Store(tmp_path))[0]
     Store(tmp_path).add("b", part(1), origin(1))
-    assert Store(tmp_path).verify() == []
+    assert verify(Store(tmp_path)) == []
 
 
 def test_a_line_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
@@ -544,7 +545,7 @@ def test_a_contributors_images_leave_a_store_from_the_command_line(photographs, 
     for store in (by_owner, together):
         line, err = run("store", "remove", store, cache, "--owner=ann@example.org", "--retrain")
         left = Store(store[8:])
-        assert {whose[name] for component in left for _, name in left.provenance(component).examples} == {"bob"}
+        assert {whose[name] for component in left for _, name in left.provenance(component).data.examples} == {"bob"}
         assert "trained again on the 60 left" in err or [*left] == ["bob"]
         receipt = json.loads(Path(json.loads(line)["receipt"]).read_text())["predicate"]
         assert receipt["owner"] == left.key.hide("ann@example.org")
@@ -616,8 +617,8 @@ def test_a_removed_owners_images_return_to_no_cache_when_compose_runs_again(phot
     assert [*json.loads(line)["shards"]] == ["1"]
     assert Store(root).path("ann").read_bytes() == kept
     run("compose", *flags, *by_shuffle)
-    left = {n: Store(others).provenance(n).examples for n in Store(others)}
-    assert left == {n: tuple(pair for pair in shards[n].examples if pair[0] not in gone) for n in shards}
+    left = {n: Store(others).provenance(n).data.examples for n in Store(others)}
+    assert left == {n: tuple(pair for pair in shards[n].data.examples if pair[0] not in gone) for n in shards}
     assert not gone & said_in(tmp_path / "cache_dir", index)
     assert files_holding(tmp_path / "cache_dir", rows) == []
     # a command without a store knows nothing of the removal: asked for again, it erases what came back
@@ -682,12 +683,12 @@ def test_a_bound_that_is_not_finite_is_in_no_receipt(tmp_path, monkeypatch, boun
     store = Store(tmp_path / "store")
     store.add("ann", part(1), origin(1))
     store.add("bob", part(2), origin(2))
-    left = dataclasses.replace(origin(1), examples=origin(1).examples[1:])
+    left = origin(1, examples=origin(1).data.examples[1:])
     monkeypatch.setattr(removal, "retrain", lambda *_, **__: Retrained(part(9), left, bound))
-    receipt = remove(store, plan_removal(store, examples=[origin(1).examples[0][0]]), "retrain")
+    receipt = remove(store, plan_removal(store, examples=[origin(1).data.examples[0][0]]), "retrain")
     assert (receipt.distance_bounds, [*receipt.retrained]) == ({}, ["ann"])
     json.loads(receipt.path.read_text(), parse_constant=pytest.fail)
-    assert store.verify_receipt(receipt.path) == []
+    assert verify_receipt(store, receipt.path) == []
 
 
 @pytest.mark.parametrize("certificates", [(float("inf"), 0.1), (0.1, float("nan")), (1.5e308, 0.1)])

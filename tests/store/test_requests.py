@@ -24,10 +24,11 @@ from tangent_jax.features.row_store import RowStore, identifiers_of
 from tangent_jax.store import removal
 from tangent_jax.store.apart import Shards
 from tangent_jax.store.plans import plan_removal
-from tangent_jax.store.receipts import read_receipt
+from tangent_jax.store.receipts import Trace, read_receipt
 from tangent_jax.store.recipe import recipe_of
-from tangent_jax.store.removal import erase_cached, preview_removal, rehearse, remove
+from tangent_jax.store.removal import erase_cached, preview_removal, remove, retrain_all
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify, verify_receipt
 from tangent_jax.train.features import Features
 
 JOINED = "train/a/fam\u200dily.png"
@@ -69,7 +70,7 @@ def test_an_image_is_found_by_its_identifier_and_by_its_recorded_name(store, wor
     assert ([*plan.components], len(plan.identifiers), plan.unseen) == ([component], 1, ())
     receipt = remove(store, plan)
     assert ({*receipt.removed}, receipt.unseen) == ({component}, ())
-    assert store.verify() + store.verify_receipt(receipt.path) == []
+    assert verify(store) + verify_receipt(store, receipt.path) == []
 
 
 @pytest.mark.parametrize(
@@ -172,8 +173,8 @@ def test_a_component_keeps_owners_that_are_named_in_another_form(tmp_path):
     made = origin(0, owners={JOINED: "ann", form("NFD", ACCENTED): "bob"})
     examples = tuple(zip(("0" * 64, "1" * 64), names, strict=True))
     kept = made.trained_on(Features(np.zeros((2, 3)), np.array([0, 1]), examples), 1.0)
-    assert sorted(kept.owners.values()) == ["ann", "bob"]
-    assert {*kept.owners} == {name for _, name in kept.examples}
+    assert sorted(kept.data.owners.values()) == ["ann", "bob"]
+    assert {*kept.data.owners} == {name for _, name in kept.data.examples}
     store = Store(tmp_path / "store")
     store.add("both", part(0), kept)
     assert plan_removal(store, owner="bob").identifiers == ("1" * 64,)
@@ -198,7 +199,7 @@ def test_images_without_an_owner_are_counted_aloud_when_components_are_filled(tm
 def kept(tmp_path):
     """(a store of two components, a cache with the rows of their images)."""
     store, cache = Store(tmp_path / "stores/one"), Cache(tmp_path / "cache")
-    images = [identifier for number in range(2) for identifier, _ in origin(number).examples]
+    images = [identifier for number in range(2) for identifier, _ in origin(number).data.examples]
     rows = RowStore(cache.path / "key", images, (2,), np.dtype("float32"))
     rows.create()
     rows.write(rows.rows(0), np.ones((6, 2)))
@@ -210,19 +211,19 @@ def kept(tmp_path):
 def is_there(cache, number):
     """True if the cache has the rows of a component's images; None if some of them."""
     named = {*identifiers_of(cache.path / "key")}
-    found = {identifier in named for identifier, _ in origin(number).examples}
+    found = {identifier in named for identifier, _ in origin(number).data.examples}
     return found.pop() if len(found) == 1 else None
 
 
 def test_a_store_that_changes_before_the_commit_keeps_all(kept, monkeypatch):
     store, cache = kept
-    plan, commit = plan_removal(store, names=["a"]), removal.commit
+    plan, sum_without = plan_removal(store, names=["a"]), removal.sum_without
 
     def later(*arguments):
         Store(store.root).add("c", part(2), origin(2))
-        return commit(*arguments)
+        return sum_without(*arguments)
 
-    monkeypatch.setattr(removal, "commit", later)
+    monkeypatch.setattr(removal, "sum_without", later)
     with pytest.raises(InputError, match="Plan again"):
         remove(store, plan, cache=cache)
     assert is_there(cache, 0)
@@ -234,11 +235,12 @@ def test_of_two_removals_at_once_one_is_whole_and_the_other_erases_nothing(kept,
     store, cache = kept
     stores = {name: Store(store.root) for name in "ab"}
     plans = {name: plan_removal(own, names=[name]) for name, own in stores.items()}
-    both, done, commit = threading.Barrier(2), {}, removal.commit
+    both, done, sum_without = threading.Barrier(2), {}, removal.sum_without
 
     def later(*arguments):
+        summed = sum_without(*arguments)
         both.wait(10)  # both have held their plans against the store
-        return commit(*arguments)
+        return summed
 
     def removing(name):
         try:
@@ -246,7 +248,7 @@ def test_of_two_removals_at_once_one_is_whole_and_the_other_erases_nothing(kept,
         except InputError as error:
             done[name] = error
 
-    monkeypatch.setattr(removal, "commit", later)
+    monkeypatch.setattr(removal, "sum_without", later)
     threads = [threading.Thread(target=removing, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
@@ -258,8 +260,8 @@ def test_of_two_removals_at_once_one_is_whole_and_the_other_erases_nothing(kept,
     assert (is_there(cache, "ab".index(refused_)), is_there(cache, "ab".index(removed))) == (True, False)
     store.reload()
     assert [*store] == [refused_]
-    assert done[removed].deleted[-1] == f"{cache.path}: 3 rows of removed images"
-    assert store.verify() + store.verify_receipt(done[removed].path) == []
+    assert done[removed].deleted[-1] == Trace("rows", str(cache.path), rows=3)
+    assert verify(store) + verify_receipt(store, done[removed].path) == []
 
 
 def test_a_removal_that_is_retrained_meets_a_store_without_its_component(kept, monkeypatch):
@@ -270,7 +272,7 @@ def test_a_removal_that_is_retrained_meets_a_store_without_its_component(kept, m
     def meanwhile(*arguments):
         other = Store(store.root)
         remove(other, plan_removal(other, names=["a"]), cache=cache)
-        return removal.Retrained(part(7), origin(0, examples=origin(0).examples[1:]), 0.5)
+        return removal.Retrained(part(7), origin(0, examples=origin(0).data.examples[1:]), 0.5)
 
     monkeypatch.setattr(removal, "retrain", meanwhile)
     with pytest.raises(InputError, match="Plan again"):
@@ -302,13 +304,13 @@ def test_a_removal_that_ends_at_any_write_is_completed_by_the_same_one(kept, tmp
             remove(again, plan, cache=cache)
         again.settle()
         (receipt,) = (again.root / "receipts").iterdir()
-        assert again.verify() + again.verify_receipt(receipt) == []
+        assert verify(again) + verify_receipt(again, receipt) == []
         assert trees.fingerprint(again.sum()) == trees.fingerprint(part(1))
         said, _ = read_receipt(receipt)
         if is_there(cache, 0):  # a fault of the disk, which the receipt tells
-            assert f"{cache.path}: rows of removed images (No space left on device)" in said.not_reached
-            assert not [line for line in said.deleted if str(cache.path) in line]
-            erase_cached(again, plan_removal(again, examples=[origin(0).examples[0][0]]), cache)
+            assert Trace("rows", str(cache.path), why="No space left on device") in said.not_reached
+            assert not [trace for trace in said.deleted if str(cache.path) in trace.path]
+            erase_cached(again, plan_removal(again, examples=[origin(0).data.examples[0][0]]), cache)
         assert (is_there(cache, 0), is_there(cache, 1)) == (False, True)
         if left[0] >= 0:
             assert moment > 8
@@ -321,7 +323,7 @@ def saved_sum(saved):
 
 
 @pytest.mark.parametrize(
-    "call", [erase_cached, preview_removal, remove, lambda store, plan: rehearse(store, plan, "drop")]
+    "call", [erase_cached, preview_removal, remove, lambda store, plan: retrain_all(store, plan, "drop")]
 )
 def test_a_plan_is_of_one_store_as_it_was(kept, tmp_path, call):
     store, cache = kept

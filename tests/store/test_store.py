@@ -31,6 +31,7 @@ from tangent_jax.io.files import hold_lock
 from tangent_jax.io.records import convert
 from tangent_jax.privacy.mechanism import Mechanism, Spent
 from tangent_jax.store.files import read_component
+from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance, make_provenance
 from tangent_jax.store.receipts import receipt_text
@@ -39,6 +40,7 @@ from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.state import State
 from tangent_jax.store.store import Store
+from tangent_jax.store.verify import verify, verify_receipt
 from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import make_objective
 
@@ -81,8 +83,8 @@ def test_a_component_returns_with_its_bits_and_its_provenance(tmp_path):
     assert [*again] == ["shard 0", "shard 1", "shard 2"]
     assert trees.fingerprint(again["shard 1"].dw) == trees.fingerprint(part(1))
     assert again.provenance("shard 1") == origin(1)
-    assert again.provenance("shard 1").versions["jax"] == jax.__version__
-    assert again.verify() == []
+    assert again.provenance("shard 1").training.versions["jax"] == jax.__version__
+    assert verify(again) == []
 
 
 def test_provenance_has_the_version_of_a_library_that_is_not_installed(monkeypatch):
@@ -92,7 +94,7 @@ def test_provenance_has_the_version_of_a_library_that_is_not_installed(monkeypat
         return "1.0"
 
     monkeypatch.setattr("tangent_jax.store.provenance.version", version)
-    assert origin(1).versions["tangent-jax"] == tj.__version__
+    assert origin(1).training.versions["tangent-jax"] == tj.__version__
 
 
 @pytest.mark.parametrize("name", ["\u0905\u0928\u0940\u0924\u093e", "caf\u00e9", "ali.ce@example.org"])
@@ -116,15 +118,15 @@ def test_a_component_that_lists_no_images_or_those_of_others_says_so_where_it_is
     store.add("none", part(3), origin(3, examples=()))
     nothing = "none lists no images: no request for an image or an owner finds it; remove it by its name\n"
     assert capsys.readouterr().err == nothing
-    store.add("liar", part(4), origin(4, examples=origin(0).examples[:2] + origin(1).examples[:1]))
+    store.add("liar", part(4), origin(4, examples=origin(0).data.examples[:2] + origin(1).data.examples[:1]))
     others = "liar lists images of other components, 2 of shard 0, 1 of shard 1: a removal of one of them concerns each"
     assert others in capsys.readouterr().err
     remove(store, plan_removal(store, names=["none"]))
     assert "none" not in store
     other = filled(tmp_path / "other", 1)
-    other.add("again", part(5), origin(5, examples=origin(0).examples))
+    other.add("again", part(5), origin(5, examples=origin(0).data.examples))
     capsys.readouterr()
-    Store(tmp_path / "third").add_all(other)
+    add_all(Store(tmp_path / "third"), other)
     said = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert said == [
         "again lists images of other components, 3 of shard 0",
@@ -146,8 +148,8 @@ def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
     assert len(list((tmp_path / "a/composed").iterdir())) == 1  # the one that held the component is gone
     assert receipt.path.parent == tmp_path / "a/receipts"
     assert receipt.path.read_text() == receipt_text(receipt)
-    assert store.verify() == []
-    assert Store(tmp_path / "a").verify_receipt(receipt.path) == []
+    assert verify(store) == []
+    assert verify_receipt(Store(tmp_path / "a"), receipt.path) == []
 
 
 def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
@@ -155,15 +157,15 @@ def test_a_receipt_tells_when_it_is_altered_or_no_longer_true(tmp_path):
     path = drop(store, "shard 1").path
     copy = tmp_path / "copy.json"
     shutil.copy(path, copy)
-    assert store.verify_receipt(copy) == []
+    assert verify_receipt(store, copy) == []
     copy.write_text(path.read_text().replace("The removed components", "the removed components"))
-    assert "edited or forged" in store.verify_receipt(copy)[0]
-    assert "that of another store" in filled(tmp_path / "other").verify_receipt(path)[0]
+    assert "edited or forged" in verify_receipt(store, copy)[0]
+    assert "that of another store" in verify_receipt(filled(tmp_path / "other"), path)[0]
     store.add("back", part(1), origin(7))
-    assert store.verify_receipt(path) == ["back: is a removed component"]
+    assert verify_receipt(store, path) == ["back: is a removed component"]
     copy.write_text("{}")
     with pytest.raises(InputError, match="a receipt of a removal"):
-        store.verify_receipt(copy)
+        verify_receipt(store, copy)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_components_that_cannot_be_summed_are_refused_by_the_field(tmp_path, fie
     with pytest.raises(InputError, match=f"{field} must be"):
         store.add("other", part(1), origin(1, **changes))
     assert [*store] == ["shard 0"]
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 @pytest.mark.parametrize(
@@ -211,14 +213,14 @@ def test_any_byte_changed_is_told_by_the_name_of_its_file(tmp_path):
             altered[at] ^= 1 << rng.randrange(8)
             path.write_bytes(bytes(altered))
             try:
-                told = Store(tmp_path / "store").verify()
+                told = verify(Store(tmp_path / "store"))
             except InputError as error:
                 told = [str(error)]
             assert any(path.name in line for line in told), (path, at)
         path.write_bytes(content)
-    assert Store(tmp_path / "store").verify() == []
+    assert verify(Store(tmp_path / "store")) == []
     (tmp_path / "store/components/stray").write_text("x")
-    assert "stray: not the store's" in Store(tmp_path / "store").verify()[0]
+    assert "stray: not the store's" in verify(Store(tmp_path / "store"))[0]
 
 
 @pytest.mark.slow
@@ -232,7 +234,7 @@ def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, m
         "remove statistics": lambda s: drop(s, "shard 0"),
         "retrain": lambda s: remove(s, plan_removal(s, examples=["photo 1.jpg"]), "retrain"),
     }[operation]
-    survivors = origin(0, examples=(origin(0).examples[0], origin(0).examples[2]))
+    survivors = origin(0, examples=(origin(0).data.examples[0], origin(0).data.examples[2]))
     monkeypatch.setattr("tangent_jax.store.removal.retrain", lambda *_: Retrained(part(7), survivors, 0.5))
     if "statistics" in operation:
         for s in range(2):
@@ -259,7 +261,7 @@ def test_stopped_at_any_system_call_it_reopens_as_before_or_as_after(tmp_path, m
         outcomes.append(state(again))
         with again.using(change=True):
             pass  # the next writer sweeps
-        assert again.verify() == []
+        assert verify(again) == []
         if finished:
             break
     assert finished
@@ -286,7 +288,7 @@ def test_a_sum_is_computed_while_other_processes_may_read(tmp_path, monkeypatch,
     monkeypatch.setattr(sums_module, "weighted_sum", watched)
     run(store)
     assert len(summed) == 1
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 def test_a_store_that_changes_after_it_was_summed_is_summed_again(tmp_path, monkeypatch):
@@ -338,7 +340,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path
     root, rng = tmp_path / "store", random.Random(1)
     for i in range(3):
         np.savez(tmp_path / f"{i}.npz", **trees.leaves(part(i)))
-        (tmp_path / f"{i}.json").write_text(origin(i, examples=origin(min(i, 1)).examples).to_json())
+        (tmp_path / f"{i}.json").write_text(origin(i, examples=origin(min(i, 1)).data.examples).to_json())
     command, lines, operations = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path)], 0, set()
     zygote = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-3, text=True, start_new_session=True)
     try:
@@ -361,7 +363,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_half_done(tmp_path
             operations |= {entry["op"] for entry in store.journal.entries}
             with store.using(change=True):
                 pass
-            assert store.verify() == []
+            assert verify(store) == []
             for name in store:
                 assert trees.fingerprint(store[name].dw) == trees.fingerprint(part(int(name[-1])))
     finally:
@@ -410,7 +412,7 @@ def test_two_processes_take_turns(tmp_path):
         pool.starmap(adder, [(tmp_path, s) for s in range(6)])
     store = Store(tmp_path)
     assert [*store] == [f"shard {s}" for s in range(6)]
-    assert store.verify() == []
+    assert verify(store) == []
 
 
 def test_who_waits_is_told_for_whom(tmp_path, capfd):

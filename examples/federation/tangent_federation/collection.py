@@ -84,9 +84,9 @@ class Collection:
         check_one_body(self.expected, origin)
         kind.check(dw, origin)
         kind.check_beside(dw, origin, self.zeros(), self.expected)
-        check(origin.examples, "a list of its images", "none, by which a removal finds them")
+        check(origin.data.examples, "a list of its images", "none, by which a removal finds them")
         if origin.features is not None:
-            images, listed = int(dw["counts"].sum()), len(origin.examples)
+            images, listed = int(dw["counts"].sum()), len(origin.data.examples)
             check(images == listed, f"a list of the {images} images that the counts count", f"one of {listed}")
         self.store.add(name, dw, origin, self.factors(name, dw, sent) if self.request.factors else None)
 
@@ -100,10 +100,10 @@ class Collection:
 
     def vouch(self, name: str, said: Provenance) -> Provenance:
         """The provenance of a contributor's component: what decides a sum is checked, all else is the server's."""
-        own = {"recipe": self.recipe.for_shard(name), "folders": (), "run": None, "public": (), "privacy": None}
-        hidden = tuple((identifier, identifier) for identifier, _ in said.examples)
+        hidden = tuple((identifier, identifier) for identifier, _ in said.data.examples)
         owners = {identifier: name for identifier, _ in hidden}
-        return dataclasses.replace(said, examples=hidden, owners=owners, **own)
+        own = said.with_training(recipe=self.recipe.for_shard(name), folders=(), run=None, privacy=None)
+        return own.with_data(examples=hidden, owners=owners, public=())
 
     def zeros(self) -> Tree:
         """A component that those expected fit: of their shapes, or as many features."""
@@ -196,5 +196,7 @@ def remove_from(folder: Path, what: str) -> Removed:
     store = tj.Store(folder)
     plan = plan_removal(store, names=[what]) if what in store else plan_removal(store, examples=[what])
     check(plan.components, "a contributor or an image of this store", what)
-    asked = {name: {i for i, _ in store.provenance(name).examples} & {*plan.identifiers} for name in plan.components}
+    asked = {
+        name: {i for i, _ in store.provenance(name).data.examples} & {*plan.identifiers} for name in plan.components
+    }
     return Removed(remove(store, plan), {name: tuple(sorted(own)) for name, own in asked.items() if own})

@@ -123,9 +123,9 @@ def in_classes(features: tj.Features, own: tuple[str, ...], every: tuple[str, ..
 def without_names(store: tj.Store, name: str) -> str:
     """The provenance that is sent, as JSON: identifiers as names, no folder, recipe or owner."""
     origin = store.provenance(name)
-    hidden = tuple((identifier, identifier) for identifier, _ in origin.examples)
-    changes = {"recipe": None, "folders": (), "run": None, "owners": {}}
-    return dataclasses.replace(origin, examples=hidden, **changes).to_json()
+    hidden = tuple((identifier, identifier) for identifier, _ in origin.data.examples)
+    sent = origin.with_data(examples=hidden, owners={}).with_training(recipe=None, folders=(), run=None)
+    return sent.to_json()
 
 
 def file_bytes(dw: Tree, metadata: dict[str, str]) -> bytes:

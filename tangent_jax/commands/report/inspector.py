@@ -48,7 +48,7 @@ class Component:
             words["first session"] = str(origin.session)
         words |= {"method": origin.method, "leaves": len(origin.subset), "anchor": origin.anchor[:12]}
         words["head at the anchor"] = origin.head[:12]
-        return words | {f"version of {name}": version for name, version in origin.versions.items()}
+        return words | {f"version of {name}": version for name, version in origin.training.versions.items()}
 
     @property
     def classes(self) -> int | None:
@@ -99,7 +99,7 @@ class Inspection:
     def __init__(self, store: tj.Store) -> None:
         self.store = store
         with show_progress("verifying"):
-            self.wrong = store.verify()
+            self.wrong = tj.store.verify(store)
             self.removals = [*removals_of(store)]
         self.components = [*components_of(store, self.wrong)]
         self.origins = {c.name: c.origin for c in self.components if c.origin is not None}
@@ -118,7 +118,7 @@ class Inspection:
     @property
     def images(self) -> int:
         """The number of distinct images that the components saw."""
-        return len(set().union(*(origin.identifiers for origin in self.origins.values())))
+        return len(set().union(*(origin.data.identifiers for origin in self.origins.values())))
 
     @property
     def sessions(self) -> list[str]:
@@ -133,7 +133,7 @@ class Inspection:
         for line in reversed(self.store.state.lines):
             match line:
                 case Compose():
-                    composed = line
+                    composed = line.entry
                     how = {"weighted": line.weighted, "merge": line.merge, "privacy": line.privacy}
                 case Remove(composed=Entry() as composed):
                     how = {"weighted": None, "merge": "mean", "privacy": None}
@@ -181,8 +181,10 @@ def names_in(line: Line) -> tuple[str, ...]:
             return line.removed
         case Merge():
             return line.showed
-        case Compose() | Export():
+        case Compose():
             return line.names
+        case Export():
+            return line.export.names
     return ()
 
 
@@ -196,7 +198,7 @@ def removals_of(store: tj.Store) -> Iterator[Removal]:
             wrong = []
             try:
                 receipt = tj.store.read_receipt(path)[0]
-                wrong = store.verify_receipt(path)
+                wrong = tj.store.verify_receipt(store, path)
             except InputError as error:
                 wrong.append(str(error))
             bar.update()
@@ -216,10 +218,10 @@ def owners_of(origins: Mapping[str, tj.store.Provenance]) -> list[Owned]:
     images = defaultdict(set)
     held = defaultdict(list)
     for name, origin in origins.items():
-        for owner in dict.fromkeys(origin.owners.get(image) for _, image in origin.examples):
+        for owner in dict.fromkeys(origin.data.owners.get(image) for _, image in origin.data.examples):
             held[owner].append(name)
-        for identifier, image in origin.examples:
-            images[origin.owners.get(image)].add(identifier)
+        for identifier, image in origin.data.examples:
+            images[origin.data.owners.get(image)].add(identifier)
     order = sorted(images, key=lambda owner: (owner is None, -len(images[owner]), owner or ""))
     return [Owned(owner, len(images[owner]), held[owner]) for owner in order]
 
@@ -248,7 +250,7 @@ def common_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, An
 
 def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost | None, str]:
     """(the privacy cost of all components together, or the reason why there is none)."""
-    lacking = [name for name, origin in seen.origins.items() if origin.privacy is None]
+    lacking = [name for name, origin in seen.origins.items() if origin.training.privacy is None]
     if len(seen.origins) < len(store):
         return None, "some components cannot be read"
     if lacking:
