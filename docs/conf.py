@@ -16,7 +16,7 @@ import tangent_jax  # noqa: E402
 project = "tangent_jax"
 author = "the authors of tangent_jax"
 version = release = tangent_jax.__version__
-extensions = ["sphinx.ext.autodoc", "myst_nb", "reference", "commands", "files", "llms"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "reference", "commands", "files", "llms"]
 # `[ab]**` in index.md: benchmarks, and accelerators/DEVICE where `make accelerator` wrote one. design.md is for
 # contributors, as the files at the top of the repository are.
 exclude_patterns = ["_ext", "design.md"]
@@ -24,6 +24,10 @@ nitpicky = True
 # Types of annotations that have no page here: those of other libraries, and our own that are not public.
 nitpick_ignore_regex = [("py:.*", r"(?!tangent_jax\.\w+$).*")]
 
+default_role = "literal"  # `code` in docstrings
+napoleon_numpy_docstring = False
+napoleon_use_param = False
+napoleon_custom_sections = [("Attributes", "params_style"), "Guarantees", "Edge cases", "Source"]
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True

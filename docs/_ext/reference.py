@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import docstrings
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.errors import NoUri
@@ -56,6 +55,31 @@ def first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
+def escaped(text: str) -> str:
+    """The text, in which only backticks mean anything to reStructuredText."""
+    parts = re.split(r"(`[^`]+`)", text)
+    parts[::2] = [re.sub(r"([\\*|_])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def marked(text: str) -> str:
+    """A docstring whose indented paragraphs are literal blocks; examples stay, all else is escaped."""
+    paragraphs = re.split(r"\n{2,}", text)
+    for place, paragraph in enumerate(paragraphs):
+        if paragraph.startswith(" ") and not paragraphs[place - 1].endswith("::"):
+            paragraphs[place] = f"::\n\n{paragraph}"
+        elif not paragraph.startswith((" ", ">>>")):
+            paragraphs[place] = escaped(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def mark(app, what: str, name: str, value: Any, options, lines: list[str]) -> None:
+    """What autodoc calls with every docstring, to change its lines in place, before napoleon reads its sections."""
+    lines[:] = marked("\n".join(lines)).split("\n")
+    if what in ("attribute", "property"):
+        lines.insert(0, "\\")  # an empty word: napoleon takes the words before a colon in the first line for a type
+
+
 def heading(title: str) -> str:
     """A title and the line under it."""
     return f"{title}\n{'=' * len(title)}\n"
@@ -74,7 +98,7 @@ def entry(name: str, value: Any) -> str:
     if callable(value):
         return f".. autofunction:: {name}\n"
     module, _, short = name.rpartition(".")
-    return f".. py:data:: {short}\n   :module: {module}\n\n   {docstrings.inline(docstring(name, value))}\n"
+    return f".. py:data:: {short}\n   :module: {module}\n\n   {escaped(docstring(name, value))}\n"
 
 
 def page(package: str, values: dict[str, Any]) -> str:
@@ -82,10 +106,10 @@ def page(package: str, values: dict[str, Any]) -> str:
     rows, values = [], dict(sorted(values.items(), key=lambda item: item[0].lower()))
     for name, value in values.items():
         role = f":py:mod:`tj.shards <{value.__name__}>`" if inspect.ismodule(value) else f":py:obj:`~{name}`"
-        rows.append(f"   * - {role}\n     - {docstrings.inline(first_line(docstring(name, value)))}\n")
-    about = docstrings.converted((sys.modules[f"tangent_jax.{package}"].__doc__ or "").splitlines())
+        rows.append(f"   * - {role}\n     - {escaped(first_line(docstring(name, value)))}\n")
+    about = marked(inspect.getdoc(sys.modules[f"tangent_jax.{package}"]) or "")
     table = ".. list-table::\n   :widths: 30 70\n\n" + "".join(rows)
-    parts = [heading(package), *about, "", table, *(entry(name, value) for name, value in values.items())]
+    parts = [heading(package), about, "", table, *(entry(name, value) for name, value in values.items())]
     return "\n".join(parts)
 
 
@@ -151,7 +175,7 @@ def resolve(app, env, node: addnodes.pending_xref, content: nodes.Element) -> no
 def setup(app) -> dict[str, bool]:
     """Registers all of it with Sphinx."""
     app.connect("builder-inited", generate)
-    app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("autodoc-process-docstring", mark, priority=400)
     app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", resolve)
     app.add_transform(Links)
