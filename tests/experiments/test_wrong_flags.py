@@ -6,12 +6,13 @@ import pytest
 from photos import write
 from run_binary import output, refused, run
 
+from tangent_jax.commands.shared.additive import ADDITIVE
 from tangent_jax.commands.shared.runs import Runs
 from tangent_jax.core.checks import InputError
 from tangent_jax.store import WEIGHTED
 from tangent_jax.store.store import Store
 
-METHODS = "taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter, place, exact, ridge, ranpac, lda"
+METHODS = ", ".join(["taft, soup, fc, lora, adapter, tangent_lora, tangent_adapter", *ADDITIVE])
 CASES = [
     # absl's own checks, and flags that a binary does not have
     ("finetune", "--seed=4294967296", "flag --seed="),
@@ -41,7 +42,7 @@ CASES = [
     (
         "compose",
         "--settings=leave_one_out",
-        "--settings has an effect only with --method of place,exact,ridge,ranpac,lda",
+        f"--settings has an effect only with --method of {','.join(ADDITIVE)}",
     ),
     ("compose", "--method=exact,lda --epochs=5", "got --method=exact,lda"),
     ("private", "--method=exact --loss=rsl", "--loss has an effect only with --method of taft,nlft"),
