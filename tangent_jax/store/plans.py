@@ -10,8 +10,9 @@ import difflib
 import functools
 import json
 import re
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NoReturn
 
 from tangent_jax.core.checks import InputError, one_of, visible
@@ -20,7 +21,6 @@ from tangent_jax.core.owners import Owner
 from tangent_jax.io.files import fingerprint
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import read_receipt
-from tangent_jax.store.sessions import anchors_that_saw
 from tangent_jax.store.store import Store
 
 WAYS = ("drop", "retrain", "exact")
@@ -157,7 +157,8 @@ def images_of_owner(store: Store, origins: Mapping[str, Provenance], owner: Owne
     if found:
         return found, {}
     owners = {whose for origin in origins.values() for whose in origin.data.owners.values()}
-    return found, {owner: Removals(store).day_of(owner) or refuse("owner", owner, owners)}
+    day = removal_days(store).get(store.key.hide(owner))
+    return found, {owner: day or refuse("owner", owner, owners)}
 
 
 def images_named(
@@ -173,7 +174,7 @@ def images_named(
             named.setdefault(normal_name(name), set()).add(identifier)
     found: set[str] = set()
     removed: dict[str, str] = {}
-    removals = Removals(store)
+    days = functools.cache(lambda: removal_days(store))  # reads receipts, which few requests need
     for word in words:
         meant = {word} if IDENTIFIER.fullmatch(word) else named.get(normal_name(word), set())
         if len(meant) > 1:
@@ -181,9 +182,9 @@ def images_named(
             several = f"names {len(meant)} images, in {', '.join(where)}"
             print(f"{visible(word)} {several}; all are asked for (an identifier asks for one)", file=sys.stderr)
         if not meant:
-            removed[word] = removals.day_of(normal_name(word)) or refuse("examples", word, named)
+            removed[word] = days().get(store.key.hide(normal_name(word))) or refuse("examples", word, named)
         elif all(map(store.has_forgotten, meant)):
-            removed[word] = removals.day_of(*meant)
+            removed[word] = max(days()[store.key.hide(identifier)] for identifier in meant)
         found |= meant
     return found, removed
 
@@ -199,23 +200,14 @@ def near_to(word: str, known: Iterable[str]) -> str:
     return visible(f", and near it are {', '.join(near)}" if near else ", and none is near it")
 
 
-class Removals:
-    """The removals of a store, latest first; each receipt is read once, where it is needed."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.read = functools.cache(lambda name: read_receipt(store.root / "receipts" / f"{name}.json")[0])
-
-    def day_of(self, *texts: str) -> str:
-        """The day on which an identifier, a requested name or an owner was last removed; "" if it was not."""
-        hidden = {*self.store.key.hide_all(texts)}
-        for line in reversed(self.store.state.removals):
-            if not hidden.isdisjoint(line.forgotten):
-                return line.time[:10]
-            receipt = self.read(line.receipt)
-            if not hidden.isdisjoint({receipt.owner, *receipt.asked}):
-                return line.time[:10]
-        return ""
+def removal_days(store: Store) -> dict[str, str]:
+    """The day on which each identifier, requested name and owner was last removed, by its hidden form."""
+    days: dict[str, str] = {}
+    for line in store.state.removals:
+        receipt = read_receipt(store.root / "receipts" / f"{line.receipt}.json")[0]
+        owner = () if receipt.owner is None else (receipt.owner,)
+        days |= dict.fromkeys((*line.forgotten, *receipt.asked, *owner), line.time[:10])
+    return days
 
 
 def copies_in(components: Mapping[str, Holding]) -> dict[str, tuple[str, ...]]:
@@ -253,6 +245,40 @@ def obstacle(origin: Provenance, how: str, gone: set[str]) -> str | None:
     is_optimum = origin.recipe.is_optimum and origin.training.total_penalty
     unsolved = "only a component that was solved to its optimum, with a penalty above 0, can be moved"
     return None if how == "retrain" or is_optimum else unsolved
+
+
+def anchors_that_saw(origins: Iterable[Provenance], gone: Set[str], store: str) -> tuple[str, ...]:
+    """A line for each anchor that was fine-tuned on removed images: their number, what it spent, and its command.
+
+    Args: origins: of the components; gone: identifiers of the removed images; store: the path of the store, whose
+          removed images the command leaves out.
+    """
+    lines = []
+    for origin in {origin.anchor: origin for origin in origins}.values():
+        session = origin.session
+        if session is None:
+            continue
+        file = f"anchor {origin.anchor[:12]}.safetensors" if origin.recipe is None else origin.recipe.anchor.weights
+        if not session.images:
+            lines.append(
+                f"removed images may be in the anchor {file}, which was fine-tuned on {session.count} images: it came "
+                "with an export, which names none; ask who made it"
+            )
+            continue
+        count = len(gone & session.identifiers)
+        if not count:
+            continue
+        flags = {**session.settings, "store": store, "save_anchor": file}
+        command = shlex.join(["tangent-jax", session.command, *(f"--{name}={value}" for name, value in flags.items())])
+        images, them = (
+            ("1 of the removed images is", "it") if count == 1 else (f"{count} of the removed images are", "them")
+        )
+        spent = f" and spent {session.paid}" if session.paid else ""
+        lines.append(
+            f"{images} in the anchor {file}, which was fine-tuned on {them}{spent}: the anchor does not change, and is "
+            f"whole for all other images; make it again without {them} with: {command}"
+        )
+    return tuple(lines)
 
 
 def contents(store: Store) -> str:

@@ -17,9 +17,9 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.exports.folder import export, load_export
 from tangent_jax.exports.summary import summarize
 from tangent_jax.models.session import FirstSession
+from tangent_jax.store.plans import anchors_that_saw
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
-from tangent_jax.store.sessions import anchors_that_saw
 from tangent_jax.store.store import Store
 from tangent_jax.store.verify import verify
 
