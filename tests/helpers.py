@@ -216,6 +216,11 @@ def components(trees, factors=None):
     return {name: Component(dw, None, (factors or {}).get(name)) for name, dw in trees.items()}
 
 
+def composed(trees):
+    """The mean of named trees."""
+    return compose(components(trees))
+
+
 @functools.cache
 def part(s):
     """A component of a store."""

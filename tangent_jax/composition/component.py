@@ -6,13 +6,16 @@ factors     its Kronecker factors (`tj.solver.make_curvature`), which merges by 
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tangent_jax.composition.origin import Origin
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
-from tangent_jax.solver.curvature import Curvature
+
+if TYPE_CHECKING:
+    from tangent_jax.solver.curvature import Curvature
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,71 +32,43 @@ class Component:
 
     dw: Tree
     provenance: Origin | None = None
-    factors: Curvature | None = None
+    factors: "Curvature | None" = None
 
 
 class Components(Mapping[str, Component]):
-    """Named components. A store is one that reads them from disk."""
+    """Named components that are read one at a time, such as a store: one part of a component is read alone."""
 
-    @property
-    def origins(self) -> Mapping[str, Origin]:
-        """The provenance of each component that has one, by name."""
-        origins = {name: component.provenance for name, component in self.items()}
-        return {name: origin for name, origin in origins.items() if origin is not None}
+    @abstractmethod
+    def provenance(self, name: str) -> Origin | None:
+        """The provenance of a component."""
 
-    @property
-    def trees(self) -> Mapping[str, Tree]:
-        """The tangent weights or statistics of each component, by name, read on access."""
-        return View(self, lambda name: self[name].dw)
+    @abstractmethod
+    def read_tree(self, name: str) -> Tree:
+        """The tangent weights or statistics of a component."""
 
 
-class InMemory(Components):
-    """Components of a mapping."""
-
-    def __init__(self, components: Mapping[str, Component]) -> None:
-        self.components = components
-
-    def __getitem__(self, name: str) -> Component:
-        component = self.components[name]
-        if not isinstance(component, Component):
-            raise InputError(f"{name} must be a tj.Component; got {type(component).__name__}. Pass tj.Component(dw)")
-        return component
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.components)
-
-    def __len__(self) -> int:
-        return len(self.components)
+Given = Mapping[str, Component] | Sequence[Component]
+"""Components by name, such as a store, or in a list."""
 
 
-def as_components(components: Mapping[str, Component] | Sequence[Component]) -> Components:
-    """The components by name; those of a list are named by their place, so that names keep its order."""
+def by_name(components: Given) -> Mapping[Any, Component]:
+    """The components by name; those of a list by their place in it. InputError for none."""
+    named: Mapping[Any, Component] = components if isinstance(components, Mapping) else dict(enumerate(components))
+    if not len(named):
+        raise InputError("components must be at least 1; got none")
+    return named
+
+
+def provenance_of(components: Mapping[Any, Component], name: Any) -> Origin | None:
+    """The provenance of a named component; InputError for a value that is no component."""
     if isinstance(components, Components):
-        return components
-    if isinstance(components, Mapping):
-        return InMemory(components)
-    listed = [*components]
-    digits = len(str(len(listed)))
-    return InMemory({f"{place:0{digits}}": component for place, component in enumerate(listed)})
+        return components.provenance(name)
+    component = components[name]
+    if not isinstance(component, Component):
+        raise InputError(f"{name} must be a tj.Component; got {type(component).__name__}. Pass tj.Component(dw)")
+    return component.provenance
 
 
-class View(Mapping[str, Any]):
-    """A mapping of these names to the values function(name), computed on access."""
-
-    def __init__(self, names: Collection[str], function: Callable[[str], Any]) -> None:
-        self.names = names
-        self.function = function
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.names:
-            raise KeyError(name)
-        return self.function(name)
-
-    def __contains__(self, name: object) -> bool:  # without a call of the function
-        return name in self.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
+def tree_of(components: Mapping[Any, Component], name: Any) -> Tree:
+    """The tangent weights or statistics of a named component."""
+    return components.read_tree(name) if isinstance(components, Components) else components[name].dw

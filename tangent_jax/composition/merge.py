@@ -14,18 +14,18 @@ All take components in the order of their names, so a removal merges the others 
 (RegMean) for `inputs`, Matena and Raffel 2022 for `fisher`; the average of G was measured here. On the host, in f64.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from tangent_jax.composition.component import Component, Components, View, as_components
-from tangent_jax.composition.compose import Given, checked_origins
+from tangent_jax.composition.component import Component, Given, by_name, tree_of
+from tangent_jax.composition.compose import checked_origins, compose
 from tangent_jax.composition.factors import body_factors
-from tangent_jax.composition.kinds import kind_of
-from tangent_jax.composition.sums import check_finite, sum_trees
+from tangent_jax.composition.kinds import are_statistics, have_own_heads
+from tangent_jax.composition.sums import check_finite
 from tangent_jax.composition.ties import ties
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about, finite_number, one_of
@@ -40,7 +40,7 @@ def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
     """Merges components into one: by their mean, weighted by their Kronecker factors, or by another of MERGES.
 
     If heads differ, the bodies are merged, without heads.
-    Args:       components: by name or in a list, read a few at a time, those with factors twice; how: one of MERGES;
+    Args:       components: by name or in a list, read one at a time, those with factors twice; how: one of MERGES;
                 penalty: the ridge of H_s for one example, above 0. All but WEIGHTED ignore factors and penalty.
     Returns:    a tree on the host, in the dtype of the components.
     Guarantees: bitwise the same in any order of insertion; by a mean, weighted or not, a single component gives itself,
@@ -54,21 +54,26 @@ def merge(components: Given, how: str, penalty: float = 1e-3) -> Tree:
     [0.83, 0.92]
     """
     one_of("how", how, MERGES)
-    return MERGES[how].function(as_components(components), penalty)
+    return MERGES[how].function(by_name(components), penalty)
 
 
-def mergeable(components: Components) -> Mapping[str, Component]:
-    """The components that are merged: bodies alone where heads differ. Reads no numbers.
+def only_bodies(named: Mapping[Any, Component]) -> bool:
+    """True if heads differ, so that bodies alone are merged. Reads no numbers.
 
     Raises: InputError for statistics, which are summed.
     """
-    origins = checked_origins(components)
-    kind = kind_of(origins.values())
-    if not kind.takes_merges:
+    origins = checked_origins(named).values()
+    if are_statistics(origins):
         raise InputError("components must be tangent weights; got statistics, whose sum is exact: take tj.statistics")
-    if not kind.have_own_heads(origins.values()):
-        return components
-    return View(components, lambda name: body_of(components[name]))
+    return have_own_heads(origins)
+
+
+def tangent_weights(named: Mapping[Any, Component]) -> Iterator[tuple[Any, Tree]]:
+    """The name and the merged weights of each component, in the order of names."""
+    are_bodies = only_bodies(named)
+    for name in sorted(named):
+        dw = tree_of(named, name)
+        yield name, body(dw) if are_bodies else dw
 
 
 def body_of(component: Component) -> Component:
@@ -90,20 +95,23 @@ class Merger:
 
     def __init__(self, components: Given, how: str) -> None:
         one_of("how", how, WEIGHTED)
-        named = mergeable(as_components(components))
+        named = by_name(components)
+        are_bodies = only_bodies(named)
         names = sorted(named)
-        if not names:
-            raise InputError("components must be at least 1; got none")
-        self.like = named[names[0]].dw
+
+        def read(name: Any) -> Component:
+            return body_of(named[name]) if are_bodies else named[name]
+
+        self.like = read(names[0]).dw
         paths = [*trees.leaves(self.like)]
-        total = self.sum_factors(named, names)
+        total = sum_factors((name, read(name)) for name in names)
         self.biases = {} if how == "fisher" else dict(total.biases)
         self.total = total.layers() if self.biases else total
         self.data: dict[str, Any] = {}
         self.ridge: dict[str, Any] = {}
         diagonals: dict[str, Any] = {}
         for name in names:
-            component = named[name]
+            component = read(name)
             factors = factors_of(name, component)
             factors = factors.layers() if self.biases else factors
             leaves = trees.leaves(component.dw)
@@ -120,21 +128,6 @@ class Merger:
                 add(self.ridge, path, factors.count * v)
         solved = self.solved_leaves(paths)
         self.solvers = {path: solver_of(how, path, self.total, diagonals.get(path)) for path in solved}
-
-    @staticmethod
-    def sum_factors(named: Mapping[str, Component], names: list[str]) -> Curvature:
-        """The sum of the factors of all components, each checked against its leaves."""
-        total: Any = None
-        for name in names:
-            component = named[name]
-            with about(f"component {name}"):
-                check_finite(component.dw)
-                if component.factors is not None:
-                    check_factors(component.dw, component.factors)
-                    check_sums(component.factors)
-            factors = factors_of(name, component)
-            total = factors if total is None else total + factors
-        return total
 
     def solved_leaves(self, paths: Iterable[str]) -> list[str]:
         """The leaves that are solved for: all but biases, which are solved with their kernels."""
@@ -167,6 +160,20 @@ class Merger:
 def add(sums_by_path: dict[str, Any], path: str, term: Any) -> None:
     """Adds a term to the sum of a leaf; the first term is stored as it is."""
     sums_by_path[path] = sums_by_path[path] + term if sums_by_path.get(path) is not None else term
+
+
+def sum_factors(components: Iterable[tuple[Any, Component]]) -> Curvature:
+    """The sum of the factors of all components, each checked against its leaves."""
+    total: Any = None
+    for name, component in components:
+        with about(f"component {name}"):
+            check_finite(component.dw)
+            if component.factors is not None:
+                check_factors(component.dw, component.factors)
+                check_sums(component.factors)
+        factors = factors_of(name, component)
+        total = factors if total is None else total + factors
+    return total
 
 
 def factors_of(name: str, component: Component) -> Curvature:
@@ -238,31 +245,31 @@ def solver_of(how: str, path: str, total: Curvature, diagonal: Term | None) -> C
 
 
 class Merge(NamedTuple):
-    """A way of merging: (components, penalty) -> one tree; whether it needs factors and penalty; its help text.
+    """A way of merging: (components by name, penalty) -> one tree; whether it needs factors and penalty; its help text.
 
-    The function reads components in the order of their names, and gives a tree on the host in their dtype. It refuses
-    none, and those that differ in form (`sums.form_of`).
+    The function reads components in the order of their names (`tangent_weights`), and gives a tree on the host in their
+    dtype. It refuses those that differ in form (`sums.form_of`).
     """
 
-    function: Callable[[Components, float], Tree]
+    function: Callable[[Mapping[Any, Component], float], Tree]
     needs_factors: bool
     help: str
 
 
-def summands(components: Components) -> Mapping[str, Tree]:
-    """The tangent weights that are merged, by name, read on access."""
-    mergeable_ones = mergeable(components)
-    return View(mergeable_ones, lambda name: mergeable_ones[name].dw)
+def mean(named: Mapping[Any, Component], penalty: float) -> Tree:
+    """The mean of tangent weights."""
+    only_bodies(named)  # refuses statistics
+    return compose(named)
 
 
 def weigh(how: str, help: str) -> Merge:
     """Returns the merge that weighs each component by its factors."""
-    return Merge(lambda components, penalty: Merger(components, how).at(penalty), True, help)
+    return Merge(lambda named, penalty: Merger(named, how).at(penalty), True, help)
 
 
 MERGES = {
-    "mean": Merge(lambda components, penalty: sum_trees(summands(components)), False, "mean"),
-    "ties": Merge(lambda components, penalty: ties(summands(components)), False, "ties (TIES-Merging)"),
+    "mean": Merge(mean, False, "mean"),
+    "ties": Merge(lambda named, penalty: ties(tangent_weights(named)), False, "ties (TIES-Merging)"),
     "inputs": weigh("inputs", "inputs (RegMean)"),
     "fisher": weigh("fisher", "fisher (diagonal)"),
     "curvature": weigh("curvature", "curvature"),

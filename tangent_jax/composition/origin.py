@@ -1,6 +1,6 @@
 """The fields of a component's provenance that decide which components it may be summed with, and their check."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tangent_jax.core.checks import InputError
@@ -58,6 +58,17 @@ def check_one_body(here: Origin, new: Origin) -> None:
     """
     have_other_classes = bool(here.classes and new.classes) and here.classes != new.classes
     check_fields(here, new, BODY if have_other_classes else SUMMED)
+
+
+def check_summable(origins: Iterable[Origin], new: Origin) -> None:
+    """Raises InputError for a component of another body than these, or with another head for the same classes."""
+    others = iter(origins)
+    first = next(others, new)
+    check_one_body(first, new)
+    if new.classes and first.head != new.head:
+        for other in others:
+            if other.classes == new.classes:
+                check_same(other, new)
 
 
 def check_fields(here: Origin, new: Origin, fields: Sequence[str]) -> None:

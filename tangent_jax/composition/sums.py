@@ -7,9 +7,7 @@ re-sums the survivors, because a subtraction would round. The mean of non-linear
 al. 2022), whose output is not an ensemble.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from tangent_jax.core import trees
-from tangent_jax.core.checks import InputError, about, finite_number
+from tangent_jax.core.checks import InputError, finite_number
 from tangent_jax.core.notation import Tree
 from tangent_jax.models.protocol import is_floating
 
@@ -27,28 +25,21 @@ LARGEST = 1e30
 """The largest coefficient: f32 holds its products with weights."""
 
 
-def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> Tree:
+def weighted_sum(terms: Iterable[tuple[float, Tree]]) -> Tree:
     """sum_s lambda_s dw_s, added in the given order; lambda 1 adds a component, -1 subtracts it.
 
-    Args:       components: trees on the device or the host, or an iterator that reads them one by one: memory holds the
-                running sum and one component.
+    Args:       terms: (lambda_s, dw_s), trees on the device or the host; an iterator may read them one by one: memory
+                holds the running sum and one component.
     Returns:    a tree on the device if the components are, else on the host.
-    Guarantees: the same bits for the same components, coefficients and order, on device and host; half precision is
-                summed in f32 and rounded once.
-    Raises:     InputError for no component, unequal counts, a coefficient that is no number, or trees without leaves or
-                of unequal structure, shapes or dtypes.
+    Guarantees: the same bits for the same terms in the same order, on device and host; half precision is summed in f32
+                and rounded once.
+    Raises:     InputError for no component, a coefficient that is no number, or trees without leaves or of unequal
+                structure, shapes or dtypes.
     """
-    coefficients = [*coefficients]
-    if not coefficients:
-        raise InputError("components must be at least 1; got none")
-    for coefficient in coefficients:
-        finite_number("coefficients", coefficient, -LARGEST, LARGEST)
     total: Any = None
     form: Form | None = None
-    count = 0
-    for component in components:
-        if count == len(coefficients):
-            raise InputError(f"components must be as many as coefficients ({count}); got more")
+    for count, (coefficient, component) in enumerate(terms):
+        finite_number("coefficients", coefficient, -LARGEST, LARGEST)
         here = form_of(component)
         if form is not None and here != form:
             raise InputError(
@@ -56,15 +47,13 @@ def weighted_sum(components: Iterable[Tree], coefficients: Iterable[float]) -> T
                 f"component {count} with other leaves, shapes or dtypes"
             )
         form = here
-        coefficient = coefficients[count]
         if total is None:
             total = jax.tree.map(partial(scale, coefficient), component)
         else:
             total = jax.tree.map(partial(accumulate, coefficient), total, component)
-        count += 1
         del component  # frees it before the next read
-    if form is None or count < len(coefficients):
-        raise InputError(f"components must be as many as coefficients ({len(coefficients)}); got {count}")
+    if form is None:
+        raise InputError("components must be at least 1; got none")
     dtypes = jax.tree.unflatten(form.structure, [dtype for _, dtype in form.leaves])
     return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype) if leaf.dtype != dtype else leaf, total, dtypes)
 
@@ -121,47 +110,7 @@ def accumulate(coefficient: float, total: Any, leaf: Any) -> Any:
     return total
 
 
-def sum_trees(components: Mapping[str, Tree], coefficients: Mapping[str, float] | None = None) -> Tree:
-    """The weighted sum of named trees, in the order of their names; by default their mean.
-
-    Args:       components: read one ahead, in a thread, so a mapping may read them from disk; coefficients: by name,
-                None for the mean; a name left out has coefficient 0, and is not read.
-    Guarantees: bitwise the same in any order of insertion.
-    Raises:     InputError for a component that is not finite, by name, and a sum that overflows; traced numbers pass.
-    """
-    unknown = [name for name in coefficients or () if name not in components]
-    if unknown:
-        raise InputError(f"coefficients must name some of the {len(components)} components; got {unknown[0]}")
-    names = sorted(components if coefficients is None else coefficients)
-    if not names:
-        raise InputError("components must be at least 1; got none")
-    shares = dict.fromkeys(names, 1 / len(names)) if coefficients is None else coefficients
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = weighted_sum(read_ahead(components, names), [shares[name] for name in names])
-    if not is_finite(total):
-        for name in names:
-            with about(f"component {name}"):
-                check_finite(components[name])
-        raise InputError(
-            "the sum of components must be finite in their dtype; got infinity. Take smaller coefficients, or cast "
-            "components to a wider dtype"
-        )
-    return total
-
-
 def is_finite(tree: Tree) -> bool:
     """False for a tree with NaN or infinity; traced leaves count as finite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, Tracer)]
     return all((np if isinstance(leaf, np.ndarray) else jnp).isfinite(leaf).all() for leaf in leaves)
-
-
-def read_ahead(trees: Mapping[str, Tree], names: Sequence[str]) -> Iterator[Tree]:
-    """Yields the trees of these names; reads and checks the next one while the caller sums the last."""
-    with ThreadPoolExecutor(1) as reader:
-        coming: deque = deque()
-        for name in names:
-            coming.append(reader.submit(trees.__getitem__, name))
-            if len(coming) > 1:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()

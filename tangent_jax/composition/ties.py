@@ -9,13 +9,13 @@ effect. Source: Yadav et al. 2023 (TIES-Merging), with their lambda = 1. On the 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from tangent_jax.composition.sums import Form, check_finite, form_of, read_ahead
+from tangent_jax.composition.sums import Form, check_finite, form_of
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.notation import Tree
 
@@ -23,17 +23,15 @@ SHARE = 0.2
 """The share of a component's numbers that are kept, as in the paper."""
 
 
-def ties(components: Mapping[str, Tree]) -> Tree:
-    """The TIES merge of named trees, in the order of their names; reads a few at a time.
+def ties(components: Iterable[tuple[str, Tree]]) -> Tree:
+    """The TIES merge of trees with their names, in the given order, read one at a time.
 
-    Guarantees: bitwise the same in any order of insertion, and so after a removal.
     Raises:     InputError for no component, components of several subsets or dtypes, or one that is not finite.
     """
-    names = sorted(components)
     form: Form | None = None
     sums = np.zeros((2, 0))  # of positive entries, and of negative ones
     counts = np.zeros((2, 0), np.int32)
-    for name, component in zip(names, read_ahead(components, names), strict=True):
+    for name, component in components:
         with about(f"component {name}"):
             check_finite(component)
         v = trim(component)

@@ -1,7 +1,6 @@
 from tangent_jax.composition.compose import greedy_soup as greedy_soup
 from tangent_jax.composition.factors import body_factors as body_factors
 from tangent_jax.composition.factors import widen_factors as widen_factors
-from tangent_jax.composition.kinds import kind_of as kind_of
 from tangent_jax.composition.merge import MERGES as MERGES
 from tangent_jax.composition.merge import WEIGHTED as WEIGHTED
 from tangent_jax.composition.merge import Merger as Merger

@@ -8,14 +8,15 @@ Zhuang et al. 2022 (analytic class-incremental learning): A_s is all that a line
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tangent_jax.composition.component import Component, View
+from tangent_jax.composition.component import Component, Components
 from tangent_jax.composition.factors import widen_factors
 from tangent_jax.composition.origin import check_equal, check_one_body
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
+from tangent_jax.core.notation import Tree
 from tangent_jax.models.anchor import fingerprints
 from tangent_jax.models.heads import head_of, widen
 from tangent_jax.models.predict import Predictor
@@ -94,15 +95,34 @@ def join(
     check_equal("output", recipe.output, predict.output)
     for name, origin in origins.items():
         check_head(predict, classes, name, origin)
-    outputs = tuple(classes)
+    return Joined(predict, tuple(classes), Widened(store, predict, tuple(classes)))
 
-    def wide(name: str) -> Component:
-        component = store[name]
-        names = origins[name].classes
-        factors = None if component.factors is None else widen_factors(component.factors, outputs, names)
-        return Component(widen(predict, outputs, component.dw, names), None, factors)
 
-    return Joined(predict, outputs, View([*store], wide))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Widened(Components):
+    """The components of a store, each with the outputs `classes`."""
+
+    store: Store
+    predict: Predictor
+    classes: tuple[str, ...]
+
+    def provenance(self, name: str) -> None:
+        return None
+
+    def read_tree(self, name: str) -> Tree:
+        return widen(self.predict, self.classes, self.store.read_tree(name), self.store.provenance(name).classes)
+
+    def __getitem__(self, name: str) -> Component:
+        component = self.store[name]
+        own = self.store.provenance(name).classes
+        factors = None if component.factors is None else widen_factors(component.factors, self.classes, own)
+        return Component(widen(self.predict, self.classes, component.dw, own), None, factors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.store)
+
+    def __len__(self) -> int:
+        return len(self.store)
 
 
 def joinable_recipe(name: str, origin: Provenance) -> Recipe:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tangent_jax.composition.component import Component
-from tangent_jax.composition.kinds import kind_of
+from tangent_jax.composition.kinds import check_component
 from tangent_jax.composition.sums import check_finite
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, about
@@ -65,6 +65,6 @@ def unpack(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str], where: st
     with about(where):
         check_finite(dw)
         if origin is not None:
-            kind_of([origin]).check_new(dw, origin)
+            check_component(dw, origin)
         check_factors(dw, factors, origin)
     return Component(dw, origin, factors)

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from tangent_jax.composition.component import View
-from tangent_jax.composition.kinds import composition, kind_of
+from tangent_jax.composition.compose import sum_components
+from tangent_jax.composition.kinds import check_component
 from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name
@@ -105,9 +105,8 @@ def sum_without(store: Store, plan: RemovalPlan, retrained: Mapping[str, Retrain
         if not names:
             return None
         new = {name: jax.tree.map(np.asarray, component.dw) for name, component in retrained.items()}
-        components = View(names, lambda name: new[name] if name in new else store.read_tree(name))
         origins = {name: retrained[name].provenance if name in new else store.provenance(name) for name in names}
-        return composition(components, origins)
+        return sum_components(names, lambda name: new[name] if name in new else store.read_tree(name), origins)
 
 
 class Written(NamedTuple):
@@ -242,7 +241,7 @@ def check_retrained(store: Store, plan: RemovalPlan, retrained: Mapping[str, Ret
     """Raises InputError for a component that does not fit the store, or still depends on removed content."""
     for name, new in retrained.items():
         check_one_body(store.provenance(name), new.provenance)
-        kind_of([new.provenance]).check(new.dw, new.provenance)
+        check_component(new.dw, new.provenance, is_new=False)
         check_factors(new.dw, new.factors, new.provenance)
         left = {*plan.identifiers} & new.provenance.data.identifiers
         if left:

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tangent_jax.composition.component import Component, Components, View
-from tangent_jax.composition.compose import compose
-from tangent_jax.composition.kinds import SumOfComponents, check_summable, kind_of, statistics_of
+from tangent_jax.composition.component import Component, Components
+from tangent_jax.composition.compose import SumOfComponents, compose, statistics
+from tangent_jax.composition.kinds import check_beside, check_component, have_own_heads
 from tangent_jax.composition.merge import MERGES, WEIGHTED, merge
+from tangent_jax.composition.origin import check_summable
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.notation import Tree
@@ -71,11 +72,6 @@ class Store(Disk, Components):
     def read_tree(self, name: str) -> Tree:
         """The tangent weights or statistics of a component, checked against the journal."""
         return self.read_checked(self.path(name), self.state.components[name])
-
-    @property
-    def trees(self) -> Mapping[str, Tree]:
-        """The tangent weights or statistics of each component, by name, read on access; without factors."""
-        return View(self, self.read_tree)
 
     def provenance(self, name: str) -> Provenance:
         """The provenance of a component, verified against the journal."""
@@ -132,18 +128,18 @@ class Store(Disk, Components):
     ) -> None:  # fmt: skip
         """`add`; what takes long to check is not checked of a component that was just made here of images."""
         check_spelling(name)
-        kind = kind_of([provenance])
-        (kind.check if is_made_here else kind.check_new)(dw, provenance)  # slow, and of this component alone
+        check_component(dw, provenance, is_new=not is_made_here)  # slow, and of this component alone
         check_factors(dw, factors, provenance)
         with self.using(change=True):
             if name in self:
                 raise InputError(f"name must be new; got {name}, which {self.root} holds")
-            check_summable(self.origins, provenance)
-            check_account(provenance, [*self.origins.values()], self.state, self.key)
+            origins = self.origins.values()
+            check_summable(origins, provenance)
+            check_account(provenance, origins, self.state, self.key)
             first = min(self, default=None)
             if first is not None:
                 other = read_component(self.path(first), check=False)[0]
-                kind.check_beside(dw, provenance, other, self.provenance(first))
+                check_beside(dw, provenance, other, self.provenance(first))
             self.check_forgotten(provenance)
             new = self.write("components", dw, provenance)
             twins = [name for name, entry in self.state.components.items() if entry.weights == new.weights]
@@ -154,15 +150,14 @@ class Store(Disk, Components):
             self.commit(Add(name=name, entry=new, shown=shown))
 
     @property
-    def origins(self) -> Mapping[str, Provenance]:
-        """The provenance of each component, by name, read on access."""
-        return View([*self], self.provenance)
+    def origins(self) -> dict[str, Provenance]:
+        """The provenance of each component, by name."""
+        return {name: self.provenance(name) for name in self}
 
     @property
     def has_own_heads(self) -> bool:
         """True if heads differ, so that only bodies are summed."""
-        origins = self.origins.values()
-        return kind_of(origins).have_own_heads(origins)
+        return have_own_heads(self.origins.values())
 
     def check_forgotten(self, provenance: Provenance) -> None:
         """Raises InputError if a component saw an example that was removed from this store."""
@@ -180,7 +175,7 @@ class Store(Disk, Components):
 
         If heads differ, the bodies are composed, without heads (`join` composes those).
         Args:       how, penalty: as `merge`; a merge by factors needs those of every component.
-        Guarantees: reads a few components at a time; the same bits for the same components, whatever was added and
+        Guarantees: reads one component at a time; the same bits for the same components, whatever was added and
                     removed before.
         """
         for name in coefficients or {}:
@@ -221,15 +216,7 @@ class Store(Disk, Components):
         """
         if not len(self):
             raise InputError(f"{self.root} must hold at least one component; got none")
-        with progress_bar(len(self), "component") as bar:
-
-            def read(name: str) -> Tree:
-                tree = self.read_tree(name)
-                bar.update()
-                return tree
-
-            total = statistics_of(View(self, read), self.origins)
-        return dataclasses.replace(total, components=self.trees)  # for later reads, without the bar
+        return statistics(self, progress_bar)
 
     def release(self, path: str | os.PathLike, dw: Tree) -> dict[str, Any]:
         """Journals an export of tangent weights of all components to `path`, before the export is made.
@@ -241,7 +228,7 @@ class Store(Disk, Components):
         with self.using(change=True):
             place = str(expand_path(path).absolute())
             check_printable("the path of an export", place)
-            origins = dict(self.origins)
+            origins = self.origins
             self.commit(Export(export=Exported(names=tuple(self), path=place, result=trees.fingerprint(dw))))
             return {"of": origins, "journal": len(self.state.lines)}
 
@@ -256,7 +243,7 @@ class Store(Disk, Components):
 def warn_lists(store: Store, names: Sequence[str]) -> None:
     """Prints a line for each of these new components that lists no images, or images of other components."""
     with store.using():
-        origins = dict(store.origins)  # reads those that no earlier call has read
+        origins = store.origins  # reads those that no earlier call has read
         seen = {name: origins[name].data.seen for name in names if name in origins}
         name_of = {entry.id: name for name, entry in store.state.components.items()}
     for name in names:

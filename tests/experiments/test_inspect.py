@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from helpers import TOLERANCE, assert_rel_close, origin, part
+from helpers import TOLERANCE, assert_rel_close, composed, origin, part
 from photos import photographs, solved_heads
 from PIL import Image
 from run_binary import run
@@ -20,7 +20,6 @@ from tangent_jax.commands.report import inspector
 from tangent_jax.commands.report.rendering import raster, write_page
 from tangent_jax.commands.shared import accuracies
 from tangent_jax.composition.compose import compose
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core.trees import body
 from tangent_jax.data.registry import open_dataset
 from tangent_jax.features.extract import extract
@@ -224,10 +223,10 @@ def test_a_mean_is_that_of_the_components_that_are_left_and_of_the_heads_of_a_ta
         left = {name: store[name].dw for name in store if name not in gone}
         for task, mean in zip(tasks, accuracies.Accuracies(store, tasks)(gone), strict=True):
             heads = {name: {"head": left[name]["head"]} for name in task.members if name in left}
-            bodies = sum_trees({name: body(dw) for name, dw in left.items()})
+            bodies = composed({name: body(dw) for name, dw in left.items()})
             assert (mean is None) == (not heads)
             if heads:
-                assert_rel_close(mean, {**bodies, **sum_trees(heads)})
+                assert_rel_close(mean, {**bodies, **composed(heads)})
     assert accuracies.Accuracies(store, tasks)([*store]) == [None, None]
 
 
@@ -251,9 +250,9 @@ def test_privacy_is_stated_for_all_together_where_a_bound_holds(tmp_path, accoun
 
 def test_cosines_are_the_same_whatever_is_held_at_once(drawn, monkeypatch):
     store = drawn[0]
-    whole = inspector.similarity(store.trees, [*store])
+    whole = inspector.similarity(store.read_tree, [*store])
     monkeypatch.setattr(inspector, "MOST_BYTES", 1)
-    assert_rel_close(inspector.similarity(store.trees, [*store]), whole, TOLERANCE["float32"])
+    assert_rel_close(inspector.similarity(store.read_tree, [*store]), whole, TOLERANCE["float32"])
     np.testing.assert_allclose(np.diag(whole), 1)
     picture = base64.b64decode(raster(np.array([[1, -0.2], [0, np.nan]])).partition(",")[2])
     pixels = np.asarray(Image.open(io.BytesIO(picture)))

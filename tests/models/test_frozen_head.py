@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import small
+from helpers import composed, small
 from safetensors.numpy import save_file
 
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
@@ -169,7 +168,7 @@ def test_bodies_of_two_tasks_with_frozen_heads_add_up(tmp_path):
         data = dataclasses.replace(features, targets=np.array(labels, np.int32))
         bodies[name] = fit(predict, data, make_objective("ce"), key=KEY, optimizer=adam(1e-3), epochs=4).dw
         tasks[name] = predict, data
-    together = sum_trees(bodies)
+    together = composed(bodies)
     for name, (predict, data) in tasks.items():
         assert evaluate(predict, predict.zeros(), data) < 0.7, name
         assert evaluate(predict, bodies[name], data) > 0.95, name

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MODERN, WIDE, assert_rel_close, images, small, tree_normal
+from helpers import MODERN, WIDE, assert_rel_close, composed, images, small, tree_normal
 from models.layouts import timm
 from safetensors.numpy import save_file
 from saved import FIXTURES, modern
 
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import IMAGENET, Preprocessing
@@ -161,7 +160,7 @@ def test_a_dinov2_with_registers_goes_all_the_way_on_images_that_are_no_square(t
         fit(predict, data.take(rows), key=jax.random.key(1), optimizer=adam(1e-2), epochs=8).dw
         for rows in (np.arange(12), np.arange(12, 24))
     ]
-    assert evaluate(predict, sum_trees(dict(zip("ab", fitted, strict=True))), data) > 0.9
+    assert evaluate(predict, composed(dict(zip("ab", fitted, strict=True))), data) > 0.9
     solved = solve(predict, data, make_objective("rsl", penalty=0.1))
     assert evaluate(predict, solved.dw, data) > 0.9
     private = fit_private(predict, data, mechanism=Mechanism(1.0, 1.0, 2, 1e-3))

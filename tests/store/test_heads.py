@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import components, in_long, normal, tree_normal
+from helpers import components, composed, in_long, normal, tree_normal
 from photos import photographs, picture
 
 from tangent_jax.composition.factors import body_factors, widen_factors
 from tangent_jax.composition.merge import merge
 from tangent_jax.composition.origin import check_same
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
@@ -195,7 +194,7 @@ def test_a_joined_model_is_that_of_its_components_whatever_came_and_went(store, 
 def test_components_of_own_heads_compose_their_bodies(store):
     dw = store.compose()
     assert "head" not in dw
-    assert trees.fingerprint(dw) == trees.fingerprint(sum_trees({name: body(store[name].dw) for name in store}))
+    assert trees.fingerprint(dw) == trees.fingerprint(composed({name: body(store[name].dw) for name in store}))
     by_curvature = store.compose(how="curvature", penalty=1e-3)
     factors = {name: body_factors(store.factors(name)) for name in store}
     bodies = {name: body(store[name].dw) for name in store}
@@ -203,19 +202,19 @@ def test_components_of_own_heads_compose_their_bodies(store):
     assert not any(path.startswith("head/") for f in factors.values() for path in (*f.kernels, *f.blocks))
     receipt = remove(store, plan_removal(store, names=["c"]))
     assert verify_receipt(store, receipt.path) == []
-    assert receipt.composed_after == trees.fingerprint(sum_trees({name: body(store[name].dw) for name in store}))
+    assert receipt.composed_after == trees.fingerprint(composed({name: body(store[name].dw) for name in store}))
 
 
 @pytest.mark.parametrize("solver", ["adam", *in_long("optimum")])
 def test_a_class_of_which_no_image_is_left_leaves_the_head(tmp_path, birds, solver):
     """Retrained, and moved to the optimum: as if the class had never been."""
-    data, recipe, cache, features, predict = birds
+    data, recipe, _, features, predict = birds
     recipe = recipe_of(**SETTINGS, dataset=recipe.dataset, solver=solver, penalty=0.1, certificate=1e-3)
     store, rows = Store(tmp_path / "store"), {"a": np.arange(6)}
     fill(store, Shards(predict, features, recipe, rows, data.classes), factors=True)
     gone = [features.examples[i][0] for i in (4, 5)]
     how = "retrain" if solver == "adam" else "exact"
-    remove(store, plan_removal(store, examples=gone), how, cache=cache)
+    remove(store, plan_removal(store, examples=gone), how, cache=Cache(tmp_path / "cache"))  # erases none of birds'
     after = store.provenance("a")
     assert after.classes == ("gull",)
     assert after.config["classes"] == store["a"].dw["head"]["bias"].shape[0] == 1

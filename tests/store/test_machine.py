@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import Killed, ending, origin, part
+from helpers import Killed, composed, ending, origin, part
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import identifiers
@@ -226,7 +225,7 @@ class Changes(RuleBasedStateMachine):
 
     @staticmethod
     def fresh_sum(seeds):
-        return trees.fingerprint(sum_trees({f"shard {seed}": part(seed) for seed in seeds}))
+        return trees.fingerprint(composed({f"shard {seed}": part(seed) for seed in seeds}))
 
     def traces(self):
         """What is there of the components outside the store: the files where they were trained, and cached rows."""

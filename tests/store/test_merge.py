@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense import flat, jacobian, ridge
-from helpers import assert_rel_close, components, origin, part, predictor, private_task
+from helpers import assert_rel_close, components, composed, origin, part, predictor, private_task
 from jax.flatten_util import ravel_pytree
 
 from tangent_jax.composition.component import Component
 from tangent_jax.composition.merge import MERGES, WEIGHTED, Merger, host, merge
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.models.anchor import fingerprints
@@ -82,7 +81,7 @@ def test_one_component_gives_itself_and_the_order_of_insertion_changes_no_bit(ho
     same = {name: factors(1) for name in parts}
     if how in MEANS:
         assert_rel_close(merge(components({"a": part(1)}, {"a": factors(1)}), how), part(1), 1e-5)
-        assert_rel_close(merge(components(parts, same), how), sum_trees(parts), 1e-6)
+        assert_rel_close(merge(components(parts, same), how), composed(parts), 1e-6)
 
 
 @pytest.mark.parametrize("how", WEIGHTED)
@@ -200,7 +199,7 @@ def test_heads_that_are_optima_merge_to_the_optimum_of_all_data(x64, leaves, how
         own[name] = make_curvature(predict, Batches(x, y, rows=rows, batch_size=2), OBJECTIVE)
     joint = ridge(j, f, np.asarray(y), total=0.6)
     np.testing.assert_allclose(flat(merge(components(parts, own), how, 0.1)), joint, rtol=1e-9, atol=1e-9)
-    assert np.abs(flat(sum_trees(parts)) - joint).max() > 1e-3
+    assert np.abs(flat(composed(parts)) - joint).max() > 1e-3
 
 
 def test_a_store_keeps_factors_and_a_removal_takes_them_along(tmp_path):

@@ -5,10 +5,9 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from helpers import origin, part
+from helpers import composed, origin, part
 from photos import write
 
-from tangent_jax.composition.sums import sum_trees
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import open_dataset
@@ -197,7 +196,7 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
     monkeypatch.setattr(removal, "retrain", lambda *_: Retrained(part(7), left, 0.4321))
     receipt = remove(store, plan, "retrain")
     assert len(erased) == 1
-    want = sum_trees({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
+    want = composed({"shard 0": part(0), "shard 1": part(7), "shard 2": part(2)})
     assert receipt.composed_after == trees.fingerprint(want)
     assert receipt.distance_bounds == {"shard 1": 0.5}  # rounded up
     assert store.provenance("shard 1").data.examples == left.data.examples

@@ -452,7 +452,7 @@ def test_a_receipt_whose_sum_is_not_the_survivors_is_told(tmp_path, monkeypatch)
         store.add(f"shard {s}", part(s), origin(s))
     path = drop(store, "shard 1").path
     assert verify_receipt(store, path) == []
-    monkeypatch.setattr("tangent_jax.composition.kinds.sum_trees", lambda *_: part(9))
+    monkeypatch.setattr("tangent_jax.composition.compose.weighted_sum", lambda _: part(9))
     assert verify_receipt(store, path) == ["the survivors' sum is not the receipt's"]
 
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers import Killed, ending, origin, origin_of_sums, part, predictor, sums
+from helpers import Killed, composed, ending, origin, origin_of_sums, part, predictor, sums
 from safetensors.numpy import load_file
 
 import tangent_jax as tj
-from tangent_jax.composition import sums as sums_module
+from tangent_jax.composition import compose as compose_module
 from tangent_jax.composition.origin import check_same
-from tangent_jax.composition.sums import sum_trees, weighted_sum
+from tangent_jax.composition.sums import weighted_sum
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import hold_lock
@@ -139,7 +139,7 @@ def test_composing_is_the_mean_and_removing_is_never_having_added(tmp_path):
     for s in (2, 0):
         never.add(f"shard {s}", part(s), origin(s))
     whole = store.compose()
-    assert trees.fingerprint(whole) == trees.fingerprint(sum_trees({f"shard {s}": part(s) for s in range(3)}))
+    assert trees.fingerprint(whole) == trees.fingerprint(composed({f"shard {s}": part(s) for s in range(3)}))
     file = store.path("shard 1")
     receipt = remove(store, plan_removal(store, examples=["photo 4.jpg"]))
     assert receipt.composed_before == store.key.hide(trees.fingerprint(whole))
@@ -285,7 +285,7 @@ def test_a_sum_is_computed_while_other_processes_may_read(tmp_path, monkeypatch,
             summed.append(arguments)
         return weighted_sum(*arguments)
 
-    monkeypatch.setattr(sums_module, "weighted_sum", watched)
+    monkeypatch.setattr(compose_module, "weighted_sum", watched)
     run(store)
     assert len(summed) == 1
     assert verify(store) == []
@@ -302,7 +302,7 @@ def test_a_store_that_changes_after_it_was_summed_is_summed_again(tmp_path, monk
             yield
 
     monkeypatch.setattr(Store, "using", interrupted)
-    whole = sum_trees({"shard 0": part(0), "shard 1": part(1), "late": part(5)})
+    whole = composed({"shard 0": part(0), "shard 1": part(1), "late": part(5)})
     assert trees.fingerprint(store.compose()) == trees.fingerprint(whole)
     assert [entry["names"] for entry in store.journal.entries[3:]] == [["late", "shard 0", "shard 1"]]
 

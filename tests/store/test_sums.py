@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_rel_close, components, images, small, tree_normal
+from helpers import assert_rel_close, components, composed, images, small, tree_normal
 
 from tangent_jax.composition.component import Component
-from tangent_jax.composition.compose import compose, greedy_soup
-from tangent_jax.composition.sums import sum_trees, weighted_sum
+from tangent_jax.composition.compose import compose, greedy_soup, sum_components
+from tangent_jax.composition.sums import weighted_sum
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.linearization import linearize
@@ -29,32 +29,28 @@ def test_a_composed_output_is_the_ensemble_of_tangent_outputs(x64, road):
     }
     f = roads[road]
     ensemble = sum(c * f(dw).tangent for c, dw in zip(coefficients, components, strict=True))
-    assert_rel_close(f(weighted_sum(components, coefficients)).tangent, ensemble)
+    assert_rel_close(f(weighted_sum(zip(coefficients, components, strict=True))).tangent, ensemble)
 
 
 def test_removal_is_bitwise_what_had_never_been_there():
     model, w = small(2)
     parts = {f"shard {s}": tree_normal(1000 * s, make_subset(model).part(w)) for s in range(12)}
     without = {name: dw for name, dw in parts.items() if name != "shard 3"}
-    before = trees.fingerprint(sum_trees(without))
+    before = trees.fingerprint(composed(without))
     shuffled = dict(sorted(parts.items(), reverse=True))
     del shuffled["shard 3"]
-    assert trees.fingerprint(sum_trees(shuffled)) == before
+    assert trees.fingerprint(composed(shuffled)) == before
     # subtracting instead rounds: the guarantee is not vacuous
-    subtracted = jax.tree.map(lambda m, d: (12 * m - d) / 11, sum_trees(parts), parts["shard 3"])
+    subtracted = jax.tree.map(lambda m, d: (12 * m - d) / 11, composed(parts), parts["shard 3"])
     assert trees.fingerprint(subtracted) != before
 
 
-def test_host_and_device_and_a_stream_give_the_same_bits_and_leave_the_components_alone():
+def test_host_and_device_give_the_same_bits_and_leave_the_components_alone():
     model, w = small(2)
     parts = [tree_normal(1000 * s, make_subset(model).part(w)) for s in range(5)]
     hosted = [jax.tree.map(np.asarray, part) for part in parts]
     before, coefficients = trees.fingerprint(hosted[0]), [0.3, -1.0, 0.7, 2.0, 1 / 3]
-    results = [
-        weighted_sum(parts, coefficients),
-        weighted_sum(hosted, coefficients),
-        weighted_sum(iter(hosted), iter(coefficients)),
-    ]
+    results = [weighted_sum(zip(coefficients, given, strict=True)) for given in (parts, hosted)]
     assert len({trees.fingerprint(result) for result in results}) == 1
     assert trees.fingerprint(hosted[0]) == before
 
@@ -64,10 +60,10 @@ def test_a_stream_of_many_components_needs_the_memory_of_a_few():
 
     def stream():
         for s in range(60):
-            yield {"a": np.full(big, s, np.float32)}
+            yield 1.0, {"a": np.full(big, s, np.float32)}
 
     tracemalloc.start()
-    total = weighted_sum(stream(), [1.0] * 60)
+    total = weighted_sum(stream())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert total["a"][0] == sum(range(60))
@@ -85,15 +81,16 @@ def test_a_greedy_soup_keeps_what_helps():
 
 def test_a_weighted_composition_reads_only_what_it_weighs():
     parts = {"a": {"x": np.ones(3)}, "b": {"x": np.full(3, 2.0)}, "c": None}  # left out: of coefficient 0
-    assert (sum_trees(parts, {"a": 1.0, "b": -3.0})["x"] == -5).all()
+    total = sum_components(parts, parts.__getitem__, {}, {"a": 1.0, "b": -3.0})
+    assert (total["x"] == -5).all()
     assert (parts["a"]["x"] == 1).all()  # a first coefficient of 1 does not sum into the caller's component
 
 
 def test_components_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="components must be of one subset, architecture and dtype; got component 1"):
-        weighted_sum([{"a": np.ones(2)}, {"a": np.ones(3)}], [1, 1])
+        weighted_sum([(1, {"a": np.ones(2)}), (1, {"a": np.ones(3)})])
     with pytest.raises(InputError, match=r"components must be at least 1"):
-        weighted_sum([], [])
+        weighted_sum([])
     for coefficients in (None, {}):
         with pytest.raises(InputError, match="components must be at least 1; got none"):
             compose({}, coefficients)
@@ -122,33 +119,33 @@ def test_a_sum_that_overflows_or_holds_nan_is_refused(case):
 
 def test_a_coefficient_of_one_adds_to_a_copy_never_to_the_callers_component():
     first, second = {"x": np.ones(3, np.float32)}, {"x": np.full(3, 2.0, np.float32)}
-    assert weighted_sum([first, second], [1.0, 1.0])["x"].tolist() == [3.0] * 3
+    assert weighted_sum([(1.0, first), (1.0, second)])["x"].tolist() == [3.0] * 3
     assert first["x"].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("leaf", [np.ones(3, int), np.ones(3, bool)])
 def test_only_floats_are_summed(leaf):
     with pytest.raises(InputError, match="floats"):
-        weighted_sum([{"x": leaf}], [0.5])
+        weighted_sum([(0.5, {"x": leaf})])
     for coefficient in (float("nan"), float("inf")):
         with pytest.raises(InputError, match="coefficients must be a finite number"):
-            weighted_sum([{"x": np.ones(3)}], [coefficient])
+            weighted_sum([(coefficient, {"x": np.ones(3)})])
 
 
 def test_no_components_dtype_decides_for_the_others_and_halves_are_summed_in_f32():
     """A bf16 component first made all bf16, and sums of f16 overflowed."""
     whole = {"kernel": np.full(3, 60000, np.float16)}
-    total = weighted_sum([whole] * 4, [0.5] * 3 + [-0.5])
+    total = weighted_sum([(0.5, whole)] * 3 + [(-0.5, whole)])
     assert (total["kernel"].dtype, total["kernel"].tolist()) == (np.float16, [60000.0] * 3)
     fine = {"kernel": np.array([1.0, 2.0**-11, 0], np.float16)}
-    many = weighted_sum([fine] * 64, [1 / 64] * 64)
+    many = weighted_sum([(1 / 64, fine)] * 64)
     assert (many["kernel"] == fine["kernel"]).all()  # rounded once
     for other in ({"kernel": np.ones(3, np.float32)}, {"kernel": jnp.ones(3, jnp.bfloat16)}):
         with pytest.raises(InputError, match="of one subset, architecture and dtype"):
-            weighted_sum([whole, other], [1.0, 1.0])
+            weighted_sum([(1.0, whole), (1.0, other)])
     for empty in ({}, {"body": {}}):
         with pytest.raises(InputError, match="components must have leaves; got an empty one"):
-            sum_trees({"a": empty, "b": empty})
+            composed({"a": empty, "b": empty})
 
 
 @pytest.mark.parametrize(("given", "match"), [

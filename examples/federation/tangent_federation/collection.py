@@ -17,10 +17,11 @@ import numpy as np
 import tangent_jax as tj
 from tangent_federation.contributor import Contribution, in_classes, read_bytes
 from tangent_federation.settings import Request, check
+from tangent_jax.composition.kinds import check_beside, check_component
 from tangent_jax.composition.origin import check_one_body
 from tangent_jax.core.checks import instance
 from tangent_jax.core.notation import Tree
-from tangent_jax.store import Receipt, is_store, kind_of, make_provenance, plan_removal, read_factors, remove
+from tangent_jax.store import Receipt, is_store, make_provenance, plan_removal, read_factors, remove
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.recipe import AnyRecipe
 
@@ -80,10 +81,9 @@ class Collection:
         said = Provenance.from_json(metadata.get("provenance", ""), name)
         origin = self.vouch(name, said)
         self.check_said(said)
-        kind = kind_of([origin])
         check_one_body(self.expected, origin)
-        kind.check(dw, origin)
-        kind.check_beside(dw, origin, self.zeros(), self.expected)
+        check_component(dw, origin, is_new=False)
+        check_beside(dw, origin, self.zeros(), self.expected)
         check(origin.data.examples, "a list of its images", "none, by which a removal finds them")
         if origin.features is not None:
             images, listed = int(dw["counts"].sum()), len(origin.data.examples)

@@ -5,13 +5,14 @@ All values come from the store. Missing or altered files are named; the others a
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 import tangent_jax as tj
+from tangent_jax.composition.kinds import check_beside, check_component, have_own_heads, summands
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -106,14 +107,13 @@ class Inspection:
         self.whole = [component.name for component in self.components if not component.damage]
         self.numbers = [component.number for component in self.components if not component.damage]
         self.wrong += [line for removal in self.removals for line in removal.wrong if line not in self.wrong]
-        kind = tj.store.kind_of(self.origins.values())
-        self.has_own_heads = kind.have_own_heads(self.origins.values())
+        self.has_own_heads = have_own_heads(self.origins.values())
         self.tasks = groups(self.origins)
         self.owners = owners_of(self.origins)
         self.events = events_of(store.state.lines)
         self.common, self.differing = common_settings([c.settings for c in self.components if c.origin])
         self.cost, self.no_cost = cost_of(store, self)
-        self.cosines = similarity(kind.summands(store.trees, self.origins), self.whole)
+        self.cosines = similarity(summands(store.read_tree, self.origins), self.whole)
 
     @property
     def images(self) -> int:
@@ -163,10 +163,9 @@ def components_of(store: tj.Store, wrong: Sequence[str]) -> Iterator[Component]:
             origin = store.provenance(name)
             if not damage:  # it may not pass the checks of `add`
                 dw = store[name].dw
-                kind = tj.store.kind_of([origin])
-                kind.check(dw, origin)
+                check_component(dw, origin, is_new=False)
                 first = first or (dw, origin)
-                kind.check_beside(dw, origin, *first)
+                check_beside(dw, origin, *first)
         except InputError as error:
             origin, damage = None, damage or str(error)
         yield Component(number, name, added[name], entry.weights, origin, damage)
@@ -264,8 +263,8 @@ def cost_of(store: tj.Store, seen: Inspection) -> tuple[tj.privacy.PrivacyCost |
         return None, str(error)
 
 
-def similarity(components: Mapping[str, Tree], names: Sequence[str]) -> np.ndarray:
-    """The cosine of each pair of components, as they are added, "s s"; NaN if one is zero or has no leaves.
+def similarity(read: Callable[[str], Tree], names: Sequence[str]) -> np.ndarray:
+    """The cosine of each pair of components, as they are summed, "s s"; NaN if one is zero or has no leaves.
 
     Few are in memory at once: each block of components is compared with the blocks before it.
     """
@@ -278,13 +277,13 @@ def similarity(components: Mapping[str, Tree], names: Sequence[str]) -> np.ndarr
     gram = np.zeros((count, count))
     size = 1
     if count:
-        size = max(1, MOST_BYTES // (2 * max(flat(components[names[0]]).nbytes, 1)))
+        size = max(1, MOST_BYTES // (2 * max(flat(read(names[0])).nbytes, 1)))
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     with show_progress("similarity"), progress_bar(len(blocks), "block") as bar:
         for i, rows in enumerate(blocks):
-            block = np.stack([flat(components[names[s]]) for s in rows])
+            block = np.stack([flat(read(names[s])) for s in rows])
             for columns in blocks[: i + 1]:
-                other = block if columns is rows else np.stack([flat(components[names[s]]) for s in columns])
+                other = block if columns is rows else np.stack([flat(read(names[s])) for s in columns])
                 gram[np.ix_(rows, columns)] = block @ other.T
                 gram[np.ix_(columns, rows)] = gram[np.ix_(rows, columns)].T
             bar.update()
