@@ -31,7 +31,7 @@ from tangent_jax.solver.statistics import as_tree, moments
 from tangent_jax.store.provenance import Data, Training, make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 from tangent_jax.train.losses import CrossEntropy
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2}  # relative norm; STYLE.md

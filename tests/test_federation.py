@@ -24,7 +24,7 @@ from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.models import FeatureSettings
 from tangent_jax.store import Shards, fill, make_provenance
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 
 sys.path.insert(0, str(ROOT / "examples/federation"))
 

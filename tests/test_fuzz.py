@@ -45,7 +45,7 @@ from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify_receipt
+from tangent_jax.store.verification import verify_receipt
 
 EXAMPLES = int(os.environ.get("TANGENT_JAX_FUZZ", "60"))
 FUZZ = settings(

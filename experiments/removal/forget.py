@@ -24,7 +24,7 @@ from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 
 define(*SHARDED, "shards", "shadows", **SHARDED_DEFAULTS, store="out/stores", repeats=20, out="out/forget")
 FRACTION = 0.5  # share of the images, over all shards, removed for retraining and membership

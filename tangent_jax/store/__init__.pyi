@@ -45,5 +45,5 @@ from tangent_jax.store.trained import OwnLeaves as OwnLeaves
 from tangent_jax.store.trained import Tangent as Tangent
 from tangent_jax.store.trainers import Adam as Adam
 from tangent_jax.store.trainers import Optimum as Optimum
-from tangent_jax.store.verify import verify as verify
-from tangent_jax.store.verify import verify_receipt as verify_receipt
+from tangent_jax.store.verification import verify as verify
+from tangent_jax.store.verification import verify_receipt as verify_receipt

@@ -19,7 +19,7 @@ from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.provenance import Provenance
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify_receipt
+from tangent_jax.store.verification import verify_receipt
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from run_binary import ROOT, module_of, run
 
 from tangent_jax.store.files import write_component
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 
 LIMIT = 60_000  # bytes of a file: less than a step, a checkpoint or the cached rows
 

@@ -21,7 +21,7 @@ from tangent_jax.store.plans import anchors_that_saw
 from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import Recipe
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 
 PHOTOGRAPHS = [f"photograph {i}".encode() for i in range(15)]
 IDENTIFIERS = [hashlib.sha256(content).hexdigest() for content in PHOTOGRAPHS]
@@ -129,7 +129,7 @@ def test_settings_in_an_export_are_those_that_all_components_share(tmp_path):
     other = origins[0].with_training(recipe=Recipe(seed=1))
     shared = summarize([*origins, other]).settings
     assert known.keys() - shared.keys() == {"dataset", "seed"}
-    assert summarize([*origins, dataclasses.replace(other, recipe=None)]).settings == {}
+    assert summarize([*origins, other.with_training(recipe=None)]).settings == {}
 
 
 def test_the_anchor_of_an_export_says_how_many_images_it_saw_and_what_that_prevents(tmp_path):

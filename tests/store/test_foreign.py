@@ -40,7 +40,7 @@ from tangent_jax.store.receipts import Trace
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import preview_removal, remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 from tangent_jax.train.batches import Batches
 
 RUN = "0123456789abcdef" * 2
@@ -353,7 +353,7 @@ def test_a_merged_store_keeps_what_the_other_showed_and_exported(tmp_path):
 def test_one_component_with_two_accounts_is_refused(tmp_path):
     """Equal numbers under one name are no word on what they spent."""
     here, other = Store(tmp_path / "here"), Store(tmp_path / "other")
-    here.add("one", part(0), dataclasses.replace(private(["alice"]), privacy=None))
+    here.add("one", part(0), private(["alice"]).with_training(privacy=None))
     other.add("one", part(0), private(["alice"]))
     for first, second in ((here, other), (other, here)):
         with pytest.raises(InputError, match="one must have one account and one list of examples; got two"):
@@ -391,7 +391,7 @@ def test_pages_of_a_store_with_a_component_of_another_shape_show_the_rest(tmp_pa
     for wrong in ({"c": {"d": np.ones(3, np.float32)}}, jax.tree.map(lambda leaf: leaf[..., :1], part(1))):
         with store.using(change=True):
             entry = store.write("components", wrong, origin(1, subset=(*trees.leaves(wrong),)))
-            chained(store.root, [lines[0], {**lines[1], **dataclasses.asdict(entry)}])
+            chained(store.root, [lines[0], {**lines[1], "entry": dataclasses.asdict(entry)}])
         seen = Inspection(Store(store.root))
         assert seen.whole == ["shard 0"]
         assert "must have" in seen.components[1].damage

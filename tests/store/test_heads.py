@@ -33,7 +33,7 @@ from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify_receipt
+from tangent_jax.store.verification import verify_receipt
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.evaluate import outputs
 

@@ -16,7 +16,7 @@ from tangent_jax.store.merging import add_all
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 
 PHOTOGRAPHS = [f"photograph {i}".encode() for i in range(12)]
 IDENTIFIERS = [hashlib.sha256(content).hexdigest() for content in PHOTOGRAPHS]

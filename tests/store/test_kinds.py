@@ -35,7 +35,7 @@ from tangent_jax.store.provenance import make_provenance
 from tangent_jax.store.recipe import StatisticsRecipe
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 
 GRAM, ROOT = 3, 20
 """The numbers of features of which `sums` has G, and R."""

@@ -28,7 +28,7 @@ from tangent_jax.store.plans import contents, plan_removal
 from tangent_jax.store.receipts import read_receipt
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 
 SEEDS = range(4)
 KILLED = "killed"

@@ -26,7 +26,7 @@ from tangent_jax.store.packing import pack, unpack
 from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 from tangent_jax.train.batches import Batches
 from tangent_jax.train.objective import make_objective
 
@@ -309,4 +309,4 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path):
     wrong = {"a": trees.nest({path: leaf[:1] for path, leaf in trees.leaves(part(0)).items()})}
     with pytest.raises(InputError, match=r"factors of .* numbers"):
         merge(components(wrong, {"a": factors(0)}), "curvature")
-    assert json.loads((tmp_path / "store/journal.jsonl").read_text().splitlines()[0])["factors"]["id"]
+    assert json.loads((tmp_path / "store/journal.jsonl").read_text().splitlines()[0])["entry"]["factors"]["id"]

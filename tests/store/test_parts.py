@@ -19,7 +19,7 @@ from tangent_jax.store.plans import plan_removal
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 
 SIZES = (9, 8, 16, 8, 8)  # of shards: 2, 1, 2, 1 and 1 steps of 8
 GROUPS = [["0", "2"], ["1", "3"], ["4"]]

@@ -24,7 +24,7 @@ from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify
+from tangent_jax.store.verification import verify
 
 TWINS = (("0" * 64, "a.jpg"), ("1" * 64, "b.jpg"), ("0" * 64, "a copy.jpg"))
 PRIVATE = Spent(Mechanism(1.0, 9.833, 50, 1e-5), 50, True)
@@ -202,7 +202,7 @@ def test_a_retrained_component_takes_the_place_and_must_not_have_seen_what_went(
     assert store.provenance("shard 1").data.examples == left.data.examples
     unbounded = Retrained(part(8), origin(1, examples=left.data.examples[1:]), None)
     monkeypatch.setattr(removal, "retrain", lambda *_: unbounded)
-    assert remove(store, plan_removal(store, examples=left.examples[0][:1]), "retrain").distance_bounds == {}
+    assert remove(store, plan_removal(store, examples=left.data.examples[0][:1]), "retrain").distance_bounds == {}
     assert verify(store) == []
 
 
@@ -258,7 +258,7 @@ def test_owners_are_kept_of_the_examples_that_a_component_saw_alone(trained):
         assert found.data.owners[first] == "ann"
         assert found.data.owners.keys() == {image for _, image in found.data.examples}
     assert Provenance.from_json(found.to_json()) == found
-    assert make_provenance(found.recipe.predictor(2)).owners == {}
+    assert make_provenance(found.recipe.predictor(2)).data.owners == {}
 
 
 # Images in the anchor

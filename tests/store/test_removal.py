@@ -40,7 +40,7 @@ from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained, check_finite, rounded_up, said_of, solve_again
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 from tangent_jax.train.features import Features
 from tangent_jax.train.objective import make_objective
 
@@ -316,7 +316,7 @@ def test_what_a_later_version_wrote_is_refused_and_kept(tmp_path, how):
     store = Store(tmp_path)
     store.add("a", part(0), origin(0))
     if how == "format":
-        (tmp_path / "store.json").write_text('{"format": 6, "store": "x", "more": 1}')
+        (tmp_path / "store.json").write_text('{"format": 9, "store": "x", "more": 1}')
     else:
         with store.using(change=True):
             store.journal.append({"op": "anneal", "name": "a", "time": "2030-01-01T00:00:00Z"})

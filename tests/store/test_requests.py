@@ -28,7 +28,7 @@ from tangent_jax.store.receipts import Trace, read_receipt
 from tangent_jax.store.recipe import recipe_of
 from tangent_jax.store.removal import erase_cached, preview_removal, remove, retrain_all
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 from tangent_jax.train.features import Features
 
 JOINED = "train/a/fam\u200dily.png"

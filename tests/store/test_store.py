@@ -40,7 +40,7 @@ from tangent_jax.store.removal import remove
 from tangent_jax.store.retraining import Retrained
 from tangent_jax.store.state import State
 from tangent_jax.store.store import Store
-from tangent_jax.store.verify import verify, verify_receipt
+from tangent_jax.store.verification import verify, verify_receipt
 from tangent_jax.train.losses import spell_loss
 from tangent_jax.train.objective import make_objective
 
