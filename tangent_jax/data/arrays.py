@@ -1,4 +1,4 @@
-"""Examples from the rows of an array, such as token ids, for models that do not read images."""
+"""Examples in memory: `examples` of the rows of an array, such as token ids, and scikit-learn's digits."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError, as_array
+from tangent_jax.data.rows import Rows
 from tangent_jax.data.sources import Examples
+from tangent_jax.io.packages import import_extra
 
 
 def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Examples:
@@ -40,3 +42,13 @@ def examples(x: Any, targets: Any, names: Sequence[str] | None = None) -> Exampl
 def row_of(x: Any, i: int) -> np.ndarray:
     """The row i."""
     return np.asarray(x[i])
+
+
+def digits(where: str) -> Rows:
+    """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
+    bunch = import_extra("digits", "sklearn.datasets", "data").load_digits()
+    images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
+    names = [f"digit {i}" for i in range(len(images))]
+    half = len(images) // 2
+    splits = ["train"] * half + ["test"] * (len(images) - half)
+    return Rows("digits", "digits", names, splits, bunch.target.tolist(), partial(row_of, images), classes="0123456789")

@@ -18,17 +18,17 @@ lines without a path.
 import csv
 import dataclasses
 import io
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
-from tangent_jax.data.columns import Part, assemble, classes_beside, options
+from tangent_jax.data.columns import as_groups, classes_beside, options
 from tangent_jax.data.left_out import LeftOut, leave_out, note
-from tangent_jax.data.sources import SUFFIXES, Dataset, existing_path, path_of, read_file
+from tangent_jax.data.rows import Rows, by_name
+from tangent_jax.data.sources import SUFFIXES, existing_path, place_of_file, read_file
 from tangent_jax.data.splits import NO, SPELLINGS, YES, split_of_flag
 from tangent_jax.io.git_lfs import is_pointer, pointer_error
 from tangent_jax.io.paths import Place, names_below
@@ -41,71 +41,59 @@ DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A CSV: the names of its columns, its rows, the line of each row in the file, and what divides columns."""
+    """A CSV: the names of its columns, its rows, and the line of each row in the file."""
 
     path: Place
     header: list[str]
     rows: list[list[str]]
     lines: list[int]
-    mark: str = ","
 
     def column(self, name: str) -> list[str]:
         """The entries of a column, without surrounding spaces."""
         place = self.header.index(name)
         return [row[place].strip() for row in self.rows]
 
-    def columns(self) -> str:
-        """The names of the columns, for an error."""
-        return ", ".join(name for name in self.header if name) or "none"
 
-
-def csv_file(where: str) -> Dataset:
-    """Opens the data set of a CSV."""
+def csv_file(where: str) -> Rows:
+    """The rows of a CSV."""
     name, chosen = options(where, "csv:FILE", ("image", "label", "split", "sep", "folder", "group"))
     path = existing_path(name)
     if not path.is_file():
         raise InputError(f"csv: must name a CSV file; {path} is a folder")
-    folder = chosen.get("folder")
-    if folder is not None and not (path.parent / folder).is_dir():
+    folder = chosen.pop("folder", "").rstrip("/")
+    if not (path.parent / folder).is_dir():
         raise InputError(f"folder must be the images' folder beside {path.name}; there is no {folder}")
-    wanted = {"image": "path", "label": "label"} | {k: v for k, v in chosen.items() if k not in ("sep", "folder")}
-    table = read_table(path, chosen.get("sep"), {*wanted.values()})
+    sep = chosen.pop("sep", None)
+    wanted = {"image": "path", "label": "label"} | chosen
+    table = read_table(path, sep, {*wanted.values()})
     if "split" not in wanted and "split" in table.header:
         wanted["split"] = "split"
     check_columns(table, wanted)
+    if "split" not in wanted:
+        note_unread_splits(table, {*wanted.values()})
 
-    texts = table.column(wanted["image"])
-    if folder is not None:
-        texts = [text and f"{folder.rstrip('/')}/{text}" for text in texts]
-    files = find_images(table, wanted["image"], texts)
+    texts = [f"{folder}/{text}" if folder and text else text for text in table.column(wanted["image"])]
+    files = find_images(table, texts)
     labels = table.column(wanted["label"])
     if all(re.fullmatch(r"-?[0-9]+,0+|", label) for label in labels):  # 1,0 of a language with decimal commas
         labels = [label.replace(",", ".") for label in labels]
-    splits = split_values(table, wanted["split"]) if "split" in wanted else [""] * len(texts)
-    if "split" not in wanted:
-        unread_splits(table, {*wanted.values()})
-    groups = table.column(wanted["group"]) if "group" in wanted else None
-    rows_of: dict[str, list[int]] = {}
-    for row, file in enumerate(files):
-        if file:
-            rows_of.setdefault(splits[row], []).append(row)
-    parts = {}
-    for split, rows in rows_of.items():
-        members = tuple(files[row] for row in rows)
-        read = partial(read_file, path.parent, members)
-        place = partial(path_of, path.parent, members)
-        names = tuple(composed_name(member) for member in members)
-        lines = [table.lines[row] for row in rows]
-        row_labels = [labels[row] for row in rows]
-        parts[split] = Part(
-            names, row_labels, read, place, partial(line_of, lines), groups and [groups[row] for row in rows]
-        )
-    return assemble(path, parts, classes_beside(path.parent))
+    splits = read_splits(table, wanted["split"]) if "split" in wanted else [""] * len(files)
+    groups = as_groups(table.column(wanted["group"])) if "group" in wanted else [None] * len(files)
 
-
-def line_of(lines: Sequence[int], i: int) -> str:
-    """The name of a row in an error: its line in the file."""
-    return f"line {lines[i]}"
+    used = [i for i, file in enumerate(files) if file]
+    files = tuple(files[i] for i in used)
+    return Rows(
+        path.stem,
+        path,
+        tuple(map(composed_name, files)),
+        [splits[i] for i in used],
+        [labels[i] for i in used],
+        partial(by_name, partial(read_file, path.parent), files),
+        partial(by_name, partial(place_of_file, path.parent), files),
+        classes_beside(path.parent),
+        groups=[groups[i] for i in used] if "group" in wanted else None,
+        row=lambda i: f"line {table.lines[used[i]]}",
+    )
 
 
 # Text
@@ -139,7 +127,7 @@ def read_table(path: Place, sep: str | None, wanted: set[str]) -> Table:
     rows = [row + [""] * (len(header) - len(row)) for _, row in found[1:]]
     if separator != "," and sep is None:
         note(f"the columns of {path.name} are divided by {SEPARATORS.get(separator, repr(separator))}")
-    return Table(path, header, rows, [line for line, _ in found[1:]], separator)
+    return Table(path, header, rows, [line for line, _ in found[1:]])
 
 
 def read_csv_text(path: Place) -> str:
@@ -148,18 +136,13 @@ def read_csv_text(path: Place) -> str:
     if is_pointer(content):
         raise pointer_error(path)
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")
-    advice = "Save it as UTF-8 (in Excel: CSV UTF-8)"
+    must = f"{path} must be text in UTF-8, or in UTF-16 with its mark; save it so (in Excel: CSV UTF-8)"
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} must be text in UTF-8; its byte {error.start + 1} is not, as in files of Excel in a code page of"
-            f" Windows. {advice}"
-        ) from error
+        raise InputError(must) from error
     if "\0" in text:
-        raise InputError(
-            f"{path} must be text in UTF-8; it holds zero bytes, as UTF-16 without its mark does. {advice}"
-        )
+        raise InputError(must)
     return text
 
 
@@ -197,69 +180,52 @@ def check_columns(table: Table, wanted: Mapping[str, str]) -> None:
     absent = {kind: name for kind, name in wanted.items() if name not in table.header}
     if not absent:
         return
-    if any(names_image(cell) for cell in table.header):
-        raise without_header(table, wanted)
+    if any(cell.lower().endswith(SUFFIXES) for cell in table.header):
+        raise InputError(
+            f"the first line of {table.path} must be the names of its columns; it is a row,"
+            f" {short(','.join(table.header))}. Write a line of names before it: {wanted['image']} above the paths,"
+            f" {wanted['label']} above the labels"
+        )
     one_hot = one_hot_columns(table)
     if "label" in absent and one_hot:
-        places = [table.header.index(name) for name in one_hot]
-        is_run = places == [*range(places[0], places[-1] + 1)]
-        those = f".iloc[:, {places[0]}:{places[-1] + 1}]" if is_run else f"[{one_hot}]"
         raise InputError(
-            f"the labels of {table.path} must stand in one column; its {len(one_hot)} columns {first_names(one_hot)}"
-            f" hold a 1 for the class of a row (one-hot). In pandas: table['label'] = table{those}.idxmax(axis=1)"
+            f"the labels of {table.path} must stand in one column; {first_names(one_hot)} are one-hot. In pandas: "
+            f"table['label'] = table.loc[:, '{one_hot[0]}':'{one_hot[-1]}'].idxmax(axis=1)"
         )
     choices = "&".join(f"{kind}=COLUMN" for kind in absent)
     names = " and ".join(absent.values())
-    raise InputError(f"{table.path} must have a column {names}; its columns are {table.columns()}. Write ?{choices}")
-
-
-def without_header(table: Table, wanted: Mapping[str, str]) -> InputError:
-    """Returns the InputError for a file whose first line is a row, as it names an image, with the header to add."""
-    place = next(i for i, cell in enumerate(table.header) if names_image(cell))
-    names = [f"column{i + 1}" for i in range(len(table.header))]
-    names[place] = wanted["image"]
-    others = [i for i in range(len(names)) if i != place]
-    if others:
-        names[others[0]] = wanted["label"]
-    row = short(table.mark.join(table.header))
-    return InputError(
-        f"the first line of {table.path} must be its header, the names of its columns; it is a row, {row}. Write a line"
-        f" before it, such as {table.mark.join(names)}"
-    )
-
-
-def names_image(cell: str) -> bool:
-    """Returns True for a cell that ends as the name of an image does."""
-    return cell.lower().endswith(SUFFIXES)
+    held = ", ".join(name for name in table.header if name) or "none"
+    raise InputError(f"{table.path} must have a column {names}; its columns are {held}. Write ?{choices}")
 
 
 def one_hot_columns(table: Table) -> list[str]:
-    """The columns of zeros and ones, if there are several and each row has one 1 in them; else none."""
+    """The columns of zeros and ones, if they stand together and each row has one 1 in them; else none."""
     marks = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "False": 0, "True": 1}
-    names = [name for name in table.header if name and table.header.count(name) == 1]
-    names = [name for name in names if {*table.column(name)} <= marks.keys() and not split_of_flag(name, "1")]
-    sums = [sum(row) for row in zip(*([marks[cell] for cell in table.column(name)] for name in names), strict=True)]
-    return names if len(names) > 1 and {*sums} == {1} else []
+    names = [name for name in table.header if name and {*table.column(name)} <= marks.keys()]
+    names = [name for name in names if not split_of_flag(name, "1")]
+    places = [table.header.index(name) for name in names]
+    sums = {sum(marks[row[place].strip()] for place in places) for row in table.rows}
+    is_run = len(places) > 1 and places == [*range(places[0], places[-1] + 1)]
+    return names if is_run and sums == {1} else []
 
 
 # Splits
 
 
-def split_values(table: Table, name: str) -> list[str]:
+def read_splits(table: Table, name: str) -> list[str]:
     """The split of each row by a column: its text, or, in a column of truth values, what the column's name says."""
     texts = table.column(name)
     answers = {text: split_of_flag(name, text) for text in {*texts}}
     if {text.lower() for text in texts} <= {*YES, *NO, ""} and not any(answers.values()):
         raise InputError(
-            f"the column {name} of {table.path} must say the split of each row; it has {first_names(sorted({*texts}))},"
-            " and its name does not say which split that is. Name it is_valid, is_test or is_train, or write train,"
-            " validation and test in it"
+            f"the column {name} of {table.path} must say the split of each row; it has {first_names(sorted({*texts}))}."
+            " Name it is_valid, is_test or is_train, or write train, validation and test in it"
         )
     # one word in two letter cases is one name
     return [answers[text] or caseless_name(text) or "no split" for text in texts]
 
 
-def unread_splits(table: Table, wanted: set[str]) -> None:
+def note_unread_splits(table: Table, wanted: set[str]) -> None:
     """Notes columns that say a split and are not read, as none was chosen."""
     for name in [name for name in table.header if name and name not in wanted and table.header.count(name) == 1]:
         texts = {*table.column(name)}
@@ -270,46 +236,34 @@ def unread_splits(table: Table, wanted: set[str]) -> None:
 # Images
 
 
-def find_images(table: Table, column: str, texts: Sequence[str]) -> list[str]:
-    """The file of each row below the CSV's folder, "" for a row without a path.
-
-    Raises: InputError with the cause, if a row names no file.
-    """
+def find_images(table: Table, texts: Sequence[str]) -> list[str]:
+    """The file of each row below the CSV's folder, "" for a row without a path; InputError if a row names no file."""
     parent = table.path.parent
     folders = Folders(parent)
     if not isinstance(parent, Path):
         names_below(parent)  # one listing, which fsspec keeps, instead of two requests for each row
-    files: list[str] = []
-    missing: list[str] = []
-    slashes: list[str] = []
-    respelled: list[tuple[str, str]] = []
-    for text in texts:
-        plain = text.replace("\\", "/")
-        if not text or (parent / text).is_file():
-            files.append(text)
-            continue
-        if plain != text and (parent / plain).is_file():
-            slashes.append(plain)
-            files.append(plain)
-            continue
-        found = None if DRIVE.match(text) else folders.find(plain)
-        if found is None:
-            missing.append(text)
-            continue
-        respelled.append((found, text))
-        files.append(found)
+    files = [text if not text or (parent / text).is_file() else folders.find(text) for text in texts]
+    missing = [text for text, file in zip(texts, files, strict=True) if file is None]
     if missing:
-        raise InputError(cause_of_missing(table, column, missing, len(texts)))
-    lines = [line for line, text in zip(table.lines, texts, strict=True) if not text]
+        remedy = f"write paths from the folder of {table.path.name}, or of ?folder=FOLDER in it, to files with suffixes"
+        if ADDRESS.match(missing[0]):
+            remedy = "download the images, and write their paths"
+        raise InputError(
+            f"{len(missing)} of {len(texts)} images of {table.path} are missing, such as {short(missing[0])}: {remedy}"
+        )
+    found = [file or "" for file in files]
+    lines = [line for line, file in zip(table.lines, found, strict=True) if not file]
     if lines:
         leave_out(LeftOut("rows", "without a path", len(lines), f"line {lines[0]}", len(texts)))
+    changed = [(file, text) for file, text in zip(found, texts, strict=True) if file != text]
+    slashes = [file for file, text in changed if file == text.replace("\\", "/")]
     if slashes:
         note(f"{len(slashes)} paths of Windows are read with / for their backslashes, such as {slashes[0]}")
+    respelled = [f"{file} for {text}" for file, text in changed if file != text.replace("\\", "/")]
     if respelled:
-        found, text = respelled[0]
         those = f"{len(respelled)} files have another letter case or Unicode form than in {table.path.name}"
-        note(f"{those}, such as {found} for {text}")
-    return files
+        note(f"{those}, such as {respelled[0]}")
+    return found
 
 
 class Folders:
@@ -319,12 +273,16 @@ class Folders:
         self.root = root
         self.names: dict[str, dict[str, list[str]]] = {}
 
-    def find(self, path: str) -> str | None:
-        """The one file below the root whose path differs only in letter case or Unicode form, or None."""
+    def find(self, text: str) -> str | None:
+        """The one file below the root whose path differs only in backslashes, letter case or Unicode form, or None."""
+        path = text.replace("\\", "/")
+        if path != text and (self.root / path).is_file():
+            return path
+        parts = PurePosixPath(path).parts
+        if DRIVE.match(text) or {"/", ".."} & {*parts}:
+            return None
         found = ""
-        for part in PurePosixPath(path).parts:
-            if part in ("/", ".."):
-                return None
+        for part in parts:
             fitting = self.names_in(found).get(caseless_name(part), [])
             if len(fitting) != 1:
                 return None
@@ -340,57 +298,3 @@ class Folders:
                 by_spelling.setdefault(caseless_name(path.name), []).append(path.name)
             self.names[folder] = by_spelling
         return self.names[folder]
-
-
-def cause_of_missing(table: Table, column: str, missing: Sequence[str], count: int) -> str:
-    """The sentence of a refusal: which images are missing, why, and how to write their paths."""
-    urls = [text for text in missing if ADDRESS.match(text)]
-    if urls:
-        return (
-            f"the column {column} of {table.path} must hold paths of files beside it; {len(urls)} of {count} are URLs,"
-            f" such as {short(urls[0])}. Download the images first, and write their paths"
-        )
-    parent = table.path.parent
-    text = missing[0]
-    is_windows = bool(DRIVE.match(text))
-    path = PureWindowsPath(text) if is_windows or "\\" in text else PurePosixPath(text)
-    is_absolute = path.is_absolute()
-    start = f"{len(missing)} of {count} images of {table.path} are missing, such as {short(text)}"
-    relative = f"paths must be relative to the folder of {table.path.name}"
-    kind = f", a path of {'a Windows' if is_windows else 'another'} machine: {relative}" if is_absolute else ""
-
-    # the file may lie in the CSV's folder under the last part of the path
-    steps = [part for part in path.parts if part != path.anchor]
-    for after in range(1, len(steps)):
-        end = "/".join(steps[after:])
-        if (parent / end).is_file():
-            before = text[: len(text) - len(end)]
-            return f"{start}{kind or f': {relative}'}; {end} is there. Remove {short(before)} from the paths"
-
-    # or in a folder that the path does not name, or with a suffix
-    around = next(located(parent, path.name), None)
-    if around is not None and not is_absolute and len(steps) == 1:
-        folder, _, name = around.rpartition("/")
-        must = f"{start}: the path must lead from the folder of {table.path.name} to the file"
-        after_name = name.removeprefix(path.name)
-        if not after_name:
-            return f"{must}; {around} is there. Write ?folder={folder}"
-        before = f"'{folder}/' + " if folder else ""
-        text_of = f"{before}table['{column}'].astype(str) + '{after_name}'"
-        return f"{must}, and has no suffix; {around} is there. In pandas: table['{column}'] = {text_of}"
-    if around is not None:
-        return f"{start}{kind or f': {relative}'}; {around} is there. Write the paths so"
-    return f"{start}{kind}; no file below {parent} has this name. Fetch the images, or remove their rows"
-
-
-def located(folder: Place, name: str) -> Iterator[str]:
-    """Yields the files below a folder of this name, or of this name and a suffix, relative to it."""
-    if isinstance(folder, Path):
-        walk = os.walk(folder)
-        below = (os.path.relpath(os.path.join(at, file), folder) for at, _, files in walk for file in sorted(files))
-    else:
-        below = names_below(folder)
-    for path in below:
-        last = path.rpartition("/")[2]
-        if last == name or Path(last).stem == name:
-            yield path

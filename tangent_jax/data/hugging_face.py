@@ -24,10 +24,11 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, content_of, options
+from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, content_of, options
 from tangent_jax.data.layouts import is_hidden
-from tangent_jax.data.sources import SUFFIXES, Dataset, check_size, existing_path
-from tangent_jax.data.splits import one_name_each
+from tangent_jax.data.rows import Rows
+from tangent_jax.data.sources import check_size, existing_path
+from tangent_jax.data.splits import by_split, one_name_each
 from tangent_jax.io.git_lfs import check_no_pointer
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.paths import Place, names_below, open_file, stamp_of
@@ -38,15 +39,13 @@ MOST_GROUP = 1 << 30  # the most bytes of images in a row group
 GROUPS = 4  # row groups kept in memory
 SHARD = re.compile(r"(?P<before>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>(-[0-9a-zA-Z]+)*)\.(parquet|arrow)")
 NUMBERED = re.compile(r"(?P<before>)(?P<count>)(?P<number>\d{4})\.parquet")
-METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-"""Files in which the datasets library finds the labels of an imagefolder."""
 PATHS = frozenset(("image", "images", "img", "picture", "photo", "path", "file", "url", "filename", "filepath"))
 """Words in the name of a column that say that its texts are paths of images."""
 READING = threading.Lock()  # threads must not read one row group several times
 
 
-def hugging_face(where: str) -> Dataset:
-    """Opens a data set of parquet or arrow files."""
+def hugging_face(where: str) -> Rows:
+    """The rows of parquet or arrow files."""
     name, chosen = options(where, "hf:PATH", ("image", "label", "group"))
     path = existing_path(name)
     root = path if path.is_dir() else path.parent
@@ -54,17 +53,44 @@ def hugging_face(where: str) -> Dataset:
     schemas = {file: read_whole(file, schema_of) for file in files}
     first = files[0]
     image, label, group = columns(schemas[first], chosen, first)
-    check_schemas(path, schemas, image, label, group)
+    check_schemas(path, schemas, [image, label] if group is None else [image, label, group])
     check_splits(path, files)
+
     by_name = by_split(root, files, series_of)
-    parts = {split: part_of(split, own, image, label, group, root) for split, own in by_name.items()}
-    return assemble(path, parts, class_names(schemas[first], label, first) or classes_beside(root))
+    names: list[str] = []
+    splits: list[str] = []
+    labels: list[Any] = []
+    groups: list[Any] = []
+    ends: list[int] = []
+    for split, own in by_name.items():
+        paths: list[str | None] = []
+        for file in own:
+            columns_of_file = read_whole(file, partial(labels_paths_groups, image=image, label=label, group=group))
+            labels.extend(columns_of_file[0])
+            paths.extend(columns_of_file[1])
+            groups.extend(columns_of_file[2])
+            ends.append(len(labels))
+        names.extend(names_of(split, paths))
+        splits.extend([split] * len(paths))
+    ordered = tuple(file for own in by_name.values() for file in own)
+    return Rows(
+        path.stem,
+        path,
+        names,
+        splits,
+        labels,
+        partial(read_row, ordered, ends, image),
+        partial(place_of, ordered, ends, image),
+        class_names(schemas[first], label, first) or classes_beside(root),
+        groups=None if group is None else as_groups(groups),
+        row=partial(row_name, tuple(str(file.relative_to(root)) for file in ordered), ends),
+    )
 
 
-def check_schemas(path: Place, schemas: Mapping[Place, Any], image: str, label: str, group: str | None) -> None:
+def check_schemas(path: Place, schemas: Mapping[Place, Any], used: Sequence[str]) -> None:
     """Raises InputError unless all files have the columns, of the types and with the classes of the first file."""
     first, *_ = schemas
-    used = [image, label] if group is None else [image, label, group]
+    label = used[1]
     classes = class_names(schemas[first], label, first)
     for file, schema in schemas.items():
         if {*used} - {*schema.names}:
@@ -101,28 +127,14 @@ def data_files(path: Any) -> list[Any]:
     if missing:
         raise InputError(f"{path} must hold all its files; {missing[0]} is missing. Fetch it again")
     check_series(files)
-    images = [file for file in below if file.suffix.lower() in SUFFIXES]
-    if not files and images:
-        raise image_folder(path, below, images[0])
     if not files:
-        raise InputError(f"{path} must hold parquet or arrow files; it holds {content_of(below)}")
+        raise InputError(
+            f"{path} must hold parquet or arrow files; it holds {content_of(below)}. folder:{path} opens images"
+        )
     kinds = {file.suffix for file in files}
     if len(kinds) > 1:
         raise InputError(f"{path} must hold one kind of files; it holds {' and '.join(sorted(kinds))}. Name one folder")
     return files
-
-
-def image_folder(path: Any, below: Sequence[Any], first: Any) -> InputError:
-    """Returns the InputError for a folder of image files, which the datasets library reads as its imagefolder."""
-    tables = [file for file in below if file.name in METADATA]
-    found = f"hf: must name parquet or arrow files; {path} holds image files, such as {first.relative_to(path)}"
-    if not tables:
-        return InputError(f"{found}. Open it as folder:{path} if its folders are the classes")
-    return InputError(
-        f"{found}, with labels in {tables[0].relative_to(path)} (an imagefolder of datasets). Write it as parquet, in"
-        f" Python: for name, part in datasets.load_dataset('imagefolder', data_dir='{path}').items():"
-        " part.to_parquet(f'NEW/{name}.parquet'), and open hf:NEW"
-    )
 
 
 def saved_files(state: Any) -> list[Any]:
@@ -149,11 +161,10 @@ def check_series(files: Sequence[Place]) -> None:
         if match is not None:
             key = file.parent, match["before"], match["count"] or ""
             series.setdefault(key, {}).setdefault(int(match["number"]), []).append(file)
-    counts: dict[tuple[Place, str], set[str]] = {}
     for (folder, before, count), numbers in series.items():
-        counts.setdefault((folder, before), set()).add(count)
-        if len(counts[folder, before]) > 1:
-            wanted = " and ".join(sorted(f"{before}*-of-{count}" for count in counts[folder, before]))
+        counts = {own_count for own_folder, own, own_count in series if (own_folder, own) == (folder, before)}
+        if len(counts) > 1:
+            wanted = " and ".join(f"{before}*-of-{count}" for count in sorted(counts))
             raise InputError(
                 f"{folder} must hold one series of {before or 'files'}; it holds {wanted}. Remove the older one"
             )
@@ -164,12 +175,9 @@ def check_series(files: Sequence[Place]) -> None:
         last = int(count) if count else max(numbers) + 1
         lacking = [number for number in range(last) if number not in numbers]
         if lacking:
-            example = numbers[min(numbers)][0]
-            match = SHARD.fullmatch(example.name)
-            name = f"{lacking[0]:04d}" if match is None else f"{before}{lacking[0]:05d}-of-{count}"
-            name += "-*" if match is not None and match["hash"] else ""
+            name = numbers[min(numbers)][0].name
             raise InputError(
-                f"{folder} must hold all files of a series; {name}{example.suffix} is missing, and"
+                f"{folder} must hold all files of the series of {name}; number {lacking[0]} is missing, and"
                 f" {len(lacking)} of {last} in all. Fetch them again"
             )
 
@@ -270,8 +278,9 @@ def features_of(schema: Any, file: Place) -> dict[str, dict]:
 def class_names(schema: Any, label: str, file: Place) -> tuple[str, ...] | None:
     """The class names of a column of labels, None if the file has none."""
     names = features_of(schema, file).get(label, {}).get("names")
-    where = f"the names of {label} in {file}"
-    return None if names is None else convert(tuple[str, ...], names, where)
+    if names is None:
+        return None
+    return tuple(name.strip() for name in convert(tuple[str, ...], names, f"the names of {label} in {file}"))
 
 
 def holds_of(kind: Any) -> str:
@@ -331,49 +340,30 @@ def columns(schema: Any, chosen: dict[str, str], file: Place) -> tuple[str, str,
 
 def check_bytes(schema: Any, chosen: dict[str, str], file: Place) -> None:
     """Raises InputError with the remedy for a file that has the paths of its images, and no images."""
-    if any(holds_of(field.type) == "images" for field in schema):
+    uses = {field.name: holds_of(field.type) for field in schema}
+    if "images" in uses.values():
         return
-    texts = [field.name for field in schema if holds_of(field.type) == "texts"]
-    if "image" in chosen:
-        named = [name for name in texts if name == chosen["image"]]
-    else:
-        named = [name for name in texts if {*re.split(r"[\W_]+", name.lower())} & PATHS]
-    if named:
-        column = named[0]
+    texts = [name for name, use in uses.items() if use == "texts"]
+    named = [name for name in texts if {*re.split(r"[\W_]+", name.lower())} & PATHS]
+    column = chosen.get("image") or next(iter(named), None)
+    if column in texts:
         raise InputError(
-            f"the images of {file} must be bytes; its column {column} holds texts, as paths are. In pandas, where the"
-            f" paths lead to the images: table['{column}'] = [open(path, 'rb').read() for path in table['{column}']],"
-            " then table.to_parquet"
+            f"the images of {file} must be bytes; its column {column} holds texts, as paths are. In pandas: "
+            f"table['{column}'] = [open(path, 'rb').read() for path in table['{column}']], then table.to_parquet"
         )
 
 
 # Rows
 
 
-def part_of(split: str, files: Sequence[Place], image: str, label: str, group: str | None, root: Place) -> Part:
-    """The rows of the files of one split."""
-    labels: list[Any] = []
-    paths: list[str | None] = []
-    groups: list[Any] = []
-    counts = []
-    for file in files:
-        read = partial(labels_paths_groups, image=image, label=label, group=group)
-        labels_of_file, paths_of_file, groups_of_file = read_whole(file, read)
-        labels.extend(labels_of_file)
-        paths.extend(paths_of_file)
-        groups.extend(groups_of_file)
-        counts.append(len(labels_of_file))
+def names_of(split: str, paths: Sequence[str | None]) -> list[str]:
+    """The names of the images of a split: by their paths, by their rows, or by both where paths are alike."""
     times = Counter(paths)
     before = f"{split}/" if split else ""
-    names = [
+    return [
         f"{before}{path if path and times[path] == 1 else f'{row}/{path}' if path else row}"
         for row, path in enumerate(paths)
     ]
-    ends = [*accumulate(counts)]
-    places = tuple(files), ends, image
-    row = partial(row_name, tuple(str(file.relative_to(root)) for file in files), ends)
-    known = None if group is None else groups
-    return Part(names, labels, partial(read_row, *places), partial(place_of, *places), row, known)
 
 
 def row_name(files: tuple[str, ...], ends: list[int], row: int) -> str:

@@ -73,7 +73,7 @@ def read_labels(
     first: dict[tuple[type, Any], int] = {}
     for i, key in enumerate(keys):
         first.setdefault(key, i)
-    names = None if classes is None else tuple(class_name(name) for name in classes)
+    names = None if classes is None else tuple(map(composed_name, classes))
     meanings = dict(zip(first, together([values[i] for i in first.values()], names), strict=True))
 
     def refuse(key: tuple[type, Any], cause: str) -> InputError:

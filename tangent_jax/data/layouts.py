@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
-from tangent_jax.data.labels import alike_names, differ, note_alike
+from tangent_jax.data.labels import alike_names, differ
 from tangent_jax.data.left_out import LeftOut, leave_out
 from tangent_jax.data.sources import SUFFIXES
 from tangent_jax.data.splits import one_name_each, split_of_name
@@ -37,16 +37,19 @@ ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".rar", ".7z")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The classes, the images (name, class index) by split ("" without splits), and classes whose folders are empty."""
+    """The classes, and the images (name, class index) by split ("" without splits).
+
+    `empty`: the classes whose folders are empty; None where a list names the classes.
+    """
 
     classes: tuple[str, ...]
     images: dict[str, list[tuple[str, int]]]
-    empty: tuple[str, ...]
+    empty: tuple[str, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """The caller's word about folders: the folder of each split, or that the outermost folders are classes.
+    """Explicit options: the folder of each split, or that the outermost folders are classes.
 
     `group`: the pattern of an image's group in its name, if there are groups.
     """
@@ -54,6 +57,10 @@ class Asked:
     folders: Mapping[str, str] = dataclasses.field(default_factory=dict)
     classes: bool = False
     group: str | None = None
+
+    def joined(self) -> "Asked":
+        """The options once the folder of each split has been moved to a folder of the split's name."""
+        return Asked({split: split for split in self.folders})
 
 
 class Tree:
@@ -133,11 +140,14 @@ def layout(names: Sequence[str], folders: Sequence[str], where: object, asked: A
         class_folders = inside or {"": classes_in(tree, outermost(tree))}
     found = read_classes(tree, class_folders, where)
     say_left_out(names, shown, tree, found, class_folders)
+    for split, images in found.images.items():
+        if not images:
+            raise InputError(f"every split of {where} must have images; there are none in {split or 'it'}. Add some")
     return found
 
 
 def outermost(tree: Tree) -> str:
-    """Returns the folder inside all folders that are wrapped around the data set alone."""
+    """The folder of the data set inside the folders that hold one folder each."""
     root = ""
     while len(tree.folders(root)) == 1:
         (inner,) = tree.folders(root)
@@ -281,19 +291,17 @@ def read_classes(tree: Tree, class_folders: Mapping[str, Mapping[str, str]], whe
         path = next((folder for folder in around(name) if folder in class_of), None)
         if path is not None:
             images[split_of[path]].append((name, class_of[path]))
-    say_case(classes, images, where)
+    check_spellings(classes, images, where)
     filled = {name for path, name in name_of.items() if path in tree.filled}
     return Layout(classes, images, tuple(name for name in classes if name not in filled))
 
 
-def say_case(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
-    """Notes classes whose names differ in letter case or spaces alone; refuses them if one has no training image."""
+def check_spellings(classes: Sequence[str], images: Mapping[str, Sequence[tuple[str, int]]], where: object) -> None:
+    """Raises InputError for classes with alike names if one of them has no training image: it is a spelling."""
     train = {label for _, label in images.get("train", images.get("", ()))}
-    # a pair with a class that is not trained on is a spelling; else the pair may be two classes
     wrong = [pair for pair in alike_names(classes) if not {*pair} <= train]
     if wrong:
         raise InputError(f"{differ(classes, wrong)} in {where}, and one has no training image: write them alike")
-    note_alike(classes)
 
 
 def say_left_out(
@@ -336,7 +344,7 @@ def say_left_out(
 
 
 def not_an_image(name: str) -> str:
-    """Returns why the name of a file is no image's."""
+    """Why a file is not an image, by its name."""
     if is_placeholder(name):
         return "placeholders of iCloud, whose images are not downloaded"
     if suffix_of(name) in ARCHIVES:

@@ -1,4 +1,4 @@
-"""Values for what a reader leaves out of a data set, which become its remarks or a part of a refusal.
+"""Skipped items: what a reader leaves out of a data set becomes its remarks, or a part of a refusal.
 
 A reader calls `leave_out(LeftOut(...))`. `opening()` surrounds every reader in `open_dataset`: an InputError that ends
 the opening says the first things that were left out, and the same values make `Dataset.remarks`.

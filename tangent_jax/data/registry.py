@@ -1,20 +1,44 @@
-"""Data sets by name: `open_dataset(spec)`."""
+"""Data sets by name: `open_dataset(spec)`, and the table of formats.
+
+    spec -> READERS[kind].read(where) -> Rows -> dataset_of (rows.py) -> Dataset
+
+A format is one entry of `READERS`: a function that finds the rows of a data set, without reading an image.
+"""
 
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tangent_jax.core.checks import InputError
+from tangent_jax.data.arrays import digits
 from tangent_jax.data.csv_file import csv_file
 from tangent_jax.data.folders import folder
 from tangent_jax.data.hugging_face import hugging_face
 from tangent_jax.data.left_out import opening
-from tangent_jax.data.sources import Dataset, digits
+from tangent_jax.data.rows import Rows, dataset_of
+from tangent_jax.data.sources import Dataset
 from tangent_jax.data.tars import tars
 from tangent_jax.data.tfds import tfds
 
-KNOWN = "digits, folder:PATH, hf:PATH, wds:PATH, csv:FILE, tfds:NAME"
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A format: `form`, how a specification goes on after its kind ("" for nothing), and the reader of its rows."""
+
+    form: str
+    read: Callable[[str], Rows]
+
+
+READERS = {
+    "digits": Reader("", digits),
+    "folder": Reader("PATH", folder),
+    "hf": Reader("PATH", hugging_face),
+    "wds": Reader("PATH", tars),
+    "csv": Reader("FILE", csv_file),
+    "tfds": Reader("NAME", tfds),
+}
+KNOWN = ", ".join(f"{kind}:{reader.form}".rstrip(":") for kind, reader in READERS.items())
 
 
 def open_dataset(spec: str, classes: Sequence[str] | None = None) -> Dataset:
@@ -39,10 +63,28 @@ def open_dataset(spec: str, classes: Sequence[str] | None = None) -> Dataset:
     """
     if not isinstance(spec, (str, os.PathLike)):
         raise InputError(f"a data set must be one of {KNOWN}; got {spec!r}")
+    reader, where = reader_of(os.fspath(spec))
     with opening() as record:
-        dataset = read_dataset(os.fspath(spec))
+        dataset = dataset_of(reader.read(where))
         dataset = dataset.check_classes() if classes is None else dataset.in_classes(classes)
     return dataclasses.replace(dataset, remarks=(*record.remarks(), *dataset.untested(), *dataset.grouped()))
+
+
+def reader_of(spec: str) -> tuple[Reader, str]:
+    """The reader of a specification, and what it reads."""
+    kind, _, where = spec.partition(":")
+    reader = READERS.get(kind)
+    if reader is not None and bool(where) == bool(reader.form):
+        return reader, where
+    if spec[:1] in ("'", '"'):
+        raise InputError(
+            f"a data set must be without quotes in its specification; got {spec}. A shell keeps quotes that are inside "
+            "a variable: use an array, as in docs/howto/clusters.md"
+        )
+    if os.path.exists(spec):
+        fitting = "csv" if spec.lower().endswith(".csv") else "folder"
+        raise InputError(f"a data set must name its reader; got {spec}. Write {fitting}:{spec}, or another of {KNOWN}")
+    raise InputError(f"a data set must be one of {KNOWN}; got {spec}")
 
 
 def without_groups(spec: str) -> str:
@@ -53,22 +95,3 @@ def without_groups(spec: str) -> str:
     """
     spec = re.sub(r"\?group=[^&]*(&?)", lambda found: "?" if found[1] else "", spec)
     return re.sub(r"&group=[^&]*", "", spec)
-
-
-def read_dataset(spec: str) -> Dataset:
-    """Reads the data set of a specification within an opening, which records the things left out."""
-    kind, _, where = spec.partition(":")
-    if kind == "digits":
-        return digits()
-    if spec[:1] in ("'", '"'):
-        raise InputError(
-            f"a data set must be without quotes in its specification; got {spec}. A shell keeps quotes that are inside "
-            "a variable: use an array, as in docs/howto/clusters.md"
-        )
-    if os.path.exists(spec):
-        reader = "csv" if spec.lower().endswith(".csv") else "folder"
-        raise InputError(f"a data set must name its reader; got {spec}. Write {reader}:{spec}, or another of {KNOWN}")
-    openers = {"folder": folder, "hf": hugging_face, "wds": tars, "csv": csv_file, "tfds": tfds}
-    if kind not in openers or not where:
-        raise InputError(f"a data set must be one of {KNOWN}; got {spec}")
-    return openers[kind](where)

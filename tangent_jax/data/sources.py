@@ -1,18 +1,12 @@
-"""Sources of images: `Dataset` and `Examples`; digits and files.
-
-digits                  scikit-learn's handwritten digits (real, no network), split by writer order
-folder:PATH             a folder or a zip (folders.py)
-hf:, wds:, csv:PATH     Hugging Face files, tars, a CSV (hugging_face.py, tars.py, csv_file.py)
-tfds:NAME[@DATA_DIR]    a TensorFlow Datasets set (tfds.py)
-"""
+"""`Dataset` and `Examples`: named splits of images, and the reading of a file that is one image."""
 
 import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -20,7 +14,6 @@ from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import check_classes, composed_name
 from tangent_jax.data.identifiers import content_identifier, forget, identify, index_path
 from tangent_jax.data.left_out import NoImagesOfClass
-from tangent_jax.io.packages import import_extra
 from tangent_jax.io.paths import Place, any_path, explaining, size_of
 from tangent_jax.io.records import first_names
 
@@ -29,6 +22,7 @@ SUFFIXES = (
     *(".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif", ".hif", ".avif"),
 )
 """The suffixes of images, in lower case; the content decides which format it is, and whether it can be read."""
+T = TypeVar("T")
 MOST_BYTES = 1 << 28  # the most bytes of one encoded image
 MOST_HELD = 1 << 28  # the most bytes of images that a split holds in memory
 
@@ -74,11 +68,10 @@ class Examples:
     def take(self, rows: np.ndarray) -> "Examples":
         """The examples at `rows`, "k", in that order."""
         rows = np.asarray(rows)
-        where = self.where and partial(read_at, self.where, rows)
         names = tuple(self.names[i] for i in rows)
-        read = partial(read_at, self.read, rows)
+        where = None if self.where is None else pick(self.where, rows)
         groups = self.groups and tuple(self.groups[i] for i in rows)
-        part = Examples(names, self.labels[rows], read, where, self.held, self.classes, groups=groups)
+        part = Examples(names, self.labels[rows], pick(self.read, rows), where, self.held, self.classes, groups=groups)
         if "_identifiers" in vars(self):
             vars(part)["_identifiers"] = tuple(self._identifiers[i] for i in rows)
         return part
@@ -263,7 +256,8 @@ class Dataset:
         if twice:
             raise InputError(f"the classes of {self.name} must have different names; got {twice[:1]} twice")
         if "train" not in self.splits:
-            raise InputError(f"{self.name} must have a train split; got {sorted(self.splits)}")
+            found = " and ".join(sorted(self.splits)) or "none"
+            raise InputError(f"{self.name} must have a train split; it has {found}: name the training images train")
         for split, examples in self.splits.items():
             if not len(examples):
                 raise InputError(f"every split of {self.name} must have images; there are none in {split}. Add some")
@@ -295,30 +289,9 @@ def existing_path(where: str) -> Place:
     return path
 
 
-def digits() -> Dataset:
-    """1,797 handwritten digits, 8 x 8; the files are in writer order, the first half trains."""
-    bunch = import_extra("digits", "sklearn.datasets", "data").load_digits()
-    images = np.repeat(np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None], 3, -1)
-    labels, half = bunch.target.astype(np.int32), len(images) // 2
-
-    def split(start: int, stop: int) -> Examples:
-        names = tuple(f"digit {i}" for i in range(start, stop))
-        return Examples(names, labels[start:stop], images[start:stop].__getitem__)
-
-    splits = {"train": split(0, half), "test": split(half, len(images))}
-    return Dataset("digits", tuple("0123456789"), splits, classes_from="list")
-
-
-def files(root: Place, names: Iterable[str], labels: Iterable[int]) -> Examples:
-    """Examples that are files under `root`."""
-    members = tuple(names)
-    read, where = partial(read_file, root, members), partial(path_of, root, members)
-    return Examples(members, np.fromiter(labels, np.int32), read, where)
-
-
-def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
-    """The bytes of the file of member `i` under `root`."""
-    path, _ = path_of(root, members, i)
+def read_file(root: Place, name: str) -> bytes:
+    """The bytes of the image that is the file of this name below a folder."""
+    path = root / name
     try:
         check_size(size_of(path), path)
         with explaining(path):
@@ -327,14 +300,19 @@ def read_file(root: Place, members: tuple[str, ...], i: int) -> bytes:
         raise InputError(f"{path} must be readable; {error.strerror}") from error
 
 
-def path_of(root: Place, members: tuple[str, ...], i: int) -> tuple[Place, str]:
-    """(the file of member `i` under `root`, no place inside it: the file is the image)."""
-    return root / members[i], ""
+def place_of_file(root: Place, name: str) -> tuple[Place, str]:
+    """(the file of this name below a folder, no place inside it: the file is the image)."""
+    return root / name, ""
 
 
-def read_at(read: Callable[[int], Any], rows: np.ndarray, i: int) -> Any:
-    """The content, or the path, of the row `rows[i]`."""
-    return read(int(rows[i]))
+def pick(function: Callable[[int], T], rows: np.ndarray) -> Callable[[int], T]:
+    """The function of row i as one of the i-th of the picked rows."""
+    return partial(at_row, function, rows)
+
+
+def at_row(function: Callable[[int], T], rows: np.ndarray, i: int) -> T:
+    """The function's value at the row `rows[i]`."""
+    return function(int(rows[i]))
 
 
 def read_checked(

@@ -7,10 +7,14 @@
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
+from typing import Any
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import caseless_name, composed_name
+from tangent_jax.data.left_out import LeftOut, leave_out
+from tangent_jax.io.paths import Place
 
 SPELLINGS: dict[str, str] = {
     **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),
@@ -76,3 +80,42 @@ def split_of_flag(column: str, value: object) -> str | None:
     if answer in YES:
         return split
     return "test" if split == "train" else "train"
+
+
+def split_of(file: str, stem: Callable[[str], str]) -> tuple[str, tuple[str, ...], str]:
+    """(split, surrounding folders, name of the split) by a file's relative name; "" if no part names a split."""
+    parts = PurePosixPath(file).parts
+    for place in reversed(range(len(parts))):
+        split = split_of_name(parts[place])
+        if split:
+            is_file = place == len(parts) - 1
+            return split, parts[:place], stem(parts[place]) if is_file else parts[place]
+    return "", (), ""
+
+
+def by_split(
+    root: Place, files: Sequence[Any], stem: Callable[[str], str], listed_by_user: bool = False
+) -> dict[str, list[Any]]:
+    """The files of each split, by their names below `root`, sorted; files of no split are left out beside others.
+
+    Args:   stem: the name of a series of files, without what tells its files apart; listed_by_user: the user named the
+            files one by one, or by a pattern.
+    Raises: InputError for two data sets; for two names of one split, such as train and train_small, that were found.
+    """
+    groups: dict[str, list[Any]] = {}
+    around: set[str] = set()
+    names: set[str] = set()
+    for file in files:
+        split, folders, name = split_of(str(file.relative_to(root)), stem)
+        groups.setdefault(split, []).append(file)
+        if split:
+            around.add("/".join(folders) or ".")
+            names.add(name)
+    if len(around) > 1:
+        raise InputError(f"{root} must hold one data set; it holds {' and '.join(sorted(around))}. Name one of them")
+    if not listed_by_user:
+        one_name_each(names, root)
+    unnamed = groups.pop("") if len(groups) > 1 and "" in groups else []
+    if unnamed:
+        leave_out(LeftOut("files", "of no split", len(unnamed), str(unnamed[0].relative_to(root)), len(files)))
+    return groups

@@ -33,11 +33,13 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, Part, assemble, by_split, choose, classes_beside, content_of, options
+from tangent_jax.data.columns import Column, as_groups, choose, classes_beside, content_of, options
 from tangent_jax.data.identifiers import file_state, keep, key_of, look_up
 from tangent_jax.data.layouts import is_hidden
 from tangent_jax.data.left_out import LeftOut, leave_out, note
-from tangent_jax.data.sources import SUFFIXES, Dataset, check_size
+from tangent_jax.data.rows import Rows
+from tangent_jax.data.sources import SUFFIXES, check_size
+from tangent_jax.data.splits import by_split
 from tangent_jax.data.tar_members import Stream, is_gzip, read_bytes
 from tangent_jax.io.paths import Place, absolute, any_path, names_below, open_file
 from tangent_jax.io.progress import progress_bar
@@ -78,78 +80,73 @@ class Listing:
     joined: int
 
 
-def tars(where: str) -> Dataset:
-    """Opens the data set of webdataset's tars."""
+def tars(where: str) -> Rows:
+    """The rows of webdataset's tars."""
     pattern, chosen = options(where, "wds:PATH", ("image", "label", "group"))
     root, found, is_pattern = match_tars(pattern)
     groups = by_split(root, found, series_of, is_pattern)
     files = tuple(file for group in groups.values() for file in group)
+    splits = [split for split, group in groups.items() for _ in group]
     with progress_bar(len(files), "tar") as bar:
         listings = [list_samples(file, bar) for file in files]
-    for file, listing in zip(files, listings, strict=True):
-        if listing.joined > 1:
-            note(f"{file.name} holds {listing.joined} joined tars, and all are read")
-    samples = [(place, sample) for place, listing in enumerate(listings) for sample in listing.samples]
-    leave_out_others(listings)
-    keys = [sample.key for _, sample in samples if sample.images]
-    fields = {field for _, sample in samples for field in sample.labels if sample.images or field not in TEXTS}
-    if (
-        keys and not fields and ("/" in keys[0] or not any(listing.others for listing in listings))
-    ):  # a README.txt is no label
-        raise without_labels(keys, root, files)
+    note_members(files, listings)
+    place_of = [place for place, listing in enumerate(listings) for _ in listing.samples]
+    samples = [sample for listing in listings for sample in listing.samples]
+    check_labels(samples, listings, root)
 
-    extension = choose_image([s for _, s in samples], chosen, root)
-    packed = tuple(listing.packed for listing in listings)
-    spans: dict[int, tuple[int, int, int]] = {}
+    extension = choose_image(samples, chosen, root)
+    label = choose_label(samples, chosen, root)
+    group = choose_label(samples, chosen, root, "group") if "group" in chosen else None
+    note_dots(samples, label)
+    spans: list[tuple[int, int, int]] = []
+    used: list[Sample] = []
     without_image: list[str] = []
-    for row, (place, sample) in enumerate(samples):
+    for place, sample in zip(place_of, samples, strict=True):
         image = sample.images.get(extension) if extension else next(iter(sample.images.values()), None)
         if image is None:
             without_image.append(sample.key)
         else:
-            spans[row] = place, *image
+            spans.append((place, *image))
+            used.append(sample)
     if without_image:
         leave_out(LeftOut("samples", "without an image", len(without_image), without_image[0], len(samples)))
-    field = choose_label([s for _, s in samples], chosen, root)
-    group = choose_label([s for _, s in samples], chosen, root, "group") if "group" in chosen else None
-    note_dots([s for _, s in samples], extension, field)
+    table = np.array(spans, np.int64).reshape(-1, 3)
+    tar_names = [str(file.relative_to(root)) for file in files]
+    names = tuple(f"{tar_names[place]}/{sample.key}" for (place, _, _), sample in zip(spans, used, strict=True))
+    packed = tuple(listing.packed for listing in listings)
+    return Rows(
+        absolute(root).stem,
+        absolute(root),
+        names,
+        [splits[place] for place, _, _ in spans],
+        [sample.labels.get(label) for sample in used],
+        partial(read_member, files, packed, table, names),
+        partial(span_of, files, table),
+        classes_beside(root),
+        groups=None if group is None else as_groups([sample.labels.get(group) for sample in used]),
+    )
 
-    split_at = [split for split, group in groups.items() for _ in group]
-    parts = {}
-    for split in groups:
-        rows = [row for row, (place, *_) in spans.items() if split_at[place] == split]
-        table = np.array([spans[row] for row in rows], np.int64).reshape(-1, 3)
-        names = tuple(f"{files[samples[row][0]].relative_to(root)}/{samples[row][1].key}" for row in rows)
-        labels = [samples[row][1].labels.get(field) for row in rows]
-        read = partial(read_member, files, packed, table, names)
-        own_groups = None if group is None else [samples[row][1].labels.get(group) for row in rows]
-        parts[split] = Part(names, labels, read, partial(span_of, files, table), groups=own_groups)
-    return assemble(absolute(root), parts, classes_beside(root))
 
-
-def leave_out_others(listings: Sequence[Listing]) -> None:
-    """Leaves out the members that are neither images nor labels, by extension."""
+def note_members(files: Sequence[Place], listings: Sequence[Listing]) -> None:
+    """Notes tars that were joined, and leaves out the members that are neither images nor labels, by extension."""
     others: Counter[str] = Counter()
-    for listing in listings:
+    for file, listing in zip(files, listings, strict=True):
         others.update(listing.others)
+        if listing.joined > 1:
+            note(f"{file.name} holds {listing.joined} joined tars, and all are read")
     for ending, count in others.most_common():
         leave_out(LeftOut("members", "neither an image nor a label", count, of=ending))
 
 
-def without_labels(keys: Sequence[str], root: Place, files: Sequence[Place]) -> InputError:
-    """Returns the InputError for tars of images alone, as packed folders of classes are, with the remedy."""
-    where = files[0] if len(files) == 1 else root
-    need = f"the images of {where} must have labels, members such as KEY.cls beside KEY.jpg"
-    classes = sorted({os.path.basename(os.path.dirname(key)) for key in keys} - {""})
-    if classes:
-        return InputError(
-            f"{need}; it holds images without labels, in the folders {first_names(classes)}. If these are classes,"
-            " unpack it (tar -xf) and open the folder as folder:"
+def check_labels(samples: Sequence[Sample], listings: Sequence[Listing], root: Place) -> None:
+    """Raises InputError for tars of images alone, as packed folders of classes are, with the remedy."""
+    keys = [sample.key for sample in samples if sample.images]
+    has_labels = any(sample.images or field not in TEXTS for sample in samples for field in sample.labels)
+    if keys and not has_labels and ("/" in keys[0] or not any(listing.others for listing in listings)):
+        raise InputError(
+            f"the images of {root} must have labels, members such as KEY.cls beside KEY.jpg; {keys[0]} has none. If"
+            " folders are the classes, unpack it (tar -xf), and open the folder around them as folder:"
         )
-    return InputError(
-        f"{need}; it holds images without labels, such as {keys[0]}. Unpack it (tar -xf) into a folder named"
-        " for its class, beside those of the other classes, and open the folder around them as folder:"
-    )
 
 
 def choose_label(samples: Sequence[Sample], chosen: Mapping[str, str], root: Place, kind: str = "label") -> str:
@@ -180,22 +177,16 @@ def choose_image(samples: Sequence[Sample], chosen: Mapping[str, str], root: Pla
     several = next((sample for sample in samples if len(sample.images) > 1), None)
     columns = [Column(extension, "an image", True) for extension in extensions]
     if several is not None and "image" not in chosen:
-        dotted = [extension for extension in several.images if "." in extension]
-        why = (
-            f"; a key ends at the first dot of a name, so {several.key}.{dotted[0]} is of {several.key}"
-            if dotted
-            else ""
-        )
         raise InputError(
-            f"a sample of {root} must have one image; {several.key} has {first_names(sorted(several.images))}{why}."
-            " Write ?image=EXTENSION to choose, or write dots in keys as _"
+            f"a sample of {root} must have one image; {several.key} has {first_names(sorted(several.images))}, as a key"
+            " ends at the first dot of a name. Write ?image=EXTENSION to choose, or write dots in keys as _"
         )
     if "image" in chosen or not extensions:
         return choose("image", {"image": chosen["image"].lower()} if "image" in chosen else {}, columns, root)
     return None
 
 
-def note_dots(samples: Sequence[Sample], extension: str | None, field: str) -> None:
+def note_dots(samples: Sequence[Sample], field: str) -> None:
     """Notes samples that miss the label's field because their members' names have a dot before the extension."""
     dotted = [
         s for s in samples if s.images and field not in s.labels and any(f.endswith(f".{field}") for f in s.labels)

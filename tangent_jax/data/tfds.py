@@ -15,7 +15,7 @@ decodes depends on which packages are installed (palettes as numbers, the lower 
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.columns import Column, Part, assemble, choose, options
+from tangent_jax.data.columns import Column, as_groups, choose, options
 from tangent_jax.data.left_out import note
-from tangent_jax.data.sources import Dataset
+from tangent_jax.data.rows import Rows
 from tangent_jax.io.files import expand_path
 from tangent_jax.io.packages import import_extra
 from tangent_jax.io.records import first_names, parse_json
@@ -36,8 +36,8 @@ VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 READABLE = ("array_record",)
 
 
-def tfds(where: str) -> Dataset:
-    """Opens a TFDS data set in array_record format, by its random-access data sources."""
+def tfds(where: str) -> Rows:
+    """The rows of a TFDS data set in array_record format, by its random-access data sources."""
     package = import_extra("tfds:", "tensorflow_datasets", "data")
     text, chosen = options(where, "tfds:NAME@DATA_DIR", ("image", "label", "group"))
     name, _, data_dir = text.partition("@")
@@ -45,16 +45,7 @@ def tfds(where: str) -> Dataset:
     check_features(folder / "features.json")
     check_format(folder)
     try:
-        builder: Any = package.builder_from_directory(folder)
-        features = dict(builder.info.features)
-        stated = stated_of(builder.info, features)
-        columns = [column_of(package, feature, title, stated) for title, feature in features.items()]
-        image = choose("image", chosen, [c for c, _ in columns], folder)
-        label = choose("label", chosen, [c for _, c in columns], folder)
-        group = choose("group", chosen, [c for _, c in columns], folder) if "group" in chosen else None
-        encoded = {image: package.decode.SkipDecoding()}
-        sources = {split: builder.as_data_source(split, decoders=encoded) for split in builder.info.splits}
-        parts = {split: part_of(source, split, image, label, group) for split, source in sources.items()}
+        return rows_of(package, folder, name, chosen)
     except InputError:
         raise
     except Exception as error:  # TFDS raises many kinds of errors
@@ -62,8 +53,32 @@ def tfds(where: str) -> Dataset:
         raise InputError(
             f"the TFDS data set in {folder} must be whole; TFDS says {type(error).__name__}: {detail}. Prepare it again"
         ) from error
-    classes = tuple(features[label].names) if isinstance(features[label], package.features.ClassLabel) else None
-    return assemble(folder, parts, classes, name)
+
+
+def rows_of(package: Any, folder: Path, name: str, chosen: Mapping[str, str]) -> Rows:
+    """The rows of a version of a data set; images are not decoded by TFDS."""
+    builder: Any = package.builder_from_directory(folder)
+    features = dict(builder.info.features)
+    stated = stated_of(builder.info, features)
+    columns = [column_of(package, feature, title, stated) for title, feature in features.items()]
+    labels = [column for _, column in columns]
+    image = choose("image", chosen, [column for column, _ in columns], folder)
+    label = choose("label", chosen, labels, folder)
+    group = choose("group", chosen, labels, folder) if "group" in chosen else None
+    encoded = {image: package.decode.SkipDecoding()}
+    sources = {split: builder.as_data_source(split, decoders=encoded) for split in builder.info.splits}
+    places = [(split, i) for split, source in sources.items() for i in range(len(source))]
+    is_listed = isinstance(features[label], package.features.ClassLabel)
+    return Rows(
+        name,
+        folder,
+        [f"{split}/{i}" for split, i in places],
+        [split for split, _ in places],
+        [plain(sources[split][i][label]) for split, i in places],
+        partial(read_record, sources, places, image),
+        classes=[title.strip() for title in features[label].names] if is_listed else None,
+        groups=None if group is None else as_groups([plain(sources[split][i][group]) for split, i in places]),
+    )
 
 
 # Folders
@@ -230,20 +245,13 @@ def column_of(package: Any, feature: Any, name: str, stated: set[str]) -> tuple[
     return Column(name, holds, is_image, name in stated), Column(name, holds, is_label, name in stated)
 
 
-def part_of(source: Any, split: str, image: str, label: str, group: str | None) -> Part:
-    """The examples of one split, of a TFDS source that does not decode images."""
-    labels = [plain(source[i][label]) for i in range(len(source))]
-    groups = None if group is None else [plain(source[i][group]) for i in range(len(source))]
-    names = tuple(f"{split}/{i}" for i in range(len(labels)))
-    return Part(names, labels, partial(read_record, source, image), None, groups=groups)
-
-
 def plain(value: Any) -> Any:
     """A label of TFDS as Python has it: a number, a Boolean or a text."""
     value = value.item() if hasattr(value, "item") else value
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def read_record(source: Any, image: str, i: int) -> bytes:
-    """The encoded image of record `i` of a TFDS source that does not decode images."""
-    return bytes(source[i][image])
+def read_record(sources: Mapping[str, Any], places: Sequence[tuple[str, int]], image: str, i: int) -> bytes:
+    """The encoded image of row i, of TFDS sources that do not decode images; places: the split and record of a row."""
+    split, record = places[i]
+    return bytes(sources[split][record][image])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from photos import as_zip, picture, write
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data.folders import by_content
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.rows import by_content
 from tangent_jax.data.sources import Examples
 
 

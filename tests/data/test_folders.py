@@ -10,8 +10,8 @@ from photos import as_zip, picture, summary, write
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import sources
-from tangent_jax.data.folders import by_content
 from tangent_jax.data.registry import open_dataset
+from tangent_jax.data.rows import by_content
 from tangent_jax.data.sources import Examples
 
 PLAIN = [f"{split}/{c}/{i}.png" for split in ("train", "test") for c in "ab" for i in range(2)]
@@ -30,7 +30,7 @@ def test_capital_letters_and_val_name_splits(tmp_path):
 
 def test_a_folder_of_test_images_alone_is_not_trained_on(tmp_path):
     write(tmp_path, "test/a/1.png", "test/b/1.png")
-    with pytest.raises(InputError, match="must have a training split, and has test alone"):
+    with pytest.raises(InputError, match="must have a train split; it has test: name the training images train"):
         opened(tmp_path)
 
 
@@ -176,11 +176,11 @@ def test_a_specification_that_is_no_path_is_one_line(spec):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"\x1f\x8b\x08", r"compressed by gzip. Unpack it, and name the folder \(wds:"),
+        (b"\x1f\x8b\x08", r"compressed by gzip. Unpack it, and name the folder, or write wds:"),
         (bytes(257) + b"ustar", "is a tar. Unpack it"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"),
         (b"Rar!\x1a\x07", "a RAR archive. Unpack it"), (b"7z\xbc\xaf\x27\x1c", "a 7z archive. Unpack it"),
         (b"PK\x03\x04 and no end", "a zip without its end"), (b"%PDF-1.4", "a PDF document. Name the folder"),
-        (b"\xff\xd8\xff", "JPEG by its content"), (b"", "another file. Name the folder"),
+        (b"\xff\xd8\xff", "is JPEG. Name the folder"), (b"", "another file. Name the folder"),
         (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
     ],
 )  # fmt: skip
@@ -190,13 +190,11 @@ def test_a_file_that_is_no_zip_is_named_by_its_content(tmp_path, content, match)
         open_dataset(f"folder:{tmp_path / 'data'}")
 
 
-@pytest.mark.parametrize(
-    ("method", "words"), [(9, r"method 9 \(deflate64\)"), (96, r"method 96 \(JPEG\)"), (77, "method 77")]
-)
-def test_a_zip_of_another_compression_is_named_with_its_method(tmp_path, method, words):
+@pytest.mark.parametrize("method", [9, 96, 77])
+def test_a_zip_of_another_compression_is_named_with_its_method(tmp_path, method):
     path = as_zip(tmp_path / "set.zip", {"cat/1.png": picture(), "dog/1.png": picture()})
     content = path.read_bytes()
     entry = b"PK\x01\x02" + content[content.index(b"PK\x01\x02") + 4 :][:6]  # the method follows in the list
     path.write_bytes(content.replace(entry + bytes(2), entry + method.to_bytes(2, "little")))
-    with pytest.raises(InputError, match=rf"cat/1.png of .* is compressed by {words}. Unpack it, such as by 7z x"):
+    with pytest.raises(InputError, match=f"cat/1.png of .* by method {method}. Unpack it, such as by 7z x"):
         open_dataset(f"folder:{path}")

@@ -10,7 +10,7 @@ from data.layouts import FEATURES, IMAGE, as_parquet, as_tar
 from photos import as_zip, picture, write
 
 from tangent_jax.core.checks import InputError
-from tangent_jax.data import identifiers, sources, tars
+from tangent_jax.data import folders, identifiers, sources, tars
 from tangent_jax.data.registry import open_dataset
 
 NAMES = [f"{split}/{c}/{i}.png" for split in ("train", "test") for c in "ab" for i in range(3)]
@@ -27,10 +27,8 @@ def index(tmp_path, monkeypatch):
 @pytest.fixture
 def reads(monkeypatch):
     """The names of files that are read, in order."""
-    names, read = [], sources.read_file
-    monkeypatch.setattr(
-        sources, "read_file", lambda root, members, i: names.append(members[i]) or read(root, members, i)
-    )
+    names, read = [], folders.read_file
+    monkeypatch.setattr(folders, "read_file", lambda root, name: names.append(name) or read(root, name))
     return names
 
 

@@ -187,7 +187,7 @@ def test_parquet_that_is_no_data_set_of_images_is_one_line(tmp_path, how):
 def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
     refused(f"hf:{tmp_path}", "must hold parquet or arrow files; it holds no file")
     as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
-    refused(f"hf:{tmp_path}", "all files of a series; train-00001-of-00002.parquet is missing, and 1 of 2 in all")
+    refused(f"hf:{tmp_path}", "series of train-00000-of-00002.parquet; number 1 is missing, and 1 of 2")
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", {**TRAIN, "label": list("abcde")}, {"image": IMAGE})
     refused(
         f"hf:{tmp_path}",

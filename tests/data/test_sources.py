@@ -106,7 +106,7 @@ def test_an_empty_class_folder_keeps_its_place_and_is_said(tmp_path):
     (tmp_path / "train/b").mkdir()
     dataset = open_dataset(f"folder:{tmp_path}")
     assert (dataset.classes, dataset.empty, dataset.train.labels.tolist()) == (("a", "b", "c"), ("b",), [0, 2])
-    assert "the folder of class b is empty" in "\n".join(dataset.remarks)
+    assert "1 of 3 classes have no image here, and keep their places: b" in "\n".join(dataset.remarks)
 
 
 def test_an_empty_split_is_named(tmp_path):

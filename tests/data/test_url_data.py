@@ -71,11 +71,14 @@ def test_a_data_set_at_a_url_is_that_on_disk(kind, s3, tmp_path):
         assert not read
 
 
-def test_images_without_a_place_in_the_table_are_located_at_a_url(s3, tmp_path):
+def test_images_of_a_table_at_a_url_may_lie_in_a_folder(s3, tmp_path):
     (tmp_path / "z/images").mkdir(parents=True)
     (tmp_path / "z/images/a.png").write_bytes(IMAGES[0])
-    (tmp_path / "z/t.csv").write_text("path,label\na.png,x\n")
-    refused(f"csv:{s3.put(tmp_path / 'z')}/t.csv", r"images/a.png is there. Write \?folder=images")
+    (tmp_path / "z/images/b.png").write_bytes(IMAGES[1])
+    (tmp_path / "z/t.csv").write_text("path,label,split\na.png,x,train\nb.png,y,train\na.png,x,test\n")
+    spec = f"csv:{s3.put(tmp_path / 'z')}/t.csv"
+    refused(spec, r"3 of 3 images of .* are missing, .*\?folder=FOLDER")
+    assert open_dataset(f"{spec}?folder=images").train.names == ("images/a.png", "images/b.png")
 
 
 def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_path):

@@ -9,7 +9,7 @@ from run_binary import refused, run
 
 from tangent_jax.commands.shared import additive, setup
 from tangent_jax.commands.shared.codes import STOPPED
-from tangent_jax.data.sources import digits
+from tangent_jax.data.registry import open_dataset
 from tangent_jax.features import mapped
 from tangent_jax.io import progress
 from tangent_jax.store import recipe as recipes
@@ -77,7 +77,7 @@ def test_an_owner_of_whom_no_image_can_be_read_is_named_and_is_no_shard(tmp_path
 
 
 def test_a_split_that_is_tested_on_chooses_no_settings():
-    data = digits()
+    data = open_dataset("digits")
     train, test = data.splits["train"], data.splits["test"]
     for splits, chosen in (
         ({"train": train, "validation": test}, None),

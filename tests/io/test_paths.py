@@ -83,7 +83,7 @@ def opened(place):
 
 
 READERS = {
-    "an image": lambda place: read_file(place.parent, (place.name,), 0),
+    "an image": lambda place: read_file(place.parent, place.name),
     "a range, as of a tar": lambda place: paths.read_range(place, 0, 1000),
     "a file, as of a table": opened,
 }
