@@ -1,36 +1,42 @@
 """Groups of images: a pattern of their names, or a column; they decide what is held out, and nothing else."""
 
-import json
-
 import pytest
-from data.layouts import as_parquet, as_saved, as_tar, refused
+from data.layouts import FORMATS, NAMED, ROWS, refused
 from data.tiny_tfds import place
-from photos import as_zip, picture, write
+from photos import write
 
 from tangent_jax.core.identities import identity
 from tangent_jax.data.registry import open_dataset
 
 TRACKS = [f"{split}/{c}/{t}_{f}.png" for split in ("train", "test") for c in "ab" for t in range(3) for f in range(2)]
-ROWS = [f"{i}.png,{'xy'[i % 2]},p{i // 4},{'test' if i > 7 else 'train'}" for i in range(10)]
+LINES = [f"{i}.png,{'xy'[i % 2]},p{i // 4},{'test' if i > 7 else 'train'}" for i in range(10)]
 
 
-def listing(root, rows=ROWS):
+def listing(root, rows=LINES):
     """The specification of a CSV with a column of patients."""
     write(root, *(row.split(",")[0] for row in rows))
     (root / "l.csv").write_text("\n".join(["path,label,patient,split", *rows]))
     return f"csv:{root / 'l.csv'}"
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip", "manifest", "places"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_groups_change_nothing_else(tmp_path, name):
+    spec = FORMATS[name](tmp_path, ROWS)
+    question = "([^/]+)_[0-9]+[.]png" if name in NAMED else "who"
+    plain, dataset = open_dataset(spec), open_dataset(f"{spec}?group={question}")
+    group_of = {row.image: row.group for row in ROWS}
+    assert dataset.train.groups == tuple(group_of[dataset.train.read(i)] for i in range(len(dataset.train)))
+    assert dataset.test.groups is None
+    for split, part in plain.splits.items():
+        assert dataset.splits[split].names == part.names
+        assert dataset.splits[split].identifiers() == part.identifiers()
+
+
+@pytest.mark.parametrize("kind", ["folder", "places"])
 @pytest.mark.parametrize("pattern", ["[^/]+/[0-9]+_", r"([ab]/\d+)_\d+\.png$", "(?:a|b)/.+?_"])
 def test_a_pattern_groups_training_images_and_changes_nothing_else(tmp_path, kind, pattern):
     write(tmp_path / "set", *TRACKS)
     spec = f"folder:{tmp_path / 'set'}"
-    if kind == "manifest":
-        items = [[name, name.split("/")[0], "ab".index(name.split("/")[1])] for name in TRACKS]
-        (tmp_path / "set/manifest.json").write_text(json.dumps({"classes": ["a", "b"], "items": items}))
-    if kind == "zip":
-        spec = f"folder:{as_zip(tmp_path / 'set.zip', {name: picture() for name in TRACKS})}"
     if kind == "places":
         spec = f"folder:?train={tmp_path}/set/train&test={tmp_path}/set/test"
     plain = open_dataset(spec)
@@ -75,27 +81,8 @@ def test_a_column_of_a_csv_groups_its_training_rows(tmp_path):
     assert (dataset.test.groups, dataset.train.take([5, 0]).groups) == (None, ("p1", "p0"))
     assert dataset.train.identifiers() == open_dataset(spec).train.identifiers()
     refused(f"{spec}?group=customer", r"must have a column customer; .* Write \?group=COLUMN")
-    refused(f"{listing(tmp_path, [*ROWS[:7], '7.png,x,,train', *ROWS[8:]])}?group=patient", "1 of 8, such as 7.png")
-    assert open_dataset(f"{listing(tmp_path, [*ROWS, '10.png,,,train', '11.png,x,,test'])}?group=patient").train.groups
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "tars"])
-def test_a_column_of_other_tables_groups_their_training_rows(tmp_path, kind):
-    columns = {"image": [picture() for _ in range(4)], "label": [0, 1, 0, 1], "patient": [7, 7, 8, 8]}
-    for split in ("train", "test"):
-        if kind == "tars":
-            fields = [json.dumps({"cls": y, "patient": p}) for y, p in zip(*[*columns.values()][1:], strict=True)]
-            members = [(f"{i}.png", image) for i, image in enumerate(columns["image"])]
-            as_tar(tmp_path / f"{split}.tar", [*members, *((f"{i}.json", f.encode()) for i, f in enumerate(fields))])
-        elif kind == "arrow":
-            as_saved(tmp_path / split, columns)
-        else:
-            as_parquet(tmp_path / f"{split}.parquet", columns, None)
-    spec = f"{'wds' if kind == 'tars' else 'hf'}:{tmp_path}"
-    dataset = open_dataset(f"{spec}?group=patient")
-    assert (dataset.train.groups, dataset.test.groups) == ((7, 7, 8, 8), None)
-    assert dataset.train.labels.tolist() == [0, 1, 0, 1]
-    refused(f"{spec}?group=customer", "group=customer must name a column of")
+    refused(f"{listing(tmp_path, [*LINES[:7], '7.png,x,,train', *LINES[8:]])}?group=patient", "1 of 8, such as 7.png")
+    assert open_dataset(f"{listing(tmp_path, [*LINES, '10.png,,,train', '11.png,x,,test'])}?group=patient").train.groups
 
 
 def test_a_feature_of_tfds_groups_its_training_images(tmp_path):

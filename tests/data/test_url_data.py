@@ -1,74 +1,43 @@
 """Data sets at s3:// are those of the same files on disk: classes, names, labels, bytes; what goes wrong is told."""
 
-import dataclasses
 import pickle
 
 import pytest
-from data.layouts import as_parquet, as_saved, as_tar, refused
-from photos import as_zip, photographs, picture, summary
+from data.layouts import FORMATS, ROWS, as_saved, contents, refused
+from photos import photographs, picture
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.identifiers import index_in
 from tangent_jax.data.registry import open_dataset
 
-IMAGES = [picture() for _ in range(6)]
-LABELS = [0, 1, 0, 1, 0, 1]
+IMAGES = [picture() for _ in range(2)]
 
 
-def tar_of(rows):
-    return [(f"{i}.{end}", content) for i in rows for end, content in
-            (("png", IMAGES[i]), ("cls", b"%d" % LABELS[i]))]  # fmt: skip
-
-
-def columns(rows):
-    return {"image": [IMAGES[i] for i in rows], "label": [LABELS[i] for i in rows]}
-
-
-def make(kind, root):
-    """Writes a small data set; returns (kind of the specification, its name below the root)."""
-    if kind == "folder":
-        photographs(root, 2)
-        (root / "train/cat/note.txt").write_text("")
-    elif kind == "zip":
-        as_zip(root / "z.zip", {f"{s}/{c}/{i}.png": IMAGES[i] for s in ("train", "test") for c in "ab" for i in (0, 1)})
-        return "folder", "/z.zip"
-    elif kind == "parquet":
-        as_parquet(root / "data/train-00000-of-00001.parquet", columns(range(4)))
-        as_parquet(root / "data/test-00000-of-00001.parquet", columns((4, 5)))
-        return "hf", ""
-    elif kind in ("tars", "tar names"):
-        as_tar(root / "train-0.tar", tar_of(range(2)))
-        as_tar(root / "train-1.tar", tar_of(range(2, 4)))
-        as_tar(root / "test-0.tar", tar_of((4, 5)))
-        return "wds", "" if kind == "tars" else "/{train-{0..1},test-*}.tar"
-    elif kind == "csv":
-        for i, image in enumerate(IMAGES):
-            (root / f"{i}.png").write_bytes(image)
-        lines = [f"{i}.png,{'ab'[LABELS[i]]},{'test' if i > 3 else 'train'}" for i in range(6)]
-        (root / "labels.csv").write_text("\n".join(["path,label,split", *lines]))
-        return "csv", "/labels.csv"
-    return "folder", ""
-
-
-@pytest.mark.parametrize("kind", ["folder", "zip", "parquet", "tars", "tar names", "csv"])
-def test_a_data_set_at_a_url_is_that_on_disk(kind, s3, tmp_path):
-    """Its index of content identifiers, too: with it no image is read again."""
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "arrow"])
+def test_files_at_a_url_are_those_on_disk(s3, tmp_path, name):
+    """Their index of content identifiers, too: with it no image is read again."""
     root = tmp_path / "z"
     root.mkdir()
-    name, path = make(kind, root)
-    url = s3.put(root)
+    spec = FORMATS[name](root, ROWS)
+    url = spec.replace(str(root), s3.put(root))
     with index_in(tmp_path):
-        here, there = open_dataset(f"{name}:{root}{path}"), open_dataset(f"{name}:{url}{path}")
-        assert (here.classes, summary(here), here.remarks) == (there.classes, summary(there), there.remarks)
-        for split, examples in here.splits.items():
-            assert examples.identifiers() == there.splits[split].identifiers()
-            read = pickle.loads(pickle.dumps(there.splits[split].read))  # as for the processes that decode
-            assert [examples.read(i) for i in range(len(examples))] == [read(i) for i in range(len(examples))]
-        again = open_dataset(f"{name}:{url}{path}").train
-        read = set()
-        watched = dataclasses.replace(again, read=lambda i: read.add(i) or again.read(i))
-        assert watched.identifiers() == here.train.identifiers()
-        assert not read
+        here, there = open_dataset(spec), open_dataset(url)
+        assert contents(here) == contents(there)
+        for split, part in here.splits.items():
+            other = there.splits[split]
+            assert (part.names, part.identifiers()) == (other.names, other.identifiers())
+            read = pickle.loads(pickle.dumps(other.read))
+            assert [read(i) for i in range(len(part))] == [part.read(i) for i in range(len(part))]
+        again = open_dataset(url).train
+        vars(again)["read"] = None
+        assert again.identifiers() == here.train.identifiers()
+
+
+def test_a_pattern_of_tars_at_a_url_is_that_on_disk(s3, tmp_path):
+    spec = FORMATS["tars"](tmp_path, ROWS)
+    pattern = "/{train-00000{0..0},test-*}.tar"
+    here, there = open_dataset(spec + pattern), open_dataset(f"wds:{s3.put(tmp_path)}{pattern}")
+    assert contents(here) == contents(there) == contents(open_dataset(spec))
 
 
 def test_images_of_a_table_at_a_url_may_lie_in_a_folder(s3, tmp_path):
@@ -97,7 +66,7 @@ def test_an_image_that_was_replaced_after_it_was_identified_is_refused(s3, tmp_p
 
 def test_what_is_no_data_set_at_a_url_is_one_line(s3, tmp_path):
     (tmp_path / "z").mkdir()
-    as_saved(tmp_path / "z/train", columns(range(6)))
+    as_saved(tmp_path / "z/train", {"image": IMAGES, "label": [0, 1]})
     url = s3.put(tmp_path / "z")
     refused(f"hf:{url}", "files at a URL must be parquet")
     refused("folder:s3://bucket/nothing", "s3://bucket/nothing must be a file or folder; it does not")
