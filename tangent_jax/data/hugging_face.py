@@ -65,10 +65,11 @@ def hugging_face(where: str) -> Rows:
     for split, own in by_name.items():
         paths: list[str | None] = []
         for file in own:
-            columns_of_file = read_whole(file, partial(labels_paths_groups, image=image, label=label, group=group))
-            labels.extend(columns_of_file[0])
-            paths.extend(columns_of_file[1])
-            groups.extend(columns_of_file[2])
+            read = partial(labels_paths_groups, image=image, label=label, group=group)
+            own_labels, own_paths, own_groups = read_whole(file, read)
+            labels.extend(own_labels)
+            paths.extend(own_paths)
+            groups.extend(own_groups)
             ends.append(len(labels))
         names.extend(names_of(split, paths))
         splits.extend([split] * len(paths))
@@ -90,22 +91,15 @@ def hugging_face(where: str) -> Rows:
 def check_schemas(path: Place, schemas: Mapping[Place, Any], used: Sequence[str]) -> None:
     """Raises InputError unless all files have the columns, of the types and with the classes of the first file."""
     first, *_ = schemas
-    label = used[1]
-    classes = class_names(schemas[first], label, first)
+    uses = {name: holds_of(schemas[first].field(name).type) for name in used}
+    classes = class_names(schemas[first], used[1], first)
     for file, schema in schemas.items():
-        if {*used} - {*schema.names}:
+        if {field.name: holds_of(field.type) for field in schema if field.name in used} != uses:
             raise InputError(
-                f"each file of {path} must have the columns {' and '.join(used)}; {file} has {held(schema)}"
+                f"all files of {path} must have the columns {' and '.join(used)} of one type; {first} has"
+                f" {held(schemas[first])}, and {file} has {held(schema)}"
             )
-        for column in used:
-            first_type = schemas[first].field(column).type
-            type_here = schema.field(column).type
-            if holds_of(type_here) != holds_of(first_type):
-                raise InputError(
-                    f"the column {column} must be of one type in all files of {path}; it is {first_type} in {first} and"
-                    f" {type_here} in {file}"
-                )
-        classes_here = class_names(schema, label, file)
+        classes_here = class_names(schema, used[1], file)
         if classes_here != classes:
             raise InputError(
                 f"the files of {path} must have the same classes; {first} has {first_names(classes or ['none'])},"
@@ -150,35 +144,27 @@ def saved_files(state: Any) -> list[Any]:
 
 
 def check_series(files: Sequence[Place]) -> None:
-    """Raises InputError for numbered series with a missing file, or with two files of one number.
+    """Raises InputError unless each numbered series has one file of each number.
 
     The datasets library writes NAME-00000-of-00002.parquet, also with a hash behind; the hub's conversion to parquet
     writes 0000.parquet, 0001.parquet.
     """
-    series: dict[tuple[Place, str, str], dict[int, list[Place]]] = {}
+    series: dict[tuple[Place, str], list[tuple[int, int, str]]] = {}
     for file in files:
         match = SHARD.fullmatch(file.name) or NUMBERED.fullmatch(file.name)
         if match is not None:
-            key = file.parent, match["before"], match["count"] or ""
-            series.setdefault(key, {}).setdefault(int(match["number"]), []).append(file)
-    for (folder, before, count), numbers in series.items():
-        counts = {own_count for own_folder, own, own_count in series if (own_folder, own) == (folder, before)}
-        if len(counts) > 1:
-            wanted = " and ".join(f"{before}*-of-{count}" for count in sorted(counts))
+            entry = int(match["number"]), int(match["count"] or 0), file.name
+            series.setdefault((file.parent, match["before"]), []).append(entry)
+    for (folder, before), entries in series.items():
+        numbers = sorted(number for number, _, _ in entries)
+        count = max(count for _, count, _ in entries) or numbers[-1] + 1
+        lacking = sorted({*range(count)} - {*numbers})
+        if lacking or len(numbers) != count:
+            names = first_names(sorted(name for _, _, name in entries))
+            found = f"number {lacking[0]} is missing" if lacking else f"it holds {names}"
             raise InputError(
-                f"{folder} must hold one series of {before or 'files'}; it holds {wanted}. Remove the older one"
-            )
-        twice = [same_number for same_number in numbers.values() if len(same_number) > 1]
-        if twice:
-            names = " and ".join(file.name for file in twice[0])
-            raise InputError(f"{folder} must hold one file of each number; it holds {names}. Remove the older one")
-        last = int(count) if count else max(numbers) + 1
-        lacking = [number for number in range(last) if number not in numbers]
-        if lacking:
-            name = numbers[min(numbers)][0].name
-            raise InputError(
-                f"{folder} must hold all files of the series of {name}; number {lacking[0]} is missing, and"
-                f" {len(lacking)} of {last} in all. Fetch them again"
+                f"{folder} must hold one file of each number of {before}0 to {count - 1}; {found}. Fetch it again, or"
+                " remove the files of an older upload"
             )
 
 

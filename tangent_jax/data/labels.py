@@ -14,7 +14,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,12 +83,11 @@ def read_labels(
     for key, meaning in meanings.items():
         if meaning.kind == "misfit":
             raise refuse(key, meaning.value)
-    kinds: dict[str, tuple[type, Any]] = {}
-    for key, meaning in meanings.items():
-        if meaning != MISSING:
-            kinds.setdefault("class index" if meaning == NEGATIVE else meaning.kind, key)
-    if len(kinds) > 1:
-        (common, example), (odd, key) = by_frequency(kinds, meanings, keys)
+    kind_of = {key: "class index" if meaning == NEGATIVE else meaning.kind for key, meaning in meanings.items()}
+    times = Counter(kind_of[key] for key in keys if meanings[key] != MISSING)
+    if len(times) > 1:
+        (common, _), *_, (odd, _) = times.most_common()
+        example, key = (next(key for key in first if kind_of[key] == kind) for kind in (common, odd))
         other = f"{short(values[first[example]])} of {row(first[example])}"
         cause = f"a {odd} among labels that are each a {common}, such as {other}. Write all of them alike"
         raise refuse(key, cause)
@@ -101,7 +100,7 @@ def read_labels(
     else:
         shown = names
         index = (
-            {name: i for i, name in enumerate(names)} if "class name" in kinds else {i: i for i in range(len(names))}
+            {name: i for i, name in enumerate(names)} if "class name" in times else {i: i for i in range(len(names))}
         )
         for key, meaning in meanings.items():
             if meaning.value in present and meaning.value not in index:
@@ -170,15 +169,6 @@ def of_text(text: str) -> Meaning:
     if match is None and NUMBER.fullmatch(text):
         return Meaning("misfit", FRACTION)
     return Meaning("class name", text)
-
-
-def by_frequency(
-    kinds: Mapping[str, Any], meanings: Mapping[Any, Meaning], keys: Sequence[Any]
-) -> list[tuple[str, Any]]:
-    """The most frequent kind of label and the rarest, each with the first of its values."""
-    times = Counter("class index" if meanings[key] == NEGATIVE else meanings[key].kind for key in keys)
-    ordered = sorted(kinds, key=lambda kind: -times[kind])
-    return [(kind, kinds[kind]) for kind in (ordered[0], ordered[-1])]
 
 
 def class_name(text: str) -> str:

@@ -105,10 +105,10 @@ def version_folder(text: str, data_dir: str) -> Path:
         home = root  # DATA_DIR is the folder of the data set
     if not home.is_dir():
         prepared = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-        found = f"holds {first_names(prepared)}" if prepared else "is empty" if root.is_dir() else "does not exist"
         raise InputError(
-            f"the TFDS data set {name} must be prepared in {root}, which {found}. Prepare it once where TensorFlow is"
-            f" installed: tfds build {name} --file_format=array_record, then pass tfds:{name}@DATA_DIR"
+            f"the TFDS data set {name} must be prepared in {root}; {first_names(prepared) or 'none'} is there. Prepare"
+            f" it once where TensorFlow is installed: tfds build {name} --file_format=array_record, then pass"
+            f" tfds:{name}@DATA_DIR"
         )
     config = config_of(home, match["config"])
     place = home / config if config else home

@@ -187,11 +187,11 @@ def test_parquet_that_is_no_data_set_of_images_is_one_line(tmp_path, how):
 def test_files_that_do_not_belong_together_are_refused_by_name(tmp_path):
     refused(f"hf:{tmp_path}", "must hold parquet or arrow files; it holds no file")
     as_parquet(tmp_path / "a/train-00000-of-00002.parquet", TRAIN)
-    refused(f"hf:{tmp_path}", "series of train-00000-of-00002.parquet; number 1 is missing, and 1 of 2")
+    refused(f"hf:{tmp_path}", "one file of each number of train-0 to 1; number 1 is missing")
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", {**TRAIN, "label": list("abcde")}, {"image": IMAGE})
     refused(
         f"hf:{tmp_path}",
-        "the column label must be of one type in all files of .*; it is int64 in .* and string in .*train-00001",
+        "the columns image and label of one type; .* label .int64., and .*train-00001.* label .string.",
     )
     swapped = {**FEATURES, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
     as_parquet(tmp_path / "a/train-00001-of-00002.parquet", TRAIN, swapped)

@@ -95,7 +95,7 @@ def test_a_set_in_another_format_names_the_command_that_adds_array_record(tmp_pa
 
 def test_a_set_that_is_not_prepared_says_how_and_what_is_there(tmp_path):
     (tmp_path / "stanford_dogs").mkdir()
-    build = r"/nowhere, which does not exist. .*: tfds build \w+ --file_format=array_record"
+    build = r"/nowhere; none is there. .*: tfds build \w+ --file_format=array_record"
     refused("tfds:stanford_dogs@/nowhere", build)
-    refused(f"tfds:cars196@{tmp_path}", "which holds stanford_dogs. Prepare it")
+    refused(f"tfds:cars196@{tmp_path}", "; stanford_dogs is there. Prepare it")
     refused(f"tfds:stanford_dogs@{tmp_path}", "must hold a version of stanford_dogs, .*; it holds none")
