@@ -32,6 +32,10 @@ class Rows:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.base[self.rows], dtype)
 
+    def __reduce__(self) -> tuple[Callable[[Any], np.ndarray], tuple[np.ndarray]]:
+        """A pickle holds these rows alone, as an array."""
+        return np.asarray, (np.asarray(self),)
+
 
 class Parts:
     """The rows of several arrays "k ...", concatenated, as one array "n ..."."""

@@ -177,16 +177,6 @@ def beginning(content: bytes) -> str:
     return f"of no known format, as it begins with {content[:16]!r}"
 
 
-def decoders() -> tuple[str, ...]:
-    """The decoders and their versions: other ones may read what these do not."""
-    versions = [f"Pillow {PIL.__version__}", f"AVIF {features.check('avif')}"]
-    with contextlib.suppress(ImportError):
-        import pillow_heif  # pyright: ignore
-
-        versions.append(f"pillow-heif {pillow_heif.__version__}")
-    return tuple(versions)
-
-
 class Quiet:
     """A context in which warnings of the decoders are silent, in all threads that decode at once.
 

@@ -66,7 +66,7 @@ class Decoder:
         return errors
 
 
-def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0) -> Iterator[Decoded]:
+def decode_chunks(decoder: Decoder, chunks: Sequence[Sequence[int]], processes: int = 0) -> Iterator[Decoded]:
     """Yields the images of each chunk of rows, in order; 0 processes: one thread for each core.
 
     Raises: InputError if the examples cannot be sent to processes, or a process died.
@@ -83,7 +83,7 @@ def decode_chunks(decoder: Decoder, chunks: Sequence[range], processes: int = 0)
             yield images[: len(chunk)], errors
 
 
-def in_processes(decoder: Decoder, chunks: Sequence[range], processes: int) -> Iterator[Decoded]:
+def in_processes(decoder: Decoder, chunks: Sequence[Sequence[int]], processes: int) -> Iterator[Decoded]:
     """Yields like `decode_chunks`; each process writes its chunk into one of the mapped files."""
     shape = (max(map(len, chunks)), *sides(decoder.size), 3)
     ahead = min(2 * processes, len(chunks))
@@ -165,7 +165,7 @@ def begin(content: bytes) -> None:
     DECODER.append(pickle.loads(content))
 
 
-def fill_block(call: tuple[range, str, tuple[int, ...]]) -> dict[int, InputError]:
+def fill_block(call: tuple[Sequence[int], str, tuple[int, ...]]) -> dict[int, InputError]:
     """Decodes a chunk of rows into a mapped file and returns the errors by place."""
     rows, path, shape = call
     (decoder,) = DECODER

@@ -1,24 +1,23 @@
 """Features of images: the input of the first trained stage, computed once and kept on disk.
 
-    for rows in store.missing():
-        store.write(rows, trunk(examples.read(rows)))
+    for images in rows.missing():
+        rows.write(images, trunk(examples.read(images)))
 
-    CACHE/TRUNK-IMAGES/    the rows (row_store.py)
+    CACHE/TRUNK/    the rows (row_store.py)
 
-TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. IMAGES hashes the content of all
-images. Rows that are kept for another set of images are copied; rows of a lower stage are continued from there.
+TRUNK hashes the trunk's program, its weights, the preprocessing and the dtypes. Rows whose images have rows of a lower
+stage are continued from there.
 """
 
 import dataclasses
 import os
-import random
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,23 +26,22 @@ from jaxtyping import Shaped
 
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, whole_number
-from tangent_jax.core.identities import identity
 from tangent_jax.core.promotion import promotes
-from tangent_jax.core.rows import in_batches, padded
+from tangent_jax.core.rows import Rows, in_batches, padded
 from tangent_jax.data.decode import MOST_PIXELS
-from tangent_jax.data.formats import decoders
 from tangent_jax.data.sources import Examples
 from tangent_jax.features.inputs import check_classes, read_inputs, tell_of_small_model
-from tangent_jax.features.row_store import CHUNK, RowStore, identifiers_of, state_of
+from tangent_jax.features.row_store import CHUNK, MISSING, RowStore, read_lines
 from tangent_jax.io import hosts, progress
-from tangent_jax.io.files import expand_path, fingerprint
+from tangent_jax.io.files import expand_path
 from tangent_jax.models.protocol import is_floating
 from tangent_jax.models.trunk import Trunk, run_trunk
 from tangent_jax.train.features import Features
 
 AHEAD = 2  # spans of rows that wait to be written while the next one is computed
-TURN = 32  # spans between two looks at what another program finished
-Values = Generator[tuple[Shaped[np.ndarray | Array, "k ..."], list[int]], None, None]
+Span = list[int]
+"""The images, by number, whose rows are computed at once."""
+Values = Generator[tuple[Shaped[np.ndarray | Array, "k ..."], Collection[int]], None, None]
 """The rows of each span, which a device may still compute, and the places of unreadable images among them."""
 Run = Callable[[Shaped[np.ndarray, "n ..."], int], Shaped[np.ndarray | Array, "n ..."]]
 """The function (rows, their stage) -> rows of the trunk's last stage."""
@@ -91,10 +89,11 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
 
     Args:       trunk: a Trunk; or a Predictor or FeatureMap, whose trunk is meant. At stage 0 the inputs are the
                 decoded uint8 images, or the arrays as they are.
-    Returns:    Features; `inputs` are OpenRows, "n ...", whose rows are read from the disk when indexed; or an array
-                if there is no example.
+    Returns:    Features; `inputs` are Rows, "n ...", which are read from the disk when indexed; or an array if there is
+                no example.
     Raises:     InputError naming the first unreadable image, unless the cache skips them; with it, a class of the
-                training split without a readable image. Reading rows raises it once images were removed from the cache.
+                training split without a readable image. Reading rows raises it for images that were removed from the
+                cache meanwhile.
 
     >>> tj.extract(demo.predict, demo.examples(5, seed=2), tj.Cache(demo.folder())).inputs.shape
     (5, 6)
@@ -105,13 +104,14 @@ def extract(trunk: Any, examples: Examples, cache: Cache | None = None) -> Featu
         empty = np.zeros((0, *trunk.model.input_shape(trunk.stage)), trunk.row_dtype(cache.dtype))
         return Features(empty, examples.labels, ())
     tell_of_small_model(trunk.model, examples)
-    rows = open_store(trunk, examples.identifiers(), cache)
-    fill(rows, partial(compute, trunk, rows, examples, cache))
-    check_classes(rows.skipped, examples, trunk.model, cache.most_pixels)
+    rows = open_rows(trunk, examples.identifiers(), cache.path / trunk.key(cache.dtype), cache)
+    skipped = fill(rows, partial(compute, trunk, rows, examples, cache))
+    is_skipped = np.isin(rows.places, rows.places[skipped])  # of copies all
+    check_classes(is_skipped, examples, trunk.model, cache.most_pixels)
     pairs = tuple(zip(rows.identifiers, examples.names, strict=True))
-    skipped, folder = len(rows.skipped), str(cache.path)
-    whole = Features(rows.opened(), examples.labels, pairs, skipped, folder, groups=examples.groups)
-    return whole.take(np.setdiff1d(np.arange(len(rows)), sorted(rows.skipped))) if rows.skipped else whole
+    count, folder = int(is_skipped.sum()), str(cache.path)
+    whole = Features(rows.opened(), examples.labels, pairs, count, folder, groups=examples.groups)
+    return whole.take(np.flatnonzero(~is_skipped)) if skipped else whole
 
 
 def expected_features(trunk: Any, examples: Examples, cache: Cache) -> Features:
@@ -126,52 +126,35 @@ def as_trunk(trunk: Any) -> Trunk:
     return trunk if isinstance(trunk, Trunk) else Trunk(trunk.model, trunk.w, trunk.subset.stage, trunk.dtype)
 
 
-def open_store(trunk: Trunk, identifiers: Sequence[str], cache: Cache, folder: Path | None = None) -> RowStore:
-    """The store of a trunk's rows of these images; `folder`: where they lie, by default that of their key."""
-    if folder is None:
-        folder = folder_of(cache, trunk.key(cache.dtype), identifiers)
-    # rows that were skipped are read again by other decoders, and where none may be skipped, so that the cause is named
-    reader = identity(cache.skip_unreadable, cache.most_pixels, decoders())[:16]
-    shape, dtype = trunk.model.input_shape(trunk.stage), trunk.row_dtype(cache.dtype)
-    return RowStore(folder, identifiers, shape, dtype, reader=reader, process=jax.process_index())
-
-
-def folder_of(cache: Cache, key: str, identifiers: Sequence[str]) -> Path:
-    """The folder of rows of these images, CACHE/KEY-IMAGES."""
-    return cache.path / f"{key}-{fingerprint(''.join(identifiers).encode())[:24]}"
+def open_rows(trunk: Trunk, identifiers: Sequence[str], folder: Path, cache: Cache) -> RowStore:
+    """A trunk's rows of these images."""
+    return RowStore(folder, identifiers, trunk.model.input_shape(trunk.stage), trunk.row_dtype(cache.dtype))
 
 
 # Where rows come from
 
 
-class Kept(NamedTuple):
-    """Rows of the same images in another folder: of a stage, and the place of each image there."""
+def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, spans: list[Span]) -> Values:
+    """Yields the rows of each span: continued from a lower stage, or from images decoded a few spans ahead.
 
-    stage: int
-    store: RowStore
-    places: dict[str, int]
-
-
-def compute(trunk: Trunk, rows: RowStore, examples: Examples, cache: Cache, spans: list[range]) -> Values:
-    """Yields the rows of each span: copied, continued from a lower stage, or from images decoded a few spans ahead.
-
-    Raises: InputError for the first unreadable image, unless the cache skips them; for an image whose kept row is
-            erased meanwhile.
+    Raises: InputError for the first unreadable image, unless the cache skips them; for an image that is removed from
+            the cache meanwhile.
     """
-    run = on_devices(trunk, rows.folder.name.partition("-")[0])
-    kept = find_kept(trunk, rows, spans, cache)
-    if kept is not None:
-        inputs = kept.store.opened()
+    run = on_devices(trunk, rows.folder.name)
+    lower = find_lower(trunk, rows, spans, cache)
+    if lower is not None:
+        stage, inputs = lower
+        first = 0
         for span in spans:
-            x = inputs[np.array([kept.places[rows.identifiers[i]] for i in span])]
-            yield (x if kept.stage == trunk.stage else run(x, kept.stage)), []
+            yield run(inputs[first : first + len(span)], stage), ()
+            first += len(span)
         return
     for x, errors in read_inputs(trunk.model, examples, spans, cache.processes, cache.most_pixels):
         if errors and not cache.skip_unreadable:
             first = errors[min(errors)]
             count = f" ({len(errors)} of the {len(x)} images looked at cannot be read)." if len(errors) > 1 else ""
             raise InputError(f"{first}{count}") from first
-        yield (run(x, 0) if trunk.stage else x.copy()), sorted(errors)  # x is overwritten by the next images
+        yield (run(x, 0) if trunk.stage else x.copy()), errors  # x is overwritten by the next images
 
 
 def on_devices(trunk: Trunk, traced: str) -> Run:
@@ -200,126 +183,100 @@ def rows_at_once() -> int:
     return 8 if placement.mesh(local=True).devices.flat[0].platform == "cpu" else CHUNK
 
 
-def find_kept(trunk: Trunk, rows: RowStore, spans: list[range], cache: Cache) -> Kept | None:
-    """The rows of the highest stage that another folder has for every image of the spans; None if there are none."""
-    wanted = {rows.identifiers[i] for span in spans for i in span}
-    holding = {}  # a folder's images cost little to compare; a key traces the program and hashes the weights
-    for folder in sorted(cache.path.glob("*-*")):
-        if folder == rows.folder or not ((folder / "complete").exists() and (folder / "examples.txt").exists()):
-            continue
-        listed = state_of(folder / "examples.txt")
-        names = identifiers_of(folder)
-        if wanted <= {*names}:
-            holding[folder] = listed, names
-    for stage in range(trunk.stage, -1, -1) if holding else ():
+def find_lower(trunk: Trunk, rows: RowStore, spans: list[Span], cache: Cache) -> tuple[int, Rows] | None:
+    """The highest stage below the trunk's at which all images of the spans have rows, and these; None without any."""
+    wanted = [rows.identifiers[i] for span in spans for i in span]
+    names = {rows.wanted[i] for span in spans for i in span}
+    holding = []  # a folder's images cost little to compare; a key traces the program and hashes the weights
+    for folder in sorted(cache.path.iterdir()):
+        _, lines = read_lines(folder)
+        if folder != rows.folder and names <= {*lines["identifier"][lines["checksum"] != MISSING].tolist()}:
+            holding.append(folder)
+    for stage in range(trunk.stage - 1, -1, -1) if holding else ():
         lower = dataclasses.replace(trunk, stage=stage)
-        key = lower.key(cache.dtype)
-        for folder, (listed, names) in holding.items():
-            if not folder.name.startswith(f"{key}-"):
-                continue
-            store = open_store(lower, names, cache, folder)
-            store.listed = listed  # so that an erasure from here on is seen
-            places = {name: i for i, name in enumerate(names) if name in wanted}
-            if not store.missing() and not store.skipped & {*places.values()}:
-                return Kept(stage, store, places)
+        folder = cache.path / lower.key(cache.dtype)
+        if folder in holding:
+            kept = open_rows(lower, wanted, folder, cache)
+            kept.create()
+            if not kept.missing():
+                return stage, kept.opened()
     return None
 
 
 # How they are filled
 
 
-def fill(rows: RowStore, compute: Callable[[list[range]], Values]) -> None:
-    """Computes and writes the missing rows, on all processes of a job.
+def fill(rows: RowStore, compute: Callable[[list[Span]], Values]) -> list[int]:
+    """Computes and writes the missing rows, on all processes of a job. Returns the images that were skipped.
 
-    Each process computes its share of the chunks that any of them lacks. Processes with a common disk share one store;
+    Each process computes its share of the rows that any of them lacks. Processes with a common disk share one folder;
     other disks get the shares of the others afterwards.
     Raises: InputError if a process does not see what another wrote.
     """
     placement.together(rows.create)
-    lacks = np.isin(np.arange(rows.chunks), placement.together(rows.missing))
-    missing = np.flatnonzero(placement.gather(lacks).any(0))
-    is_keeper = True
-    if len(missing):
-        keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
-        is_keeper = keeper == jax.process_index()
-        shares = [share.tolist() for share in np.array_split(missing, jax.process_count())]
-        placement.together(lambda: write_all(rows, shares[jax.process_index()], compute))
-        progress.agree_to_stop()
+    missing = in_any(rows, placement.together(rows.missing))
+    if not missing:
+        return []
+    process, count = jax.process_index(), jax.process_count()
+    keeper = hosts.keeper(rows.folder)  # the lowest process that sees this disk
+    shares = [share.tolist() for share in np.array_split(missing, count)]
+    skipped = in_any(rows, placement.together(lambda: write_all(rows, shares[process], compute)))
+    progress.agree_to_stop()
+    if count > 1:
         if placement.gather(np.array(keeper)).any():
-            exchange(rows, shares, is_keeper)
-        placement.together(lambda: check_seen(rows))
-    placement.together(lambda: rows.finish() if is_keeper else None)
+            exchange(rows, shares, {*skipped}, keeper == process)
+        placement.together(lambda: check_seen(rows, {*skipped}))
+    return skipped
 
 
-def write_all(rows: RowStore, chunks: list[int], compute: Callable[[list[range]], Values]) -> None:
-    """Computes and writes the missing ones of these chunks, also those that another program has not finished yet."""
-    chunks = [chunk for chunk in chunks if chunk not in rows.lines]
-    done = len(rows) - sum(len(rows.rows(chunk)) for chunk in chunks)
-    with progress.progress_bar(len(rows), "example", done) as bar, ThreadPoolExecutor(1) as writer:
-        while chunks:
-            write_turn(rows, chunks[:TURN] if rows.is_shared else chunks, compute, writer, bar)
-            if rows.is_shared:
-                rows.refresh()
-            chunks = [chunk for chunk in chunks if chunk not in rows.lines]
-            if rows.is_shared and chunks:  # go on elsewhere than the other program
-                place = random.randrange(len(chunks))
-                chunks = chunks[place:] + chunks[:place]
+def in_any(rows: RowStore, images: Sequence[int]) -> list[int]:
+    """The images that any process of a job names."""
+    is_named = np.zeros(len(rows), bool)
+    is_named[[*images]] = True
+    return np.flatnonzero(placement.gather(is_named).any(0)).tolist()
 
 
-def write_turn(
-    rows: RowStore, chunks: list[int], compute: Callable[[list[range]], Values], writer: ThreadPoolExecutor, bar: Any
-) -> None:
-    """Writes chunks while the next ones are computed; ends early once another program turns up."""
+def write_all(rows: RowStore, images: Sequence[int], compute: Callable[[list[Span]], Values]) -> list[int]:
+    """Writes the rows of images while the next ones are computed. Returns the images that were skipped."""
+    size = CHUNK * placement.mesh(local=True).size
+    spans = [[*images[start : start + size]] for start in range(0, len(images), size)]
     waiting: deque[Future] = deque()
-    was_shared = rows.is_shared
-    spans = spans_of(rows, chunks, placement.mesh(local=True).size)
-    with closing(compute(spans)) as computed:
+    unreadable = []
+    bar = progress.progress_bar(len(rows), "example", len(rows) - len(images))
+    with bar, ThreadPoolExecutor(1) as writer, closing(compute(spans)) as computed:
         for span, (values, skipped) in zip(spans, computed, strict=True):
+            unreadable += [span[place] for place in skipped]
             waiting.append(writer.submit(rows.write, span, values, skipped))
             if len(waiting) > AHEAD:
                 waiting.popleft().result()
             if progress.is_asked():  # in a job too: the others go on to the end of their shares
                 progress.stop()
             bar.update(len(span))
-            if rows.is_shared and not was_shared:
-                break
-    for write in waiting:
-        write.result()
+        for write in waiting:
+            write.result()
+    return unreadable
 
 
-def spans_of(rows: RowStore, chunks: list[int], at_once: int) -> list[range]:
-    """The rows of chunks, consecutive ones joined: those that the devices compute at once, a chunk on each."""
-    spans: list[range] = []
-    for chunk in chunks:
-        added = rows.rows(chunk)
-        if spans and spans[-1].stop == added.start and len(spans[-1]) < at_once * CHUNK:
-            spans[-1] = range(spans[-1].start, added.stop)
-        else:
-            spans.append(added)
-    return spans
-
-
-def exchange(rows: RowStore, shares: list[list[int]], is_keeper: bool) -> None:
-    """Sends each process's share of the chunks to all others; the keeper of each disk writes those that it lacks."""
-    own = shares[jax.process_index()]
-    rows.refresh()
-    for turn in range(max(map(len, shares))):
+def exchange(rows: RowStore, shares: list[list[int]], skipped: set[int], is_keeper: bool) -> None:
+    """Sends each process's share of the rows to all others; the keeper of each disk writes those that it lacks."""
+    rows.find_places()
+    lacks, opened = {*rows.missing()}, rows.opened()
+    for start in range(0, max(map(len, shares)), CHUNK):
+        parts = [share[start : start + CHUNK] for share in shares]
+        own = [(place, image) for place, image in enumerate(parts[jax.process_index()]) if image not in skipped]
         values = np.zeros((CHUNK, *rows.shape[1:]), rows.dtype)
-        is_skipped = np.zeros(CHUNK, bool)
-        if turn < len(own):
-            span = rows.rows(own[turn])
-            values[: len(span)] = rows.read(slice(span.start, span.stop))
-            is_skipped[[row - span.start for row in rows.skipped if row in span]] = True
-        received = zip(shares, placement.gather(values), placement.gather(is_skipped), strict=True)
-        for share, theirs, skipped in received:
-            if is_keeper and turn < len(share):
-                span = rows.rows(share[turn])
-                rows.write(span, theirs[: len(span)], np.flatnonzero(skipped).tolist())
+        for place, image in own:
+            values[place] = opened[image]
+        for part, theirs in zip(parts, placement.gather(values), strict=True):
+            if is_keeper:
+                others = {place for place, image in enumerate(part) if image in skipped or image not in lacks}
+                rows.write(part, theirs[: len(part)], others)
 
 
-def check_seen(rows: RowStore) -> None:
+def check_seen(rows: RowStore, skipped: set[int]) -> None:
     """Raises InputError if this process does not see all rows that were written."""
-    if rows.refresh():
+    rows.find_places()
+    if {*rows.missing()} - skipped:
         raise InputError(
             f"the disk of {rows.folder} must show a file's bytes to all processes at once; those of other processes "
             "are missing. Take another disk for the cache"

@@ -1,11 +1,11 @@
 """The inputs of a model's first stage: images decoded ahead, or arrays as they are."""
 
 import contextlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Bool, Shaped
 
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import sides
@@ -21,7 +21,7 @@ OR_SKIP = ", or skip it by skip_unreadable"
 
 
 def read_inputs(
-    model: Model, examples: Examples, spans: Sequence[range], processes: int, most_pixels: int
+    model: Model, examples: Examples, spans: Sequence[Sequence[int]], processes: int, most_pixels: int
 ) -> Iterator[Decoded]:
     """The inputs of stage 0 for each span of rows, in the model's form: images decoded, arrays as they are.
 
@@ -49,34 +49,31 @@ def check_row(model: Model, row: Any, name: str) -> Shaped[np.ndarray, "..."]:
     )
 
 
-def check_classes(skipped: Set[int], examples: Examples, model: Model, most_pixels: int) -> None:
+def check_classes(is_skipped: Bool[np.ndarray, "n"], examples: Examples, model: Model, most_pixels: int) -> None:
     """Raises InputError for a class of a training split without a readable image; prints a line for other splits.
 
     The data set was checked when it was opened, by the names of its images; only decoding tells which can be read.
     """
-    lost = np.zeros(len(examples), bool)
-    lost[sorted(skipped)] = True
-    for label in np.unique(examples.labels[lost]) if examples.labels.ndim == 1 else ():
+    for label in np.unique(examples.labels[is_skipped]) if examples.labels.ndim == 1 else ():
         of_class = np.flatnonzero(examples.labels == label)
-        if not lost[of_class].all():
+        if not is_skipped[of_class].all():
             continue
         cause = cause_of(int(of_class[0]), examples, model, most_pixels)
         count = f"{len(of_class)} of {len(of_class)} images of {examples.class_name(int(label))} cannot be read"
         line = f"{count}, the first because: {cause}"
         if examples.every_class:
-            raise InputError(f"{line}; a class needs a readable training image: mend them, or remove the class")
+            raise InputError(f"{line}; a class needs a readable training image: fix them, or remove the class")
         tell(line)
 
 
 def cause_of(row: int, examples: Examples, model: Model, most_pixels: int) -> str:
-    """Why the image of a row cannot be decoded; it is read again, as the store keeps no causes."""
+    """Why the image of a row cannot be decoded; it is read again."""
     preprocessing = model.preprocessing
-    if isinstance(preprocessing, Arrays):
-        return f"{examples.names[row]} was skipped"
+    assert not isinstance(preprocessing, Arrays)  # such rows are not skipped
     decoded = Decoder(examples.read, examples.names, model.image_size, preprocessing, most_pixels)(row)
-    if not isinstance(decoded, InputError):
-        return f"{examples.names[row]} could not be read before"
-    return str(decoded).removesuffix(OR_SKIP)  # this caller skips already
+    if isinstance(decoded, InputError):
+        return str(decoded).removesuffix(OR_SKIP)  # this caller skips already
+    return f"{examples.names[row]} could not be read before"
 
 
 def tell_of_small_model(model: Model, examples: Examples) -> None:

@@ -134,29 +134,32 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
 
 
 def allocate(path: Path, size: int) -> None:
-    """Creates a private file of this size and reserves its blocks, so that a full disk is an OSError, not a crash.
+    """Creates a private file, or extends one, to this size, with its blocks, so that a full disk is an OSError here.
 
-    Raises: OSError naming the file, which is then deleted.
+    Raises: OSError naming the file, which then has its old size, or is deleted if it had none.
     """
-    try:
-        with open_plain(path, "w+b") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.truncate(size)
-            if size:
-                reserve(file.fileno(), size)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    with open_plain(path, "w+b") as file:
+        old = os.fstat(file.fileno()).st_size
+        try:
+            if size > old:
+                os.fchmod(file.fileno(), 0o600)
+                reserve(file.fileno(), old, size)
+        except OSError as error:
+            if old:
+                file.truncate(old)
+            else:
+                path.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def reserve(descriptor: int, size: int) -> None:
-    """Reserves a file's blocks; on a system without such a call, such as macOS, writes zeros."""
+def reserve(descriptor: int, start: int, stop: int) -> None:
+    """Reserves these bytes of a file; on a system without such a call, such as macOS, writes zeros."""
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(descriptor, start, stop - start)
         return
     zeros = bytes(1 << 20)
-    for start in range(0, size, len(zeros)):
-        os.pwrite(descriptor, zeros[: size - start], start)
+    for at in range(start, stop, len(zeros)):
+        os.pwrite(descriptor, zeros[: stop - at], at)
 
 
 @contextmanager

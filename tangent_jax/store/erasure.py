@@ -36,15 +36,15 @@ def erase_cached(folder: Path, is_removed: Callable[[str], bool], names: Set[str
         not_reached.append(Trace("rows", str(folder), why=error.strerror))
     for cached in inside:
         try:
-            if not cached.is_symlink() and (cached / "inputs.bin").exists() and not (cached / "examples.txt").exists():
+            if not cached.is_symlink() and (cached / "rows.bin").exists() and not (cached / "examples.txt").exists():
                 why = "no list of their images, examples.txt; delete the folder"
                 not_reached.append(Trace("rows", str(folder), why=why))
             rows = rows_of(cached, is_removed)
             if rows and not only_look:
                 erase(cached, is_removed)
             count += len(rows)
-        except InputError:  # its text names the folder, by a hash of its images
-            not_reached.append(Trace("rows", str(folder), why="behind a link"))
+        except InputError as error:
+            not_reached.append(Trace("rows", str(folder), why=str(error)))
         except OSError as error:
             not_reached.append(Trace("rows", str(folder), why=error.strerror))
     if count:

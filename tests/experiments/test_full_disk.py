@@ -33,7 +33,7 @@ def limited(binary, *flags):
 
 
 def partial_files(root):
-    return [path for path in root.rglob("*") if "partial" in path.name or path.name in ("reserved", "inputs.bin")]
+    return [path for path in root.rglob("*") if "partial" in path.name or path.name in ("reserved", "rows.bin")]
 
 
 @pytest.mark.long

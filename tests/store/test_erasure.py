@@ -142,13 +142,13 @@ def rows_in(folder, *images):
     """A folder of rows of these images, as a run leaves it."""
     rows = RowStore(folder, images, (3,), np.dtype("float32"))
     rows.create()
-    rows.write(rows.rows(0), np.ones((len(images), 3)))
+    rows.write([*range(len(images))], np.ones((len(images), 3)))
     return folder
 
 
 def there(folder, count=2):
     """Which of its rows are there."""
-    return np.fromfile(folder / "inputs.bin", np.float32).reshape(count, 3).any(1).tolist()
+    return np.fromfile(folder / "rows.bin", np.float32).reshape(count, 3).any(1).tolist()
 
 
 def test_only_the_cache_that_is_named_is_erased_and_the_others_are_listed(tmp_path):
@@ -207,11 +207,14 @@ def test_rows_that_cannot_be_written_and_rows_that_lost_their_list_are_not_reach
     }
 
 
-def test_a_receipt_shows_no_name_of_a_folder_of_rows(store, tmp_path):
-    """It is a hash of the folder's images: of one photograph it would confirm it."""
-    rows = rows_in(tmp_path / "rows/key-0123456789ab", GONE, STAYS)
-    (rows.parent / "key-ba9876543210").symlink_to(rows)
-    text = drop(store, rows.parent).path.read_text()
+def test_rows_behind_a_link_or_of_another_version_are_not_reached(store, tmp_path):
+    cache = tmp_path / "rows"
+    rows = rows_in(cache / "here", GONE, STAYS)
+    (cache / "linked").symlink_to(rows)
+    (cache / "old").mkdir()
+    (cache / "old/examples.txt").write_text(f"{GONE}\n{STAYS}\n")
+    traces = drop(store, cache).not_reached
     assert there(rows) == [False, True]
-    assert "behind a link" in text
-    assert not [name for name in ("0123456789ab", "ba9876543210") if name in text]
+    for name, cause in (("linked", "it is a link"), ("old", "of another version")):
+        (trace,) = (trace for trace in traces if trace.why and f"{cache}/{name}" in trace.why)
+        assert (trace.kind, trace.path, cause in trace.why) == ("rows", str(cache), True)

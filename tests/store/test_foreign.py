@@ -23,6 +23,7 @@ from tangent_jax.core.owners import Owner
 from tangent_jax.data.identifiers import keep
 from tangent_jax.data.tfds import check_features
 from tangent_jax.features.extract import Cache, extract
+from tangent_jax.features.row_store import line_of, padded
 from tangent_jax.io.checkpoints import Checkpoint
 from tangent_jax.io.files import expand_path, fingerprint, inside, open_plain, write_whole
 from tangent_jax.io.journal import START
@@ -82,17 +83,17 @@ def test_a_component_of_another_machine_deletes_and_opens_nothing_that_it_names(
 def test_a_foreign_cache_leads_to_no_other_folder(tmp_path, attack):
     """Rows that are a link, and a cache that is a link itself."""
     gone, cache, canary = f"{1:064x}", tmp_path / "cache", tmp_path / "canary"
-    rows = cache / "rows"
+    rows, lines = cache / "rows", b"".join(line_of(padded(text)) for text in ("9 bytes a row", gone))
     canary.mkdir()
     cache.mkdir()
-    (canary / "inputs.bin").write_bytes(b"the user's own file")
-    (canary / "examples.txt").write_text(f"{gone}\n")
+    (canary / "rows.bin").write_bytes(b"the user's own file")
+    (canary / "examples.txt").write_bytes(lines)
     if attack == "folder":
         rows.symlink_to(canary)
     else:
         rows.mkdir()
-        (rows / "examples.txt").write_text(f"{gone}\n{gone}\n")
-        (rows / "inputs.bin").symlink_to(canary / "inputs.bin")
+        (rows / "examples.txt").write_bytes(lines)
+        (rows / "rows.bin").symlink_to(canary / "rows.bin")
     before = snapshot(canary)
     store = Store(tmp_path / "store")
     store.add("one", part(0), origin(0, examples=((gone, "a.jpg"),), folders=(str(cache),)))

@@ -202,7 +202,7 @@ def kept(tmp_path):
     images = [identifier for number in range(2) for identifier, _ in origin(number).data.examples]
     rows = RowStore(cache.path / "key", images, (2,), np.dtype("float32"))
     rows.create()
-    rows.write(rows.rows(0), np.ones((6, 2)))
+    rows.write([*range(6)], np.ones((6, 2)))
     for number, name in enumerate("ab"):
         store.add(name, part(number), origin(number))
     return store, cache
