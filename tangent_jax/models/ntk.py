@@ -25,7 +25,7 @@ import dataclasses
 import hashlib
 import math
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,11 @@ class FeatureMap(ByAutodiff):
     >>> demo.map.rows(demo.test.inputs).shape, demo.map(head, demo.test.inputs).shape
     ((12, 6), (12, 3))
     """
+
+    method: ClassVar[str] = "statistics"
+    """What its components are, in provenances."""
+    output: ClassVar[str] = "total"
+    """Its outputs are the scores of a head."""
 
     predict: Predictor
     projection: Float[Array, "d m"]
@@ -137,16 +142,6 @@ class FeatureMap(ByAutodiff):
     def dtype(self) -> Any:
         """The compute dtype."""
         return self.predict.dtype
-
-    @property
-    def method(self) -> str:
-        """The method of its components in provenances: statistics."""
-        return "statistics"
-
-    @property
-    def output(self) -> str:
-        """Always "total": the scores of a head."""
-        return "total"
 
     def in_dtype(self, dtype: Any) -> "FeatureMap":
         """The map with another compute dtype, None for that of the weights."""

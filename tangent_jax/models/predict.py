@@ -6,7 +6,7 @@ nlft (non-linear): outputs = f_{w + dw}(x)
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,9 @@ class Predictor:
     >>> predict(dw, demo.test.inputs).shape, sorted(dw["head"])
     ((12, 3), ['bias', 'kernel'])
     """
+
+    features: ClassVar[None] = None
+    """The settings of features, which a map of them has."""
 
     w: Tree
     model: Model
@@ -109,11 +112,6 @@ class Predictor:
     def anchor_model(self) -> Model:
         """The model that w is of."""
         return self.model
-
-    @property
-    def features(self) -> None:
-        """The settings of a feature map, which it is not."""
-        return None
 
     @property
     def has_factors(self) -> bool:
