@@ -20,6 +20,7 @@ dtd10 (DTD by one of its ten splits). Then a CSV of its images by their official
 FOLDER/NAME.csv, which commands read as --dataset=csv:FOLDER/NAME.csv.
 """
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -27,14 +28,21 @@ from pathlib import Path
 import tangent_jax as tj
 from experiments.shared.archives import ARCHIVES, table_of
 from experiments.shared.recipes import RECIPES, agreement, as_zip, chosen_of
-from experiments.shared.table import define
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, path_of
+from tangent_jax.commands.shared.settings import Settings
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop, progress_bar
 
-define("source", "to")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """The flags."""
+
+    source: str | None = None
+    to: str | None = None
+
+
 WORDS = {
     "bytes": "the images of the tables, byte for byte",
     "pixels": "the images of the tables, pixel for pixel",
@@ -53,12 +61,12 @@ def make_zip(name: str, folder: Path) -> bytes:
     return as_zip(images)
 
 
-def write_table(name: str) -> None:
+def write_table(config: Config, name: str) -> None:
     """Writes the CSV of an official archive's images."""
-    if not F.source:
+    if not config.source:
         raise InputError(f"--source=FOLDER must be given, where the official archive of {name} is unpacked; got none")
-    source = path_of("source")
-    path = path_of("to") if F.to else source / f"{name}.csv"
+    source = config.path("source")
+    path = config.path("to") if config.to else source / f"{name}.csv"
     if path.exists() or not source.absolute().is_relative_to(path.parent.absolute()):
         raise InputError(f"--to must be a CSV that does not exist yet, in --source or a folder above it; got {path}")
     text, counts = table_of(name, source, path.parent)
@@ -67,24 +75,24 @@ def write_table(name: str) -> None:
     print(json.dumps({"data": name, "file": str(path), "images": counts}))
 
 
-def main(name: str) -> None:
+def main(config: Config, name: str) -> None:
     if name in ARCHIVES:
-        return write_table(name)
+        return write_table(config, name)
     recipe = RECIPES[name]
-    path = path_of("to") if F.to else Path(f"{name}.zip")
-    if F.source and path.exists():
+    path = config.path("to") if config.to else Path(f"{name}.zip")
+    if config.source and path.exists():
         raise InputError(f"--to must be a zip that does not exist yet; got {path}. Choose another")
-    if not F.source and not path.is_file():
+    if not config.source and not path.is_file():
         raise InputError(
             f"--source=FOLDER must be given, or --to a zip to check; there is no {path}. Unpack {recipe.archive}"
         )
-    content = make_zip(name, path_of("source")) if F.source else path.read_bytes()
+    content = make_zip(name, config.path("source")) if config.source else path.read_bytes()
     same, counts = agreement(recipe, content, path)
-    if F.source:
+    if config.source:
         write_whole(path, content)
     print(f"{path}: {WORDS[same]}", file=sys.stderr)
     print(json.dumps({"data": name, "file": str(path), "images": counts, "same": same}))
 
 
 if __name__ == "__main__":
-    command.run(main, commands=[*RECIPES, *ARCHIVES])
+    command.run(main, Config, commands=[*RECIPES, *ARCHIVES])

@@ -1,12 +1,14 @@
 """`tangent-jax`: its list of commands, and how a command starts; what each does is tested in tests/experiments."""
 
 import ast
+import json
 import re
 import signal
 import subprocess
 import sys
 import tomllib
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,12 +20,15 @@ from test_imports import MODULES, imports
 from experiments.shared.defined import binaries, defined, definitions
 from experiments.shared.table import TABLE
 from tangent_jax import __version__
+from tangent_jax.commands import finetune
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
 from tangent_jax.commands.shared import codes, command, setup
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import FIELD_OF, F, parse
+from tangent_jax.commands.shared.flags import F, parse
 from tangent_jax.commands.shared.presets import PRESETS
+from tangent_jax.commands.shared.settings import FIELD_OF
+from tangent_jax.core.checks import InputError
 from tangent_jax.data.folders import question_of
 from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
@@ -57,7 +62,7 @@ def test_help_has_a_line_for_each_command_and_imports_no_jax():
 
 def test_a_reader_of_stdout_that_ends_first_costs_no_message():
     code = (
-        "from tangent_jax.commands.shared import command; command.run(lambda: [print('x' * 99) for _ in range(9999)])"
+        "from tangent_jax.commands.shared import command; command.run(lambda _: [print('x' * 99) for _ in range(9999)])"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
@@ -71,7 +76,7 @@ SAYS = """
 import logging
 from tangent_jax.commands.shared import command
 
-def main():
+def main(config):
     for level in ("info", "warning", "error"):
         getattr(logging.getLogger("jax._src.xla_bridge"), level)(f"{level} of JAX")
 
@@ -211,6 +216,23 @@ def test_a_preset_is_other_defaults_which_flags_change(name):
         assert {flag: F[flag].serialize() for flag in own} != {flag: f"--{flag}={value}" for flag, value in own.items()}
 
 
+def test_a_command_runs_from_python_without_flags(tmp_path, capsys):
+    config = finetune.Config(blocks=0, epochs=1, cache_dir=str(tmp_path / "cache"), out=str(tmp_path / "out"))
+    finetune.main(config)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["method"], result["subset"]) == ("taft", "blocks-0")
+    assert json.loads((tmp_path / "out/result.json").read_text())["recipe"]["trainer"]["epochs"] == 1
+
+
+def test_in_python_another_value_than_the_default_counts_as_given():
+    assert finetune.Config(penalty=0.1).gave("penalty")
+    assert not finetune.Config().gave("penalty")
+    with pytest.raises(InputError, match="--certificate has an effect only with --solver=optimum; got --solver=adam"):
+        finetune.Config(certificate=0.1).check_effects()
+    with pytest.raises(InputError, match="--penalty must be given with --solver=optimum"):
+        finetune.main(finetune.Config(solver="optimum"))
+
+
 def test_folders_of_splits_are_the_data_set():
     """Any character may stand in a folder's name."""
     with definitions("finetune"):
@@ -234,11 +256,11 @@ def test_a_class_of_which_all_training_images_were_removed_is_said(monkeypatch, 
     test = Examples(tuple("abc"), labels, lambda i: f"test {i}".encode())
     data = Dataset("set", ("cat", "hat"), {"train": train, "test": test})
     gone = {part.identifiers()[0] for part in (data.train, data.test)}
-    monkeypatch.setattr(setup, "removed_images", lambda _: gone)
-    monkeypatch.setattr(setup, "F", SimpleNamespace(store="s"))
-    assert len(setup.left(data.train, "train inputs")) == 2
+    monkeypatch.setattr(setup, "removed_images", lambda *_: gone)
+    config: Any = SimpleNamespace(store="s")
+    assert len(setup.left(config, data.train, "train inputs")) == 2
     assert "train inputs: no image of cat is left to train on" in capsys.readouterr().err
-    assert len(setup.left(data.test, "test inputs")) == 2
+    assert len(setup.left(config, data.test, "test inputs")) == 2
     assert "left to train on" not in capsys.readouterr().err
 
 

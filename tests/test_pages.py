@@ -13,7 +13,7 @@ from run_binary import ROOT
 import tangent_jax as tj
 from experiments.shared.defined import binaries, definitions
 from tangent_jax.commands.shared.dispatch import COMMANDS
-from tangent_jax.commands.shared.flags import F, check_effects, parse
+from tangent_jax.commands.shared.flags import F, parse, read
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -138,13 +138,13 @@ def test_commands_of_the_pages_parse_with_the_binaries_own_flags():
     assert sum(map(len, commands.values())) >= 100
     assert {*commands} - {*binaries()} <= {*GROUPS, "count"}  # which have no flags
     for binary in {*commands} & {*binaries()}:
-        with definitions(binary):
+        with definitions(binary) as (_, _, config):
             for line in commands[binary]:
                 with flagsaver.flagsaver():
                     for flag in F:
                         F[flag].unparse()
                     parse([binary, *(word for word in shlex.split(line) if word.startswith("--"))])
-                    check_effects()
+                    read(config).check_effects()
 
 
 def test_the_page_of_commands_lists_every_binary():

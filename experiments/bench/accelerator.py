@@ -35,16 +35,27 @@ import jax.numpy as jnp
 import tangent_jax as tj
 from experiments.shared import operations, timing
 from experiments.shared.agreement import relative, values
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import Row
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, listed, numbers
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.io.files import write_whole
 from tangent_jax.io.progress import check_stop
 from tangent_jax.rules import multi_head
 
-define("quick", "only", out="out/accelerator", size=["L", "B", "S"], batch_size=["256", "16", "1"], seconds=900.0)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    batch_size: tuple[str, ...] = ("256", "16", "1")
+    only: tuple[str, ...] = ()
+    out: str = "out/accelerator"
+    quick: bool = False
+    seconds: float = 900.0
+    size: tuple[str, ...] = ("L", "B", "S")
+
 
 SMALL = tj.models.ViTConfig(32, 2, 4, 64, patch_size=4, image_size=8, classes=10)
 PRECISIONS = {  # name: (compute dtype, JAX's precision of products, the largest accepted relative error)
@@ -60,23 +71,23 @@ class Section(NamedTuple):
 
     share: float
     columns: tuple[str, ...]
-    rows: Callable[[float, dict[str, Any]], Iterator[Row]]
+    rows: Callable[[Config, float, dict[str, Any]], Iterator[Row]]
 
 
 # Sections
 
 
-def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def agreement(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Relative L2 errors of the device's results against those of the machine's CPU in float32."""
     cpu = jax.devices("cpu")[0]
-    predict = tj.tangent(vit("S", 3), 1 if F.quick else 2)
+    predict = tj.tangent(vit(config, "S", 3), 1 if config.quick else 2)
     key = jax.random.key(5)
     shape = (8, *predict.model.input_shape(0))
     dw = jax.tree.map(lambda leaf: 0.02 * jax.random.normal(key, leaf.shape), predict.zeros())
     arguments = dw, jax.random.normal(key, shape), operations.inputs_of(predict, 8)
     with jax.default_matmul_precision("highest"):
         reference = values(predict, *arguments, cpu)
-    for name in ["bfloat16"] if F.quick else PRECISIONS:
+    for name in ["bfloat16"] if config.quick else PRECISIONS:
         if time.monotonic() > deadline:
             yield {"name": name, "failed": "no time left"}
             continue
@@ -89,66 +100,68 @@ def agreement(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
             yield {"name": f"{what}, {name}", "error": f"{error:.1e}", "right": right}
 
 
-def peak(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def peak(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """The device's own peak."""
     for dtype in ("float32", "bfloat16"):
-        measured = operations.peaks(jnp.dtype(dtype), F.quick)
+        measured = operations.peaks(jnp.dtype(dtype), config.quick)
         tflops = measured["flops_per_second"] / 1e12
         gigabytes = measured["bytes_per_second"] / 1e9
         yield {"name": dtype, "TFLOP/s": f"{tflops:.4g}", "GB/s": f"{gigabytes:.4g}", **measured}
 
 
-def steps(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def steps(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Training and inference in both dtypes, over the plain model's forward pass."""
-    pretrained = vit(F.size[0])
-    blocks = [1] if F.quick else [1, 7]
-    for dtype in ("bfloat16", "float32")[: 1 if F.quick else 2]:
-        makes = operations.plain_and_tangent(pretrained, batch(), blocks, jnp.dtype(dtype))
+    pretrained = vit(config, config.size[0])
+    blocks = [1] if config.quick else [1, 7]
+    for dtype in ("bfloat16", "float32")[: 1 if config.quick else 2]:
+        makes = operations.plain_and_tangent(pretrained, batch(config), blocks, jnp.dtype(dtype))
         wanted = {name: make for name, make in makes.items() if "autodiff" not in name}
-        yield from over("plain forward", wanted, deadline, f", {dtype}")
+        yield from over(config, "plain forward", wanted, deadline, f", {dtype}")
 
 
-def private(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def private(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A private step over an ordinary one."""
-    yield from over("ordinary step", operations.private_steps(vit(F.size[0], 1), batch()), deadline)
+    yield from over(
+        config, "ordinary step", operations.private_steps(vit(config, config.size[0], 1), batch(config)), deadline
+    )
 
 
-def solver(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def solver(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A pass over one batch, and the factors."""
-    for dtype in ("float32", "bfloat16")[: 1 if F.quick else 2]:
-        makes = operations.solver_passes(vit(F.size[0], 1), batch(), jnp.dtype(dtype))
-        yield from over("gradient", makes, deadline, f", {dtype}")
+    for dtype in ("float32", "bfloat16")[: 1 if config.quick else 2]:
+        makes = operations.solver_passes(vit(config, config.size[0], 1), batch(config), jnp.dtype(dtype))
+        yield from over(config, "gradient", makes, deadline, f", {dtype}")
 
 
-def models(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def models(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """A step of many models at once, over one model's."""
-    pretrained = vit(F.size[0], 1)
+    pretrained = vit(config, config.size[0], 1)
     names = {1: "a step of one model", 50: "a step of 50 models at once"}
-    many = partial(operations.many, pretrained, batch(), jnp.dtype("float32"))
+    many = partial(operations.many, pretrained, batch(config), jnp.dtype("float32"))
     makes: Any = {name: partial(many, count, count, name) for count, name in names.items()}
-    yield from over("a step of one model", makes, deadline)
+    yield from over(config, "a step of one model", makes, deadline)
 
 
-def trunk(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def trunk(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Images a second, and the fraction of the measured peak."""
     measured_peaks = done.get("peak", {"rows": []})["rows"]
     peaks = {row["name"]: row["flops_per_second"] for row in measured_peaks if "flops_per_second" in row}
-    for batch in numbers("batch_size", int):
-        for size in F.size:
-            pretrained: Any = vit(size)
+    for batch in config.numbers("batch_size", int):
+        for size in config.size:
+            pretrained: Any = vit(config, size)
             for dtype in ("bfloat16", "float32"):
                 name = f"{size}, {dtype}, batch {batch}"
-                config = pretrained.model.config
+                layout = pretrained.model.config
                 make = partial(operations.trunk, pretrained, batch, jnp.dtype(dtype))
                 makes: Any = {name: make}
                 if dtype == "bfloat16":  # where a kernel computes attention on CUDA
                     makes[f"{name}, attention with its matrix"] = partial(with_matrix, make)
-                for row in timing.measured(makes, deadline, EACH[F.quick]):
+                for row in timing.measured(makes, deadline, EACH[config.quick]):
                     if "seconds" in row:
                         speed = batch / row["seconds"]
                         row["images/s"] = f"{speed:.4g}"
                         if dtype in peaks:
-                            row["of peak"] = f"{operations.trunk_flops(config) * speed / peaks[dtype]:.0%}"
+                            row["of peak"] = f"{operations.trunk_flops(layout) * speed / peaks[dtype]:.0%}"
                     yield row
 
 
@@ -161,11 +174,11 @@ def with_matrix(make: Callable[[], timing.Operation]) -> timing.Operation:
     return operation
 
 
-def attention(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
+def attention(config: Config, deadline: float, done: dict[str, Any]) -> Iterator[Row]:
     """Attention without tangents in bfloat16, over the library's."""
-    model: Any = vit(F.size[0]).model
-    config = model.config
-    shape = (max(numbers("batch_size", int)), config.tokens, config.heads, config.width // config.heads)
+    model: Any = vit(config, config.size[0]).model
+    layout = model.config
+    shape = (max(config.numbers("batch_size", int)), layout.tokens, layout.heads, layout.width // layout.heads)
     q = jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
 
     def ours(q: jax.Array) -> jax.Array:
@@ -179,7 +192,7 @@ def attention(deadline: float, done: dict[str, Any]) -> Iterator[Row]:
         of_jax = partial(jax.nn.dot_product_attention, implementation=implementation)
         functions[f"jax.nn's, {implementation}"] = lambda q, of_jax=of_jax: of_jax(q, q, q)
     makes: Any = {name: partial(timing.compiled, name, f, q) for name, f in functions.items()}
-    yield from over("the library's", makes, deadline)
+    yield from over(config, "the library's", makes, deadline)
 
 
 TIMED = ("ms", "±", "over", "MiB")
@@ -198,27 +211,27 @@ SECTIONS = {
 # Measuring
 
 
-def vit(size: str, depth: int | None = None) -> tj.Pretrained:
+def vit(config: Config, size: str, depth: int | None = None) -> tj.Pretrained:
     """A ViT with random weights; depth: only its last blocks, if no others run."""
-    config = SMALL if F.quick else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
-    return operations.random_vit(config if depth is None or F.quick else config.replace(depth=depth))
+    layout = SMALL if config.quick else tj.models.vit_config(f"{size}/16", classes=operations.CLASSES)
+    return operations.random_vit(layout if depth is None or config.quick else layout.replace(depth=depth))
 
 
-def over(base: str, makes: operations.Operations, deadline: float, suffix: str = "") -> Iterator[Row]:
+def over(config: Config, base: str, makes: operations.Operations, deadline: float, suffix: str = "") -> Iterator[Row]:
     """`timing.measured`, with each time over that of the operation `base`."""
-    rows = timing.measured(makes, deadline, EACH[F.quick])
+    rows = timing.measured(makes, deadline, EACH[config.quick])
     seconds = next((row["seconds"] for row in rows if row["name"] == base and "seconds" in row), None)
     for row in rows:
         ratio = {"over": f"{row['seconds'] / seconds:.3g}"} if seconds and "seconds" in row else {}
         yield {**row, **ratio, "name": row["name"] + suffix}
 
 
-def run_section(section: Section, name: str, deadline: float, done: dict[str, Any]) -> dict[str, Any]:
+def run_section(config: Config, section: Section, name: str, deadline: float, done: dict[str, Any]) -> dict[str, Any]:
     """The rows of a section, its seconds, and the most memory in use so far."""
     began = time.monotonic()
     rows = []
     try:
-        rows.extend(section.rows(deadline, done))
+        rows.extend(section.rows(config, deadline, done))
     except tj.InputError:
         raise
     except Exception as error:  # as above; the rows before it stay
@@ -230,7 +243,7 @@ def run_section(section: Section, name: str, deadline: float, done: dict[str, An
 # The page
 
 
-def machine() -> dict[str, str]:
+def machine(config: Config) -> dict[str, str]:
     """The device, the versions, and the flags that affect the figures."""
     versions = {"jax": jax.__version__, "tangent_jax": tj.__version__, "python": platform.python_version()}
     for package in ("jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"):
@@ -238,8 +251,8 @@ def machine() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    setting = f"sizes {' '.join(F.size)}, batch {batch()}, trunk's {' '.join(F.batch_size)}"
-    if F.quick:
+    setting = f"sizes {' '.join(config.size)}, batch {batch(config)}, trunk's {' '.join(config.batch_size)}"
+    if config.quick:
         setting += ", small"
     return {"device": jax.devices()[0].device_kind, "devices": str(jax.device_count()), **versions, "setting": setting}
 
@@ -276,21 +289,21 @@ def resumed(path: Path, about: dict[str, str]) -> dict[str, Any]:
         return {}  # measured again
 
 
-def batch() -> int:
+def batch(config: Config) -> int:
     """The examples of a step, in all sections except the trunk's, which uses --batch_size."""
-    return 2 if F.quick else 32
+    return 2 if config.quick else 32
 
 
-def main() -> None:
-    listed("size", ["Ti", "S", "B", "L"])
-    least = min(numbers("batch_size", int))
+def main(config: Config) -> None:
+    config.listed("size", ["Ti", "S", "B", "L"])
+    least = min(config.numbers("batch_size", int))
     if least < 1:
         raise InputError(f"--batch_size must be 1 or more; got {least}")
-    wanted = listed("only", SECTIONS) if F.only else [*SECTIONS]
-    if F.quick:
-        F.size, F.batch_size = ["small"], ["2"]
-    out = command.out_folder()
-    about = machine()
+    wanted = config.listed("only", SECTIONS) if config.only else [*SECTIONS]
+    if config.quick:
+        config = dataclasses.replace(config, size=("small",), batch_size=("2",))
+    out = command.out_folder(config)
+    about = machine(config)
     name = re.sub(r"[^a-z0-9]+", "_", about["device"].lower()).strip("_") + ".md"
     page = out / name
     file = out / "sections.json"
@@ -299,9 +312,9 @@ def main() -> None:
     done = resumed(file, about)
     wanted = [name for name in wanted if name not in done]
     for i, name in enumerate(wanted):
-        left = began + F.seconds - time.monotonic()
+        left = began + config.seconds - time.monotonic()
         share = SECTIONS[name].share / sum(SECTIONS[other].share for other in wanted[i:])
-        done[name] = run_section(SECTIONS[name], name, time.monotonic() + left * share, done)
+        done[name] = run_section(config, SECTIONS[name], name, time.monotonic() + left * share, done)
         write_whole(file, json.dumps({"machine": about, "sections": done}, indent=1) + "\n")
         write_whole(page, as_page(about, date, {name: done[name] for name in SECTIONS if name in done}))
         check_stop()
@@ -309,8 +322,8 @@ def main() -> None:
     print(page.read_text())
     count = {"failed": sum("failed" in row for row in rows)}
     right = all(not row.get("right", "").startswith("NO") for row in rows)
-    command.finish({"machine": about, "right": right, **count, "page": str(page)}, sections=done)
+    command.finish(config, {"machine": about, "right": right, **count, "page": str(page)}, sections=done)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -9,6 +9,7 @@ shares, if any share above 0 was chosen. hog gives LDA on HOG, which no number c
 The last line of stdout: {DATASET: {LINE: {CONTRIBUTORS: accuracy}}}; a network has the key "all".
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -18,14 +19,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.shared import plots, titles
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import listed
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.data.registry import without_groups
 from tangent_jax.io.files import expand_path
 
-define("finished", out="out/bench_contributors")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    finished: tuple[str, ...] = ()
+    out: str = "out/bench_contributors"
+
 
 ALL = "all"
 SESSION = "exact, first session"
@@ -44,9 +52,9 @@ class Point(NamedTuple):
     accuracy: float
 
 
-def main() -> None:
+def main(config: Config) -> None:
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for job, folder in finished():
+    for job, folder in finished(config):
         for point in READ[job](json.loads((folder / "result.json").read_text())):
             found.setdefault(point.dataset, {}).setdefault(point.line, {}).setdefault(point.at, []).append(
                 point.accuracy
@@ -57,17 +65,17 @@ def main() -> None:
         }
         for dataset, lines in found.items()
     }
-    draw(result)
+    draw(config, result)
     rows = [[d, line, at, f"{v:.4f}"] for d in result for line, row in result[d].items() for at, v in row.items()]
     text = command.markdown(["data set", "line", "contributors", "accuracy"], rows)
-    (command.out_folder() / "contributors.md").write_text(text)
+    (command.out_folder(config) / "contributors.md").write_text(text)
     print(text)
-    command.finish(result)
+    command.finish(config, result)
 
 
-def finished() -> list[tuple[str, Path]]:
+def finished(config: Config) -> list[tuple[str, Path]]:
     """The job and the folder of each entry of --finished."""
-    entries = [entry.partition("=") for entry in listed("finished")]
+    entries = [entry.partition("=") for entry in config.listed("finished")]
     for name, _, folder in entries:
         if name not in READ or not (expand_path(folder or ".") / "result.json").exists():
             raise InputError(
@@ -117,7 +125,7 @@ def of_hog(result: dict[str, Any]) -> Iterator[Point]:
 READ = {"compose": of_compose, "rivals": of_rivals, "session": of_session, "hog": of_hog}
 
 
-def draw(result: dict[str, dict[str, dict[str, float]]]) -> None:
+def draw(config: Config, result: dict[str, dict[str, dict[str, float]]]) -> None:
     """Draws a panel for each data set, side by side; a value for ALL numbers of contributors is a horizontal line."""
     rows = [row for lines in result.values() for row in lines.values()]
     counts = sorted({int(at) for row in rows for at in row if at != ALL}) or [1]
@@ -129,8 +137,8 @@ def draw(result: dict[str, dict[str, dict[str, float]]]) -> None:
         networks = [name for name in names if name.startswith("network")]
         panel = {"x": counts, "lines": drawn, "ticks": counts, "title": dataset, "dashed": networks}
         panels.append({**panel, "xlabel": "contributors (1: all images together)", "ylabel": "test accuracy"})
-    plots.curves(command.out_folder() / "contributors.png", panels, titles.contributed(result), beside=True)
+    plots.curves(command.out_folder(config) / "contributors.png", panels, titles.contributed(result), beside=True)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

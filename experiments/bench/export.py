@@ -6,6 +6,7 @@ each of --format: {"bytes", "export_seconds", "load_seconds", "first_seconds": t
 over alternating rounds}}; ours is the same program, compiled here without an export.
 """
 
+import dataclasses
 import runpy
 import shutil
 import time
@@ -18,31 +19,40 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation, rounds
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, listed, numbers, path_of
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.exports.serving import flat, serve
 
-define(out="out/bench_export", weights=None)
-define("store", format=["stablehlo", "onnx"], batch_size=["1", "8", "32"], repeats=15)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    batch_size: tuple[str, ...] = ("1", "8", "32")
+    format: tuple[str, ...] = ("stablehlo", "onnx")
+    out: str = "out/bench_export"
+    repeats: int = 15
+    store: str = "out/store"
+    weights: str | None = None
 
 
-def main() -> None:
-    formats = listed("format", ["stablehlo", "onnx"])
-    sizes = numbers("batch_size", int)
+def main(config: Config) -> None:
+    formats = config.listed("format", ["stablehlo", "onnx"])
+    sizes = config.numbers("batch_size", int)
     if min(sizes) < 1:
         raise InputError(f"--batch_size must be above 0; got {min(sizes)}")
-    store = tj.Store(path_of("store"))
+    store = tj.Store(config.path("store"))
     if not len(store):
         raise InputError(f"--store must have a component at least; {store.root} has none")
     name = next(iter(store))
-    predict = tj.store.predictor_of(store.provenance(name), name, F.weights)
+    predict = tj.store.predictor_of(store.provenance(name), name, config.weights)
     dw = store.compose()
     images = images_of(store.provenance(name), max(sizes), predict)
-    root = command.out_folder()
+    root = command.out_folder(config)
     ours = jax.jit(partial(serve, predict))
     arrays = jax.device_put(flat(predict, dw))
     result: dict[str, Any] = {"classes": predict.model.classes, "flops_over_plain": flops_over_plain(predict, dw)}
@@ -58,9 +68,9 @@ def main() -> None:
         result[format]["ms"] = {}
     for size in sizes:
         operations = [Operation(format, partial(call, images[:size])) for format, call in calls.items()]
-        for row in rounds(operations, f"{size} images", F.repeats, 120.0):
+        for row in rounds(operations, f"{size} images", config.repeats, 120.0):
             result[row["operation"]]["ms"][size] = round(1e3 * row["seconds"] / size, 2)
-    command.finish(result)
+    command.finish(config, result)
 
 
 def images_of(origin: tj.store.Provenance, count: int, predict: tj.Predictor) -> np.ndarray:
@@ -97,4 +107,4 @@ def flops_over_plain(predict: tj.Predictor, dw: Tree) -> float:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -11,6 +11,7 @@ same from the images on; "mebibytes": of the program for 32 images}}}; times are
 is named "h+ntk 8x1 4096": parts, blocks x directions, width.
 """
 
+import dataclasses
 import itertools
 import sys
 from typing import Any
@@ -21,44 +22,59 @@ import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import plots, titles
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation, compiled, rounds
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, F, numbers
+from tangent_jax.commands.shared.settings import Model, Reading, Results
 from tangent_jax.data import Dataset
 from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureMap, feature_map
 from tangent_jax.solver import choose_by_folds, rows_by_depth
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, "seed", "images", dataset=["digits"], only=["h+ntk"], out="out/bench_features")
-define(feature_blocks=["1"], directions=["1"], width=["4096"], repeats=5, seconds=120.0)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Results):
+    """The flags."""
+
+    dataset: tuple[str, ...] = ("digits",)
+    directions: tuple[str, ...] = ("1",)
+    feature_blocks: tuple[str, ...] = ("1",)
+    images: int | None = None
+    only: tuple[str, ...] = ("h+ntk",)
+    out: str = "out/bench_features"
+    repeats: int = 5
+    seconds: float = 120.0
+    seed: int = FLAT["seed"]
+    width: tuple[str, ...] = ("4096",)
+
 
 BATCH = 32
 Setting = tuple[str, int, int, int]  # parts, blocks, directions, width
 
 
-def main() -> None:
-    depths = tuple(numbers("feature_blocks", int))
-    shapes = [*itertools.product(F.only, numbers("directions", int), numbers("width", int))]
-    sets = [*setup.open_datasets().values()]
+def main(config: Config) -> None:
+    depths = tuple(config.numbers("feature_blocks", int))
+    shapes = [*itertools.product(config.only, config.numbers("directions", int), config.numbers("width", int))]
+    sets = [*setup.open_datasets(config).values()]
     tried: dict[str, dict[str, dict[str, Any]]] = {}
     for dataset in sets:
         tried[dataset.name] = {}
         for shape in shapes:
-            tried[dataset.name] |= measured(dataset, shape, depths)
+            tried[dataset.name] |= measured(config, dataset, shape, depths)
     mean = {key: float(np.mean([row[key]["accuracy"] for row in tried.values()])) for key in tried[sets[0].name]}
     best = max(mean, key=mean.__getitem__)
-    times = time_passes([(parts, blocks, *shape) for parts, *shape in shapes for blocks in depths])
+    times = time_passes(config, [(parts, blocks, *shape) for parts, *shape in shapes for blocks in depths])
     rows = [
         [key, *(f"{row[key]['accuracy']:.3f}" for row in tried.values()), f"{mean[key]:.4f}", *spoken_time(times[key])]
         for key in mean
     ]
     columns = ["features", *tried, "mean", "ms an image", "forward passes", "from images"]
     text = command.markdown(columns, rows)
-    (command.out_folder() / "features.md").write_text(text)
-    draw({d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
+    (command.out_folder(config) / "features.md").write_text(text)
+    draw(config, {d: {key: cell["accuracy"] for key, cell in row.items()} for d, row in tried.items()}, mean)
     print(text)
-    command.finish({"settings": tried, "mean": mean, "best": best, "tried": len(mean), "pass": times})
+    command.finish(config, {"settings": tried, "mean": mean, "best": best, "tried": len(mean), "pass": times})
 
 
 def name(setting: Setting) -> str:
@@ -72,20 +88,22 @@ def spoken_time(row: dict[str, float]) -> list[str]:
     return [f"{row['milliseconds']:.1f}", f"{row['forward_passes']:.2f}", f"{row['whole']:.2f}"]
 
 
-def map_of(setting: Setting) -> FeatureMap:
+def map_of(config: Config, setting: Setting) -> FeatureMap:
     """The feature map of a setting."""
     parts, blocks, directions, width = setting
-    options: Any = {"blocks": blocks, "directions": directions, "width": width, "seed": F.seed}
-    return feature_map(setup.pretrained(F.weights), tuple(parts.split("+")), **options)
+    options: Any = {"blocks": blocks, "directions": directions, "width": width, "seed": config.seed}
+    return feature_map(setup.pretrained(config), tuple(parts.split("+")), **options)
 
 
-def measured(dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+def measured(
+    config: Config, dataset: Dataset, shape: tuple[str, int, int], depths: tuple[int, ...]
+) -> dict[str, dict[str, Any]]:
     """For each depth by its setting's name: accuracy on held-out training images, likeliest shrinkage and weights."""
     parts, directions, width = shape
-    map_ = map_of((parts, max(depths), directions, width))
-    train = setup.features(map_.predict, dataset.train, f"{dataset.name}: train inputs")
-    if F.images:
-        train = train.take(np.sort(np.random.default_rng(F.seed).permutation(len(train))[: F.images]))
+    map_ = map_of(config, (parts, max(depths), directions, width))
+    train = setup.features(config, map_.predict, dataset.train, f"{dataset.name}: train inputs")
+    if config.images:
+        train = train.take(np.sort(np.random.default_rng(config.seed).permutation(len(train))[: config.images]))
     with tj.show_progress(f"{dataset.name}: {parts}, {directions} directions, {width}") as progress:
         every = rows_by_depth(map_, train, depths, progress=progress)
     return {
@@ -102,9 +120,9 @@ def cross_validated(map_: FeatureMap, rows: np.ndarray, train: tj.Features, titl
     return {"accuracy": accuracy, "nll": loss, "shrinkage": shrinkage, "weights": weights}
 
 
-def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
+def time_passes(config: Config, settings: list[Setting]) -> dict[str, dict[str, float]]:
     """The time and memory of each setting's pass over 32 images, beside a plain pass of all blocks."""
-    pretrained = setup.pretrained(F.weights)
+    pretrained = setup.pretrained(config)
     rng = np.random.default_rng(0)
 
     def inputs(stage: int) -> jax.Array:
@@ -112,12 +130,12 @@ def time_passes(settings: list[Setting]) -> dict[str, dict[str, float]]:
 
     def operations() -> list[Operation]:
         plain = compiled("plain", lambda w, x: pretrained.model.apply(w, x, 0), pretrained.w, inputs(0))
-        maps = {name(setting): map_of(setting) for setting in settings}
+        maps = {name(setting): map_of(config, setting) for setting in settings}
         passes = [compiled(key, FeatureMap.rows, map_, inputs(map_.predict.subset.stage)) for key, map_ in maps.items()]
         whole = [compiled(f"{key} whole", from_images, map_, inputs(0)) for key, map_ in maps.items()]
         return [plain, *passes, *whole]
 
-    rows = {row["operation"]: row for row in rounds(operations(), "passes", F.repeats, F.seconds)}
+    rows = {row["operation"]: row for row in rounds(operations(), "passes", config.repeats, config.seconds)}
     plain = rows["plain"]["seconds"]
     return {
         key: {
@@ -135,7 +153,7 @@ def from_images(map_: FeatureMap, images: jax.Array) -> jax.Array:
     return map_.rows(map_.anchor_model.apply(map_.w, images, 0, map_.predict.subset.stage))
 
 
-def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
+def draw(config: Config, tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
     """Draws the accuracy of every setting: the mean over data sets, and the data set with the largest differences."""
     words = titles.differing(mean)
     tried = {dataset: {words[key]: value for key, value in row.items()} for dataset, row in tried.items()}
@@ -143,8 +161,8 @@ def draw(tried: dict[str, dict[str, float]], mean: dict[str, float]) -> None:
     widest = max(tried, key=lambda dataset: np.ptp([*tried[dataset].values()]))
     groups = {"the mean of data sets": mean, widest: tried[widest]} if len(tried) > 1 else tried
     dotted = {f"{title}, held out": {key: (value, 0.0) for key, value in row.items()} for title, row in groups.items()}
-    plots.dots(command.out_folder() / "features.png", dotted, titles.featured(mean))
+    plots.dots(command.out_folder(config) / "features.png", dotted, titles.featured(mean))
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -11,17 +11,18 @@ The last line of stdout: {"hog": {DATASET: {"accuracy": on test, "held_out": of 
 "numbers": of features}}}.
 """
 
+import dataclasses
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared.table import define
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.preprocessing import Preprocessing
+from tangent_jax.data import MOST_PIXELS
 from tangent_jax.data.decode import decode
 from tangent_jax.data.sources import Examples
 from tangent_jax.models import score_rows
@@ -29,13 +30,22 @@ from tangent_jax.solver import choose_by_folds
 from tangent_jax.solver.statistics import sums_of
 from tangent_jax.train.features import folds_of
 
-define("skip_unreadable", "most_pixels", dataset=["digits"], out="out/bench_hog")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    dataset: tuple[str, ...] = ("digits",)
+    most_pixels: int = MOST_PIXELS
+    out: str = "out/bench_hog"
+    skip_unreadable: bool = False
+
 
 SIDE = 64
 WHOLE = Preprocessing(crop=1.0, resize="exact", interpolation="bilinear")
 
 
-def main() -> None:
+def main(config: Config) -> None:
     try:
         hog = import_module("skimage.feature").hog
     except ImportError as error:
@@ -46,12 +56,12 @@ def main() -> None:
         rows = []
         with tj.show_progress(title) as progress, progress(total=len(examples), unit="image") as bar:
             for i, name in enumerate(examples.names):
-                rows.append(hog(decode(examples.read(i), name, SIDE, WHOLE, F.most_pixels), **settings))
+                rows.append(hog(decode(examples.read(i), name, SIDE, WHOLE, config.most_pixels), **settings))
                 bar.update()
         return np.array(rows)
 
     found: dict[str, dict[str, Any]] = {}
-    for dataset in setup.open_datasets().values():
+    for dataset in setup.open_datasets(config).values():
         train, test = dataset.train, dataset.test
         rows, count = rows_of(train, f"{dataset.name}: train"), len(dataset.classes)
         chosen = choose_by_folds(rows, train.labels, rows.shape[1:], folds_of(train.labels, train.groups))
@@ -62,8 +72,8 @@ def main() -> None:
         found[dataset.name] = {**row, "numbers": rows.shape[1]}
     cells = [[name, f"{row['accuracy']:.3f}", f"{row['held_out']:.3f}"] for name, row in found.items()]
     print(command.markdown(["data set", "HOG + LDA", "held out"], cells))
-    command.finish({"hog": found})
+    command.finish(config, {"hog": found})
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config)

@@ -8,6 +8,7 @@ The last line of stdout: {"ours", "pytorch": {"seconds", "phases": {name: second
 "device"}.
 """
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -26,14 +27,25 @@ from PIL import Image
 
 import tangent_jax as tj
 from experiments.shared.operations import random_vit
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core.checks import InputError, one_of
 from tangent_jax.core.placement import cores
+from tangent_jax.store.recipe import FLAT
 
-define("dtype", out="out/bench_job")
-define(size="Ti", images=600, epochs=30, repeats=3)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    dtype: str = FLAT["dtype"]
+    epochs: int = 30
+    images: int = 600
+    out: str = "out/bench_job"
+    repeats: int = 3
+    size: str = "Ti"
+
 
 ROOT = Path(__file__).parents[2]
 SIZES = ("Ti", "S", "B", "L")
@@ -54,19 +66,24 @@ def make_image(folder: Path, i: int) -> None:
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
 
 
-def ours(folder: Path, scratch: Path) -> dict[str, float]:
+def ours(config: Config, folder: Path, scratch: Path) -> dict[str, float]:
     """The seconds of each phase of one run of finetune, and in total."""
-    flags = {"weights": folder / "vit.safetensors", "dataset": f"folder:{folder}/images", "epochs": F.epochs}
-    flags |= {"dtype": F.dtype, "cache_dtype": F.dtype, "cache_dir": scratch / "cache", "out": scratch / "out"}
+    flags = {"weights": folder / "vit.safetensors", "dataset": f"folder:{folder}/images", "epochs": config.epochs}
+    flags |= {
+        "dtype": config.dtype,
+        "cache_dtype": config.dtype,
+        "cache_dir": scratch / "cache",
+        "out": scratch / "out",
+    }
     line = [sys.executable, "-m", "tangent_jax.commands.finetune", *(f"--{name}={flags[name]}" for name in flags)]
     seconds, _ = run(line)
     phases = json.loads((scratch / "out/result.json").read_text())["phases"]
     return phases | {"total": seconds}
 
 
-def theirs(folder: Path) -> tuple[dict[str, float], str]:
+def theirs(config: Config, folder: Path) -> tuple[dict[str, float], str]:
     """The seconds of each phase of one run of the PyTorch script, and in total; its device."""
-    settings = f"{folder}/images", F.size, F.epochs, cores(), F.dtype
+    settings = f"{folder}/images", config.size, config.epochs, cores(), config.dtype
     seconds, line = run([sys.executable, "-m", "experiments.peers.torch_job", *map(str, settings)])
     said = json.loads(line)
     return said["phases"] | {"total": seconds}, said["device"]
@@ -99,8 +116,8 @@ def as_rows(result: dict[str, Any]) -> Iterator[list[str]]:
     yield ["**whole job**", *(f"**{side['seconds']:.1f}**" for side in sides)]
 
 
-def main() -> None:
-    one_of("--size", F.size, SIZES)
+def main(config: Config) -> None:
+    one_of("--size", config.size, SIZES)
     has_vision = importlib.util.find_spec("torchvision") or (ROOT / "build/programs/torchvision").exists()
     has_peer = bool(importlib.util.find_spec("torch") and importlib.util.find_spec("timm") and has_vision)
     if not has_peer:
@@ -110,24 +127,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tangent_jax-job-") as name:
         folder = Path(name)
         with ThreadPoolExecutor(cores()) as pool:
-            list(pool.map(lambda i: make_image(folder / "images", i), range(F.images)))
-        tj.save(folder / "vit.safetensors", random_vit(tj.models.vit_config(f"{F.size}/16", classes=1000)))
-        for i in range(F.repeats):
-            runs["ours"].append(ours(folder, folder / f"run-{i}"))
+            list(pool.map(lambda i: make_image(folder / "images", i), range(config.images)))
+        tj.save(folder / "vit.safetensors", random_vit(tj.models.vit_config(f"{config.size}/16", classes=1000)))
+        for i in range(config.repeats):
+            runs["ours"].append(ours(config, folder, folder / f"run-{i}"))
             if has_peer:
-                phases, device = theirs(folder)
+                phases, device = theirs(config, folder)
                 runs["pytorch"].append(phases)
             said = ", ".join(f"{side} {of_side[-1]['total']:.1f} s" for side, of_side in runs.items() if of_side)
-            print(f"round {i + 1} of {F.repeats}: {said}", file=sys.stderr)
+            print(f"round {i + 1} of {config.repeats}: {said}", file=sys.stderr)
     result: dict[str, Any] = {side: medians(of_side) for side, of_side in runs.items() if of_side}
     if has_peer:
         result["ratio"] = round(result["ours"]["seconds"] / result["pytorch"]["seconds"], 3)
     text = command.markdown(["seconds", *(side for side in runs if side in result)], as_rows(result))
-    (command.out_folder() / "job.md").write_text(text)
+    (command.out_folder(config) / "job.md").write_text(text)
     print(text)
-    command.finish({**result, "device": device, "images": F.images, "size": F.size}, runs=runs)
+    command.finish(config, {**result, "device": device, "images": config.images, "size": config.size}, runs=runs)
 
 
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")  # this process makes pictures; its children have the device
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -4,6 +4,7 @@ The last line of stdout: {"planned_bytes", "measured_bytes": the process's peak 
 started, "ratio", "process_bytes": that start, "plan": the plan's line}.
 """
 
+import dataclasses
 import multiprocessing
 import resource
 import sys
@@ -14,13 +15,30 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, plan, setup
-from tangent_jax.commands.shared.flags import COMPUTE, MODEL, OPTIMUM, TRAINING, F
+from tangent_jax.commands.shared.settings import Compute, Model, Optimum, Results, Training
+from tangent_jax.store.recipe import FLAT
 
-NAMES = (*MODEL, *COMPUTE, *TRAINING, *OPTIMUM, "method", "subset", "blocks", "rank", "lr", "seed", "topology")
-define(*NAMES, weights="random:L/16", batch_size=128, epochs=1, out="out/bench_plan")
-define(steps=4)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Compute, Training, Optimum, Results):
+    """The flags."""
+
+    batch_size: int = 128
+    blocks: int = FLAT["blocks"]
+    epochs: int = 1
+    lr: float = FLAT["learning_rate"]
+    method: str = FLAT["method"]
+    out: str = "out/bench_plan"
+    rank: int = FLAT["rank"]
+    seed: int = FLAT["seed"]
+    steps: int = 4
+    subset: str = FLAT["kind"]
+    topology: str | None = None
+    weights: str = "random:L/16"
+
+
 CLASSES = 10  # classes of the random targets
 
 
@@ -43,17 +61,17 @@ def run_once(recipe: tj.Recipe, classes: int, count: int) -> tuple[int, int]:
     return start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def main() -> None:
-    recipe = setup.recipe()
-    count = F.steps * F.batch_size
-    planned = plan.plan_of(recipe, CLASSES, count)
+def main(config: Config) -> None:
+    recipe = setup.recipe(config)
+    count = config.steps * config.batch_size
+    planned = plan.plan_of(recipe, CLASSES, count, config.topology)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         start, most = pool.submit(run_once, recipe, CLASSES, count).result()
     print(f"planned {planned['training_peak_bytes']:,} bytes, measured {most - start:,}", file=sys.stderr)
     result = {"planned_bytes": planned["training_peak_bytes"], "measured_bytes": most - start}
     result |= {"ratio": (most - start) / planned["training_peak_bytes"], "process_bytes": start, "plan": planned}
-    command.finish(result)
+    command.finish(config, result)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -9,6 +9,7 @@ The last line of stdout: {"private_over_ordinary", "memory_private_over_ordinary
 "machine"}.
 """
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -22,14 +23,23 @@ from jax.tree_util import Partial
 import tangent_jax as tj
 from experiments.shared import timing
 from experiments.shared.operations import CLASSES, inputs_of, private_step_of, private_steps, random_vit
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Results, choice
 from tangent_jax.core.notation import Tree
 
-define(batch_size=32, out="out/bench_private")
-define(size=("L", "Ti", "S", "B"), repeats=5, seconds=150.0)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    batch_size: int = 32
+    out: str = "out/bench_private"
+    repeats: int = 5
+    seconds: float = 150.0
+    size: str = choice("L", "Ti", "S", "B")
+
 
 RATIOS = {  # name: a word of the row to compare with the private step
     "vmapped_over_private": "our vmapped",
@@ -40,28 +50,28 @@ RATIOS = {  # name: a word of the row to compare with the private step
 }
 
 
-def operations() -> Iterator[Operation]:
-    config = tj.models.vit_config(f"{F.size}/16", classes=CLASSES).replace(depth=1)  # only the last block runs
-    pretrained = random_vit(config)
-    n = F.batch_size
+def operations(config: Config) -> Iterator[Operation]:
+    vit = tj.models.vit_config(f"{config.size}/16", classes=CLASSES).replace(depth=1)  # only the last block runs
+    pretrained = random_vit(vit)
+    n = config.batch_size
     for make in private_steps(pretrained, n).values():
         yield make()
     predict = tj.tangent(pretrained, output="tangent")
-    tokens = jax.random.normal(jax.random.key(2), (n, config.tokens, config.width))
+    tokens = jax.random.normal(jax.random.key(2), (n, vit.tokens, vit.width))
     if find_spec("jax_privacy"):
-        dw, (x, y), full = predict.zeros(), inputs_of(predict, n), full_block(config, pretrained.w)
+        dw, (x, y), full = predict.zeros(), inputs_of(predict, n), full_block(config, vit, pretrained.w)
         yield private_step_of("jax_privacy, class-query block", by_jax_privacy, predict, dw, x, y)
         yield private_step_of("jax_privacy, full linearised block", by_jax_privacy, full, dw, tokens, y)
     if find_spec("opacus"):
-        yield by_opacus(config, np.array(tokens), np.arange(n) % CLASSES)
+        yield by_opacus(vit, np.array(tokens), np.arange(n) % CLASSES)
     for name in ("jax_privacy", "opacus"):
         if not find_spec(name):
             print(f"bench private: {name} is not installed, and left out", file=sys.stderr)
 
 
-def full_block(config: tj.models.ViTConfig, w: Tree) -> Any:
+def full_block(config: Config, vit: tj.models.ViTConfig, w: Tree) -> Any:
     """The last block on every token and the head, linearised by jax.jvp; the tangent alone."""
-    return Partial(lambda w, dw, x: tj.linearize(lambda w, x: timing.standard(config, w, x, 1), w)(dw, x).tangent, w)
+    return Partial(lambda w, dw, x: tj.linearize(lambda w, x: timing.standard(vit, w, x, 1), w)(dw, x).tangent, w)
 
 
 def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.privacy.ClippedSum:
@@ -74,7 +84,7 @@ def by_jax_privacy(predict: Any, dw: Tree, x: jax.Array, y: jax.Array) -> tj.pri
     return tj.privacy.ClippedSum(clipped(dw, x, y), jnp.zeros(1), jnp.zeros((), int), 1.0)
 
 
-def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
+def by_opacus(vit: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
     """Ghost clipping and noise on the last block, final norm and head, every token a query."""
     import torch  # pyright: ignore
     from opacus.grad_sample import GradSampleModuleFastGradientClipping  # pyright: ignore
@@ -82,9 +92,9 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping  # pyright: ignore
     from torch import nn  # pyright: ignore
 
-    d = config.width
-    f = config.mlp_width
-    h = config.heads
+    d = vit.width
+    f = vit.mlp_width
+    h = vit.heads
 
     class Tail(nn.Module):
         def __init__(self) -> None:
@@ -118,9 +128,11 @@ def by_opacus(config: Any, tokens: np.ndarray, labels: np.ndarray) -> Operation:
     return Operation("Opacus, ghost clipping, no tangent", call)
 
 
-def main() -> None:
-    out = command.out_folder()
-    rows = timing.rounds(operations(), f"{F.size}/16 batch {F.batch_size}", F.repeats, F.seconds)
+def main(config: Config) -> None:
+    out = command.out_folder(config)
+    rows = timing.rounds(
+        operations(config), f"{config.size}/16 batch {config.batch_size}", config.repeats, config.seconds
+    )
     for row in rows:
         row |= {"program": None}
     ordinary, private = rows[:2]
@@ -138,8 +150,8 @@ def main() -> None:
         seconds = [row["seconds"] for row in rows if word in row["operation"]]
         result |= {name: seconds[0] / private["seconds"]} if seconds else {}
     result["machine"] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    command.finish(result, rows=rows)
+    command.finish(config, result, rows=rows)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

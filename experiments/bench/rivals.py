@@ -16,6 +16,7 @@ The last line of stdout: {"rivals": {DATASET: {"nlft 1" or "fedavg 1, 10 contrib
 {a setting: its values}, "held_out": the chosen setting's accuracy on held-out images, None if there was one alone}}}}.
 """
 
+import dataclasses
 import itertools
 import shutil
 import sys
@@ -27,18 +28,35 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import average, moved
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Model, Reading, Training
 from tangent_jax.core.checks import instance
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, *TRAINING, "dtype", "search_epochs", "search_images", "at_once", seed=["0"], dataset=["digits"])
-define(method=["nlft", "fedavg"], blocks=["1"], lr=["3e-4", "1e-3", "3e-3"], out="out/bench_rivals")
-define("rounds", shards=["10"], local_epochs=["5", "20"])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Training, search.Tabled):
+    """The flags."""
+
+    at_once: int = 10
+    blocks: tuple[str, ...] = ("1",)
+    dataset: tuple[str, ...] = ("digits",)
+    dtype: str = FLAT["dtype"]
+    local_epochs: tuple[str, ...] = ("5", "20")
+    lr: tuple[str, ...] = ("3e-4", "1e-3", "3e-3")
+    method: tuple[str, ...] = ("nlft", "fedavg")
+    out: str = "out/bench_rivals"
+    rounds: int = 8
+    search_epochs: int = 30
+    search_images: int | None = None
+    seed: tuple[str, ...] = ("0",)
+    shards: tuple[str, ...] = ("10",)
+
 
 FIELDS = {"nlft": ("learning_rate",), "fedavg": ("learning_rate", "epochs")}
 """The fields of a recipe that are searched; epochs of fedavg are local ones."""
@@ -59,94 +77,100 @@ class Rival(NamedTuple):
         return f"{self.method} {self.blocks}{others}"
 
 
-def main() -> None:
-    runs = Runs(command.out_folder() / "runs.jsonl")
-    rivals = every_rival()
+def main(config: Config) -> None:
+    runs = Runs(command.out_folder(config) / "runs.jsonl")
+    rivals = every_rival(config)
     table: dict[str, dict[str, dict[str, Any]]] = {}
-    for spec, dataset in setup.open_datasets().items():
+    for spec, dataset in setup.open_datasets(config).items():
         # many blocks first: the inputs of few are computed from those of many
-        cells = {own: measured(dataset, spec, own, runs) for own in sorted(rivals, key=lambda own: -own.blocks)}
+        cells = {own: measured(config, dataset, spec, own, runs) for own in sorted(rivals, key=lambda own: -own.blocks)}
         table[dataset.name] = {own.name: {**own._asdict(), **cells[own]} for own in rivals}
-    search.show(table, "rivals", f"Rivals of exact composition, {search.seeds()}")
-    command.finish({"rivals": table}, flags={name: F[name].value for name in RUN})
+    search.show(config, table, "rivals", f"Rivals of exact composition, {search.seeds(config)}")
+    command.finish(config, {"rivals": table}, flags={name: getattr(config, name) for name in RUN})
 
 
-def every_rival() -> list[Rival]:
+def every_rival(config: Config) -> list[Rival]:
     """The rivals of the flags."""
-    counts = {"nlft": [1], "fedavg": numbers("shards", int)}
+    counts = {"nlft": [1], "fedavg": config.numbers("shards", int)}
     return [
         Rival(method, blocks, count)
-        for method in listed("method", FIELDS)
-        for blocks in numbers("blocks", int)
+        for method in config.listed("method", FIELDS)
+        for blocks in config.numbers("blocks", int)
         for count in counts[method]
     ]
 
 
-def settings_of(rival: Rival, spec: str) -> list[dict[str, Any]]:
+def settings_of(config: Config, rival: Rival, spec: str) -> list[dict[str, Any]]:
     """The flat settings of the recipes to search for a rival on a data set."""
-    epochs = numbers("local_epochs", int) if rival.method == "fedavg" else [F.epochs]
+    epochs = config.numbers("local_epochs", int) if rival.method == "fedavg" else [config.epochs]
     fixed = {"method": "nlft", "dataset": spec, "blocks": rival.blocks}
-    grid = itertools.product(numbers("lr", float), epochs)
-    return [setup.settings(**fixed, learning_rate=rate, epochs=count) for rate, count in grid]
+    grid = itertools.product(config.numbers("lr", float), epochs)
+    return [setup.settings(config, **fixed, learning_rate=rate, epochs=count) for rate, count in grid]
 
 
-def measured(dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
+def measured(config: Config, dataset: Dataset, spec: str, rival: Rival, runs: Runs) -> dict[str, Any]:
     """One cell of the table: the setting with the highest accuracy on held-out images, on test, for each seed."""
-    searched = settings_of(rival, spec)
+    searched = settings_of(config, rival, spec)
     fields = FIELDS[rival.method]
-    few = {"epochs": F.search_epochs} if rival.method == "nlft" else {}
+    few = {"epochs": config.search_epochs} if rival.method == "nlft" else {}
     several = len(searched) > 1
-    held = [run(dataset, rival, tj.store.recipe_of(**own | few), runs) for own in searched] if several else [0.0]
+    held = (
+        [run(config, dataset, rival, tj.store.recipe_of(**own | few), runs) for own in searched] if several else [0.0]
+    )
     best = searched[int(np.argmax(held))]
-    seeds = [tj.store.recipe_of(**best | {"seed": seed}) for seed in numbers("seed", int)]
-    accuracies = [run(dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
+    seeds = [tj.store.recipe_of(**best | {"seed": seed}) for seed in config.numbers("seed", int)]
+    accuracies = [run(config, dataset, rival, recipe, runs, on_test=True) for recipe in seeds]
     cell = {"mean": float(np.mean(accuracies)), "spread": float(np.std(accuracies)), "accuracies": accuracies}
     cell |= {"chosen": {field: best[field] for field in fields}, "searched": len(searched)}
     cell |= {"tried": {field: sorted({own[field] for own in searched}) for field in fields}}
     return {**cell, "held_out": max(held) if several else None}
 
 
-def run(dataset: Dataset, rival: Rival, recipe: tj.Recipe, runs: Runs, on_test: bool = False) -> float:
+def run(config: Config, dataset: Dataset, rival: Rival, recipe: tj.Recipe, runs: Runs, on_test: bool = False) -> float:
     """The accuracy of one rival, on test or on held-out images, read or trained now."""
-    few = F.search_images if rival.method == "nlft" and not on_test else None
-    rounds = F.rounds if rival.method == "fedavg" else 1
-    key = identity(setup.run_key(recipe.dataset, recipe.anchor.weights), recipe, rival, rounds, on_test, few)
+    few = config.search_images if rival.method == "nlft" and not on_test else None
+    rounds = config.rounds if rival.method == "fedavg" else 1
+    key = identity(setup.run_key(config, recipe.dataset, recipe.anchor), recipe, rival, rounds, on_test, few)
     adam = instance("trainer", recipe.trainer, tj.store.Adam)
     title = f"{dataset.name} {rival.name}, lr {adam.learning_rate:g}, {adam.epochs} epochs"
     title += f", seed {recipe.seed}" if on_test else ", held out"
     if key not in runs.done:
         predict = setup.predictor(recipe, dataset.classes)
-        train, test = setup.train_and_measured(predict, dataset, on_test)
+        train, test = setup.train_and_measured(config, predict, dataset, on_test)
         if few is not None:
             train = train.take(np.sort(np.random.default_rng(0).permutation(len(train))[:few]))
         trained = averaged if rival.method == "fedavg" else fine_tuned
-        runs.add(key, tj.evaluate(trained(predict, train, recipe, rival, title), predict.zeros(), test))
+        runs.add(key, tj.evaluate(trained(config, predict, train, recipe, rival, title), predict.zeros(), test))
     print(f"{title}: {runs.done[key]:.4f}", file=sys.stderr, flush=True)
     return runs.done[key]
 
 
-def fine_tuned(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, _: Rival, title: str) -> tj.Predictor:
+def fine_tuned(
+    config: Config, predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, _: Rival, title: str
+) -> tj.Predictor:
     """The network fine-tuned on these images; a killed run resumes after its last saved epoch."""
 
     def tell(row: dict[str, Any], _: Tree) -> None:
         text = f"epoch {row['epoch']}: loss {row['loss']:.4g}, train accuracy {row['train_accuracy']:.3f}"
         print(f"{time.strftime('%H:%M')} {title}: {text}, {row['seconds']:.0f} s", file=sys.stderr, flush=True)
 
-    folder = command.out_folder() / "checkpoints"
+    folder = command.out_folder(config) / "checkpoints"
     with tj.show_progress(None):
         dw = recipe.fit(predict, train, on_step=tell, checkpoints=tj.Checkpoints(folder)).dw
     shutil.rmtree(folder)
     return moved(predict, dw)
 
 
-def averaged(predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, rival: Rival, title: str) -> tj.Predictor:
+def averaged(
+    config: Config, predict: tj.Predictor, train: tj.Features, recipe: tj.Recipe, rival: Rival, title: str
+) -> tj.Predictor:
     """The network after --rounds of federated averaging over contributors with equally many images."""
     parts = tj.shards.uniform(len(train), rival.contributors, recipe.seed)
     digits = len(str(rival.contributors - 1))
     rows = {f"shard {s:0{digits}}": part for s, part in enumerate(parts)}
     with tj.show_progress(title):
-        return average(predict, train, recipe, rows, F.rounds, F.at_once)
+        return average(predict, train, recipe, rows, config.rounds, config.at_once)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -6,6 +6,7 @@ this machine cannot measure are constants below, and assumptions. The last line 
 "phases", "components"}.
 """
 
+import dataclasses
 import io
 import multiprocessing
 import os
@@ -25,9 +26,9 @@ import numpy as np
 from PIL import Image
 
 import tangent_jax as tj
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, plan
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.core import placement
 from tangent_jax.core.placement import cores
 from tangent_jax.data import Decoder, Preprocessing, content_identifier, decode_chunks
@@ -37,8 +38,17 @@ from tangent_jax.io.progress import progress_bar
 from tangent_jax.models import initial_weights
 from tangent_jax.models.trunk import run_trunk
 
-define(out="out/bench_scale")
-define("quick", images=1_000_000, repeats=3)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    images: int = 1_000_000
+    out: str = "out/bench_scale"
+    quick: bool = False
+    repeats: int = 3
+
+
 # the job's one machine
 JOB_DEVICES = 8
 DEVICE_FLOPS, FRACTION = (989e12, 0.4)  # a device's FLOP/s as published (H100 SXM, dense bf16); the trunk's share
@@ -59,11 +69,11 @@ def seconds_of(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def medians(calls: dict[str, Callable[[], float]]) -> dict[str, float]:
+def medians(config: Config, calls: dict[str, Callable[[], float]]) -> dict[str, float]:
     """The median of each call's values over --repeats alternating rounds."""
     values: dict[str, list[float]] = {name: [] for name in calls}
-    with tj.show_progress(", ".join(calls)), progress_bar(F.repeats, "round") as bar:
-        for _ in range(F.repeats):
+    with tj.show_progress(", ".join(calls)), progress_bar(config.repeats, "round") as bar:
+        for _ in range(config.repeats):
             for name, call in calls.items():
                 values[name].append(call())
             bar.update()
@@ -85,7 +95,7 @@ def read_in_turn(images: list[bytes], i: int) -> bytes:
     return images[i % len(images)]
 
 
-def measure_decoding() -> dict[str, float]:
+def measure_decoding(config: Config) -> dict[str, float]:
     """Images per second of one core, of threads and processes on all (without their start); bytes hashed per second."""
     images = [photograph(i) for i in range(32)]
     workers = cores()
@@ -110,13 +120,14 @@ def measure_decoding() -> dict[str, float]:
 
     own: list[float] = []  # the parent's seconds an image
     return medians(
+        config,
         {
             "images_a_core": of_a_core,
             "threads": lambda: rate(0),
             "processes": lambda: rate(workers),
             "parent_us": lambda: own[-1] * 1e6,
             "hash_bytes": lambda: sum(map(len, images)) / seconds_of(lambda: [*map(content_identifier, images)]),
-        }
+        },
     ) | {"encoded_bytes": sum(map(len, images)) / len(images), "cores": workers}
 
 
@@ -151,27 +162,28 @@ def check(rows: RowStore) -> float:
     return again(rows)
 
 
-def measure_cache(shape: tuple[int, ...]) -> dict[str, float]:
+def measure_cache(config: Config, shape: tuple[int, ...]) -> dict[str, float]:
     """Bytes per second of writing, checking and randomly reading rows of a shape."""
-    few = CHUNK if F.quick else LARGE_ROWS
-    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
+    few = CHUNK if config.quick else LARGE_ROWS
+    with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
         rows = filled(Path(folder) / "rows", few, shape)
         nbytes, opened = len(rows) * rows.nbytes, rows.opened()
         order = np.random.default_rng(1).permutation(few)
         batches = order[: len(order) // 32 * 32].reshape(-1, 32)
         return medians(
+            config,
             {
                 "write_bytes": lambda: nbytes / write_rows(rows),
                 "check_bytes": lambda: nbytes / check(rows),
                 "read_bytes": lambda: nbytes / seconds_of(lambda: [opened[batch] for batch in batches]),
-            }
+            },
         )
 
 
-def measure_rows() -> dict[str, float]:
+def measure_rows(config: Config) -> dict[str, float]:
     """Microseconds and bytes of overhead per row, from rows of four numbers."""
-    many = 1000 if F.quick else ROWS
-    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
+    many = 1000 if config.quick else ROWS
+    with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
         rows = filled(Path(folder) / "tiny", many, (4,))
         written = write_rows(rows)
         checked = check(rows)
@@ -219,14 +231,17 @@ def most_memory() -> float:
     return float(line) * 1024
 
 
-def measure_components() -> list[dict[str, float]]:
+def measure_components(config: Config) -> list[dict[str, float]]:
     """`measure_component` for all images and for twice as many, each in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
-    counts = (1000, 2000) if F.quick else (F.images, 2 * F.images)
+    counts = (1000, 2000) if config.quick else (config.images, 2 * config.images)
     measured = []
     for count in counts:
-        with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder, ProcessPoolExecutor(1, spawn) as pool:
-            measured.append(pool.submit(measure_component, count, folder, F.repeats).result())
+        with (
+            tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder,
+            ProcessPoolExecutor(1, spawn) as pool,
+        ):
+            measured.append(pool.submit(measure_component, count, folder, config.repeats).result())
     return measured
 
 
@@ -249,9 +264,9 @@ def trace_costs() -> dict[str, Any]:
     return {name: entry["flops"] / batch for name, entry in costs.items()} | {"shape": shape}
 
 
-def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, Any]]:
+def phases(config: Config, measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, Any]]:
     """Bytes and seconds of each phase, by its limiting rate."""
-    n = F.images
+    n = config.images
     flops = JOB_DEVICES * DEVICE_FLOPS * FRACTION
     images = n * IMAGE_BYTES
     rows = n * int(np.prod(cost["shape"])) * 4
@@ -276,21 +291,21 @@ def phases(measured: dict[str, float], cost: dict[str, Any]) -> list[dict[str, A
     ]
 
 
-def main() -> None:
+def main(config: Config) -> None:
     cost = trace_costs()
-    measured = measure_decoding() | measure_cache(cost["shape"]) | measure_rows()
-    table = phases(measured, cost)
+    measured = measure_decoding(config) | measure_cache(config, cost["shape"]) | measure_rows(config)
+    table = phases(config, measured, cost)
     lines = [[r["phase"], f"{r['bytes'] / 1e9:,.0f}", f"{r['seconds']:,.0f}", f"{r['dollars']:.2f}"] for r in table]
     text = command.markdown(["phase", "GB", "seconds", "dollars"], lines)
     rates = command.markdown(["measured", "value"], [[k, f"{v:,.4g}"] for k, v in measured.items()])
-    components = measure_components()
+    components = measure_components(config)
     lines = [[name, *(f"{component[name]:,.4g}" for component in components)] for name in components[0]]
     stores = command.markdown(["a store of one component", "", ""], lines)
     page = f"{text}\n{rates}\n{stores}"
-    (command.out_folder() / "scale.md").write_text(page)
+    (command.out_folder(config) / "scale.md").write_text(page)
     print(page)
-    command.finish({"measured": measured, "cost": cost, "phases": table, "components": components})
+    command.finish(config, {"measured": measured, "cost": cost, "phases": table, "components": components})
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -15,6 +15,7 @@ The last line of stdout: {"session": {DATASET: {SHARE: {"exact", "place", "lda",
 "chosen": the same by the chosen shares, "shares": {"exact": the chosen share by seed, ...}}}}.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,11 +26,11 @@ import tangent_jax as tj
 from experiments.shared import search
 from experiments.shared.averaging import moved
 from experiments.shared.folds import folds_beside
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, RANPAC
-from tangent_jax.commands.shared.flags import CACHED, MODEL, TRAINING, F, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Model, Reading, Training
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
@@ -37,11 +38,23 @@ from tangent_jax.io.progress import check_stop
 from tangent_jax.models import FeatureSettings, score_rows
 from tangent_jax.solver import choose_by_folds, rows_of
 from tangent_jax.solver.statistics import sums_of
+from tangent_jax.store.recipe import FLAT
 
-define(
-    *MODEL, *CACHED, *TRAINING, "lr", "blocks", "feature_blocks", "directions", "width", seed=["0"], dataset=["digits"]
-)
-define(shares=["0", "0.1", "0.3"], out="out/bench_session")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Training, search.Tabled):
+    """The flags."""
+
+    blocks: int = FLAT["blocks"]
+    dataset: tuple[str, ...] = ("digits",)
+    directions: int = 1
+    feature_blocks: int | None = None
+    lr: float = FLAT["learning_rate"]
+    out: str = "out/bench_session"
+    seed: tuple[str, ...] = ("0",)
+    shares: tuple[str, ...] = ("0", "0.1", "0.3")
+    width: int = 4096
+
 
 Cell = dict[str, Any]
 
@@ -53,30 +66,30 @@ class Scores(NamedTuple):
     held_out: float
 
 
-def main() -> None:
-    runs = Runs(command.out_folder() / "runs.jsonl")
-    shares = numbers("shares", float)
+def main(config: Config) -> None:
+    runs = Runs(command.out_folder(config) / "runs.jsonl")
+    shares = config.numbers("shares", float)
     if not all(0 <= share < 1 for share in shares):
-        raise InputError(f"--shares must be from 0 to below 1; got {','.join(F.shares)}")
+        raise InputError(f"--shares must be from 0 to below 1; got {','.join(config.shares)}")
     result: dict[str, dict[str, Any]] = {}
-    for spec, dataset in setup.open_datasets().items():
-        found = [measured(spec, dataset, seed, shares, runs) for seed in numbers("seed", int)]
+    for spec, dataset in setup.open_datasets(config).items():
+        found = [measured(config, spec, dataset, seed, shares, runs) for seed in config.numbers("seed", int)]
         row: dict[str, Any] = {f"{share:g}": cells([own[share] for own in found]) for share in shares}
         best = [{name: max(shares, key=lambda s: (own[s][name].held_out, -s)) for name in ADDITIVE} for own in found]
         chosen = [{name: own[share][name] for name, share in at.items()} for own, at in zip(found, best, strict=True)]
         result[dataset.name] = row | {"chosen": cells(chosen), "shares": {m: [at[m] for at in best] for m in ADDITIVE}}
-    show(result)
-    command.finish({"session": result})
+    show(config, result)
+    command.finish(config, {"session": result})
 
 
-def show(result: dict[str, dict[str, Any]]) -> None:
+def show(config: Config, result: dict[str, dict[str, Any]]) -> None:
     """Writes the table and the picture: a row for each data set and share."""
     titles = {key: "a share of " + key for row in result.values() for key in row if key not in ("chosen", "shares")}
     titles |= {"chosen": "the chosen shares"}
     table = {
         f"{name}, {titles[key]}": {m: row[key][m] for m in ADDITIVE} for name, row in result.items() for key in titles
     }
-    search.show(table, "session", f"Anchors of a first session, {search.seeds()}")
+    search.show(config, table, "session", f"Anchors of a first session, {search.seeds(config)}")
 
 
 def cells(of_seeds: Sequence[dict[str, Scores]]) -> dict[str, Cell]:
@@ -92,22 +105,22 @@ def cell(scores: Sequence[Scores]) -> Cell:
 
 
 def measured(
-    spec: str, dataset: Dataset, seed: int, shares: Sequence[float], runs: Runs
+    config: Config, spec: str, dataset: Dataset, seed: int, shares: Sequence[float], runs: Runs
 ) -> dict[float, dict[str, Scores]]:
     """The scores of each method for each share, with one seed."""
-    recipe = setup.recipe(method="nlft", dataset=spec, seed=seed)
+    recipe = setup.recipe(config, method="nlft", dataset=spec, seed=seed)
     predict = setup.predictor(recipe, dataset.classes)
-    train, test = setup.train_and_measured(predict, dataset, on_test=True)
+    train, test = setup.train_and_measured(config, predict, dataset, on_test=True)
     order = np.random.default_rng([seed, 10]).permutation(len(train))
     sessions: dict[float, np.ndarray] = {share: np.sort(order[: round(share * len(train))]) for share in shares}
     folds = folds_beside(train, np.concatenate([*sessions.values()]))
     found = dict[float, dict[str, Scores]]()
-    of_psi = (F.feature_blocks, F.directions, F.width)
+    of_psi = (config.feature_blocks, config.directions, config.width)
     for share, rows in sessions.items():
-        key = identity(setup.run_key(spec, recipe.anchor.weights), recipe, share, shares, *of_psi)
+        key = identity(setup.run_key(config, spec, recipe.anchor), recipe, share, shares, *of_psi)
         names = [*ADDITIVE, "network"] if len(rows) else [*ADDITIVE]
         if any(f"{key} {name} held out" not in runs.done for name in names):
-            scored = at_anchor(predict, recipe, dataset, train, test, rows, folds)
+            scored = at_anchor(config, predict, recipe, dataset, train, test, rows, folds)
             for name, scores in scored.items():
                 runs.add(f"{key} {name}", scores.test)
                 runs.add(f"{key} {name} held out", scores.held_out)
@@ -118,6 +131,7 @@ def measured(
 
 
 def at_anchor(
+    config: Config,
     predict: tj.Predictor,
     recipe: tj.Recipe,
     dataset: Dataset,
@@ -135,21 +149,23 @@ def at_anchor(
         held = train.take(np.flatnonzero(folds >= 0))
         scores["network"] = Scores(tj.evaluate(predict, dw, test), tj.evaluate(predict, dw, held))
     anchor = tj.Pretrained(predict.model, moved(predict, dw).w, recipe.anchor.weights)
-    of_all, last = ADDITIVE["exact"][0], (F.feature_blocks, F.directions, F.width)
-    parts = parts_of(anchor, dataset, FeatureSettings(of_all, *last, recipe.seed))
-    parts |= parts_of(anchor, dataset, FeatureSettings(("relu",), F.blocks, 1, RANPAC, recipe.seed))
+    of_all, last = ADDITIVE["exact"][0], (config.feature_blocks, config.directions, config.width)
+    parts = parts_of(config, anchor, dataset, FeatureSettings(of_all, *last, recipe.seed))
+    parts |= parts_of(config, anchor, dataset, FeatureSettings(("relu",), config.blocks, 1, RANPAC, recipe.seed))
     for name, (used, how) in ADDITIVE.items():
         scores[name] = scored(how, [parts[part] for part in used], train.targets, test.targets, folds)
         check_stop()
     return scores
 
 
-def parts_of(anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings) -> dict[str, np.ndarray]:
+def parts_of(
+    config: Config, anchor: tj.Pretrained, dataset: Dataset, settings: FeatureSettings
+) -> dict[str, np.ndarray]:
     """The features of all training and then all test images, by their parts."""
     map_ = settings.of(anchor)
     rows = []
     for split in ("train", "test"):
-        data = setup.features(map_.predict, dataset.splits[split], f"{split} inputs")
+        data = setup.features(config, map_.predict, dataset.splits[split], f"{split} inputs")
         with tj.show_progress(f"{dataset.name}: {' and '.join(settings.parts)}, {split}") as progress:
             rows.append(rows_of(map_, data, progress=progress))
     parts = np.split(np.concatenate(rows), np.cumsum(map_.sizes)[:-1], 1)
@@ -167,4 +183,4 @@ def scored(how: str, parts: list[np.ndarray], trained: np.ndarray, tested: np.nd
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

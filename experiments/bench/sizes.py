@@ -22,50 +22,63 @@ from functools import partial
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, F, numbers
+from tangent_jax.commands.shared.settings import Model, Reading, Results
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap, FeatureSettings, score_rows
 from tangent_jax.solver import choose_by_folds, rows_of
 from tangent_jax.solver.statistics import sums_of
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, "seed", "directions", dataset=["digits"], only=["h+ntk+place"], out="out/bench_sizes")
-define(width=["4096", "2025", "1024"], ranks=["256", "64"], shards=2)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Results):
+    """The flags."""
+
+    dataset: tuple[str, ...] = ("digits",)
+    directions: int = 1
+    only: tuple[str, ...] = ("h+ntk+place",)
+    out: str = "out/bench_sizes"
+    ranks: tuple[str, ...] = ("256", "64")
+    seed: int = FLAT["seed"]
+    shards: int = 2
+    width: tuple[str, ...] = ("4096", "2025", "1024")
+
 
 Shrink = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def main() -> None:
+def main(config: Config) -> None:
     maps = [
-        FeatureSettings(tuple(parts.split("+")), None, F.directions, width, F.seed)
-        for parts in F.only
-        for width in numbers("width", int)
+        FeatureSettings(tuple(parts.split("+")), None, config.directions, width, config.seed)
+        for parts in config.only
+        for width in config.numbers("width", int)
     ]
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for dataset in setup.open_datasets().values():
+    for dataset in setup.open_datasets(config).values():
         found[dataset.name] = {}
         for features in maps:
-            found[dataset.name] |= measured(features.of(setup.pretrained(F.weights)), dataset)
+            found[dataset.name] |= measured(config, features.of(setup.pretrained(config)), dataset)
     cells = [
         [way, f"{cell['megabytes']:.1f}", *(f"{row[way]['accuracy']:.3f}" for row in found.values())]
         for way, cell in next(iter(found.values())).items()
     ]
     print(command.markdown(["contribution", "MB", *found], cells))
-    command.finish({"sizes": found})
+    command.finish(config, {"sizes": found})
 
 
-def measured(map_: FeatureMap, dataset: Dataset) -> dict[str, dict[str, float]]:
+def measured(config: Config, map_: FeatureMap, dataset: Dataset) -> dict[str, dict[str, float]]:
     """The test accuracy and the megabytes of each way at one width."""
     rows = {}
     for split in ("train", "test"):
-        data = setup.features(map_.predict, dataset.splits[split], f"{dataset.name}: {split} inputs")
+        data = setup.features(config, map_.predict, dataset.splits[split], f"{dataset.name}: {split} inputs")
         with tj.show_progress(f"{dataset.name}: {split}, width {map_.width}") as progress:
             rows[split] = rows_of(map_, data, progress=progress), data.targets, data
     (z, targets, train), (tested, wanted, _) = rows["train"], rows["test"]
     settings = choose_by_folds(z, targets, map_.sizes, train.folds()).settings
     k = z.shape[1]
-    parts = tj.shards.uniform(len(z), F.shards, seed=F.seed)
+    parts = tj.shards.uniform(len(z), config.shards, seed=config.seed)
 
     whole = sums_of(z, targets, len(dataset.classes), map_.sizes)
 
@@ -78,7 +91,7 @@ def measured(map_: FeatureMap, dataset: Dataset) -> dict[str, dict[str, float]]:
         "float64": (lambda x, _: x.T @ x, 8 * k * (k + 1) // 2),
         "float32": (lambda x, _: (x.T @ x).astype(np.float32).astype(np.float64), 4 * k * (k + 1) // 2),
     }
-    ways |= {f"rank {rank}": (partial(truncated, rank=rank), 8 * rank * k) for rank in numbers("ranks", int)}
+    ways |= {f"rank {rank}": (partial(truncated, rank=rank), 8 * rank * k) for rank in config.numbers("ranks", int)}
     title = f"{'+'.join(map_.parts)} {map_.width}"
     return {f"{title}, {way}": {"accuracy": accuracy(f), "megabytes": n / 1e6} for way, (f, n) in ways.items()}
 
@@ -94,4 +107,4 @@ def truncated(x: np.ndarray, targets: np.ndarray, rank: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -8,36 +8,51 @@ them}}}.
 The pass that reaches Adam's accuracy is one of a longer run: --passes=N ends with the step of pass N - 1, checked.
 """
 
+import dataclasses
 import time
 
 import jax
 import numpy as np
 
 import tangent_jax as tj
-from experiments.shared.table import define
 from experiments.shared.timing import steady
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F
+from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, Training
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Examples
 from tangent_jax.models import feature_map
 from tangent_jax.solver import Settings, make_statistics
-
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "dataset", "seed", "certificate", output="tangent", penalty=1e-3)
-define("blocks", passes=12, out="out/bench_solve")
-define("images", "width", "directions", "feature_blocks")
+from tangent_jax.store.recipe import FLAT
 
 
-def main() -> None:
-    recipe = setup.recipe(solver="optimum")
-    adam = setup.recipe(penalty=1e-5, learning_rate=1e-3)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Compute, Training, Results):
+    """The flags."""
+
+    blocks: int = FLAT["blocks"]
+    certificate: float = FLAT["certificate"]
+    dataset: str = FLAT["dataset"]
+    directions: int = 1
+    feature_blocks: int | str | None = None
+    images: int | None = None
+    out: str = "out/bench_solve"
+    output: str = "tangent"
+    passes: int = 12
+    penalty: float = 0.001
+    seed: int = FLAT["seed"]
+    width: int = 4096
+
+
+def main(config: Config) -> None:
+    recipe = setup.recipe(config, solver="optimum")
+    adam = setup.recipe(config, penalty=1e-5, learning_rate=1e-3)
     dataset = setup.open_dataset(recipe.dataset)
     predict = setup.predictor(recipe, len(dataset.classes))
-    order = np.random.default_rng(F.seed).permutation(len(dataset.train))
-    images = dataset.train.take(np.sort(order[: F.images or None]))
-    tested = images if F.images else dataset.test
-    train, test = (setup.features(predict, part, "inputs") for part in (images, tested))
+    order = np.random.default_rng(config.seed).permutation(len(dataset.train))
+    images = dataset.train.take(np.sort(order[: config.images or None]))
+    tested = images if config.images else dataset.test
+    train, test = (setup.features(config, predict, part, "inputs") for part in (images, tested))
 
     def accuracy(dw: Tree) -> float:
         return tj.evaluate(predict, dw, test)
@@ -45,7 +60,7 @@ def main() -> None:
     with tj.show_progress("Adam"):
         fitted = adam.fit(predict, train)
     with tj.show_progress("once, to compile"):
-        setup.recipe(solver="optimum", passes=3).fit(predict, train)
+        setup.recipe(config, solver="optimum", passes=3).fit(predict, train)
     with tj.show_progress("optimum"):
         solved = recipe.fit(predict, train, on_step=lambda _, dw: {"test_accuracy": accuracy(dw)})
     factor_seconds = [seconds_of_factors(predict, train, recipe) for _ in range(2)][1]  # the first one compiles
@@ -62,22 +77,33 @@ def main() -> None:
     result = {"adam": {"accuracy": wanted, "seconds": steady(fitted), "epoch_seconds": epoch}, "optimum": optimum}
     result |= {"faster": None if taken is None else steady(fitted) / taken, "examples": len(train)}
     result["statistics"] = {
-        name: of_statistics(name, predict, dataset.classes, images, tested, steady(fitted))
+        name: of_statistics(config, name, predict, dataset.classes, images, tested, steady(fitted))
         for name in ("exact", "place", "lda")
     }
-    command.finish({**result, "pass_over_epoch": of_pass / epoch, "trained": predict.subset.size})
+    command.finish(config, {**result, "pass_over_epoch": of_pass / epoch, "trained": predict.subset.size})
 
 
 def of_statistics(
-    name: str, predict: tj.Predictor, classes: tuple[str, ...], images: Examples, tested: Examples, adam: float
+    config: Config,
+    name: str,
+    predict: tj.Predictor,
+    classes: tuple[str, ...],
+    images: Examples,
+    tested: Examples,
+    adam: float,
 ) -> dict[str, float]:
     """The accuracy of a head of statistics at default settings, and the median seconds of three runs, after one."""
     parts, how = ADDITIVE[name]
-    options = {"blocks": F.feature_blocks, "directions": F.directions, "width": F.width, "seed": F.seed}
+    options = {
+        "blocks": config.feature_blocks,
+        "directions": config.directions,
+        "width": config.width,
+        "seed": config.seed,
+    }
     map_ = feature_map(tj.Pretrained(predict.model, predict.w, ""), parts, **options)
     seconds = []
     head = None
-    train, test = (setup.features(map_.predict, part, f"{name}: inputs") for part in (images, tested))
+    train, test = (setup.features(config, map_.predict, part, f"{name}: inputs") for part in (images, tested))
     with tj.show_progress(f"{name}, four times") as progress:
         for _ in range(4):
             began = time.perf_counter()
@@ -97,4 +123,4 @@ def seconds_of_factors(predict: tj.Predictor, train: tj.Features, recipe: tj.Rec
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config)

@@ -5,6 +5,7 @@ interquartile range. FLOPs, bytes and memory are the compiled program's. The sam
 large matrix product and a large copy. Weights are random, as speed does not depend on them.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,13 +16,25 @@ import tangent_jax as tj
 from experiments.shared import timing, titles
 from experiments.shared.operations import CLASSES, full_block, many, peaks, plain_and_tangent, random_vit
 from experiments.shared.roofline import roofline
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F, numbers
+from tangent_jax.commands.shared.settings import Results
+from tangent_jax.store.recipe import FLAT
 
-define("dtype", out="out/bench")
-define(size=["Ti", "S"], batch_size=["1", "8", "32"], blocks=["1", "7"], repeats=7, seconds=120.0)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    batch_size: tuple[str, ...] = ("1", "8", "32")
+    blocks: tuple[str, ...] = ("1", "7")
+    dtype: str = FLAT["dtype"]
+    out: str = "out/bench"
+    repeats: int = 7
+    seconds: float = 120.0
+    size: tuple[str, ...] = ("Ti", "S")
+
 
 MODELS = 10  # models trained at once, compared with one after another
 RATIOS = {  # name: (above, below)
@@ -40,10 +53,10 @@ def named(size: str) -> str:
     return size if "/" in size else f"{size}/16"
 
 
-def operations(size: str, batch: int, dtype: Any) -> Iterator[Operation]:
+def operations(config: Config, size: str, batch: int, dtype: Any) -> Iterator[Operation]:
     """Compiles one operation after another."""
     pretrained = random_vit(tj.models.vit_config(named(size), classes=CLASSES))
-    blocks = numbers("blocks", int)
+    blocks = config.numbers("blocks", int)
     for make in plain_and_tangent(pretrained, batch, blocks, dtype).values():
         yield make()
     if 1 in blocks:
@@ -83,14 +96,16 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    out = command.out_folder()
-    dtype = jnp.dtype(F.dtype)
+def main(config: Config) -> None:
+    out = command.out_folder(config)
+    dtype = jnp.dtype(config.dtype)
     peak = peaks(dtype)
     rows = []
-    for size in F.size:
-        for batch in numbers("batch_size", int):
-            group = timing.rounds(operations(size, batch, dtype), f"{named(size)} batch {batch}", F.repeats, F.seconds)
+    for size in config.size:
+        for batch in config.numbers("batch_size", int):
+            group = timing.rounds(
+                operations(config, size, batch, dtype), f"{named(size)} batch {batch}", config.repeats, config.seconds
+            )
             rows += [describe(row, size, batch, peak) for row in group]
     text = as_markdown(rows)
     (out / "bench.md").write_text(text)
@@ -98,9 +113,9 @@ def main() -> None:
     print(text)
     t = {row["operation"]: row["seconds"] for row in rows}  # of the last size and batch
     ratios = {name: round(t[above] / t[below], 3) for name, (above, below) in RATIOS.items() if {above, below} <= {*t}}
-    machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "dtype": F.dtype, **peak}
-    command.finish({"ratios": ratios, "machine": machine}, rows=rows)
+    machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "dtype": config.dtype, **peak}
+    command.finish(config, {"ratios": ratios, "machine": machine}, rows=rows)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

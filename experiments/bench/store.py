@@ -5,6 +5,7 @@ The last line of stdout: {"components", "numbers": in each, "numpy_seconds": rea
 "compose_over_numpy", "remove_over_numpy"}; medians of --repeats, files in the page cache.
 """
 
+import dataclasses
 import tempfile
 import time
 
@@ -13,24 +14,32 @@ import numpy as np
 from tqdm import tqdm
 
 import tangent_jax as tj
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Results, choice
 from tangent_jax.core import trees
 
-define(out="out/bench_store")
-define(size=("L", "Ti", "S", "B"), repeats=3)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    out: str = "out/bench_store"
+    repeats: int = 3
+    size: str = choice("L", "Ti", "S", "B")
+
+
 COMPONENTS = 50
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(dir=command.out_folder()) as folder:
-        measure(tj.Store(folder))
+def main(config: Config) -> None:
+    with tempfile.TemporaryDirectory(dir=command.out_folder(config)) as folder:
+        measure(config, tj.Store(folder))
 
 
-def measure(store: tj.Store) -> None:
+def measure(config: Config, store: tj.Store) -> None:
     """Fills the store, times what is done with it, and writes the result."""
-    model = tj.models.VisionTransformer(tj.models.vit_config(f"{F.size}/16", classes=200))
+    model = tj.models.VisionTransformer(tj.models.vit_config(f"{config.size}/16", classes=200))
     shapes = model.shapes()
     subset = tj.models.make_subset(model, blocks=1)
     rng = np.random.default_rng(0)
@@ -48,7 +57,7 @@ def measure(store: tj.Store) -> None:
         "remove": lambda: tj.store.remove(store, tj.store.plan_removal(store, names=[min(store)])),
     }
     times: dict[str, list[float]] = {name: [] for name in operations}
-    for round_ in tqdm(range(F.repeats), "reading, composing, removing", unit="round"):
+    for round_ in tqdm(range(config.repeats), "reading, composing, removing", unit="round"):
         for name, operation in operations.items():
             began = time.perf_counter()
             operation()
@@ -57,8 +66,8 @@ def measure(store: tj.Store) -> None:
     medians = {name: float(np.median(taken)) for name, taken in times.items()}
     result = {"components": COMPONENTS, "numbers": subset.size, **{f"{n}_seconds": t for n, t in medians.items()}}
     ratios = {f"{name}_over_numpy": medians[name] / medians["numpy"] for name in ("compose", "remove")}
-    command.finish({**result, **ratios})
+    command.finish(config, {**result, **ratios})
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

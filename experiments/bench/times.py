@@ -7,6 +7,7 @@ The last line of stdout: {"from_images" and "from_features": {"nlft_train", "taf
 "taft_inference": seconds}, "spread": the same, quartiles' distance, "device"}.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,23 +16,34 @@ import optax
 
 import tangent_jax as tj
 from experiments.shared import plots, titles
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import Operation, compiled, compiled_step, rounds
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import MODEL, F
+from tangent_jax.commands.shared.settings import Model, Results
 from tangent_jax.core.notation import Tree
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, "image_size", "blocks", "dtype", "linearization", out="out/times")
-define(repeats=60, seconds=60.0)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Results):
+    """The flags."""
+
+    blocks: int = FLAT["blocks"]
+    dtype: str = FLAT["dtype"]
+    linearization: str = FLAT["linearization"]
+    out: str = "out/times"
+    repeats: int = 60
+    seconds: float = 60.0
+
 
 CLASSES = 67  # classes of the new head, as in the paper's data set
 SOURCES = ("from_images", "from_features")
 COLUMNS = ("nlft_train", "taft_train", "nlft_inference", "taft_inference")
 
 
-def operations(method: str) -> list[Operation]:
+def operations(config: Config, method: str) -> list[Operation]:
     """Compiles training and inference of one example by a method, from images and from features."""
-    recipe = setup.recipe(method=method)
+    recipe = setup.recipe(config, method=method)
     predict = setup.predictor(recipe, CLASSES)
     model = predict.model
     stage = predict.subset.stage
@@ -60,7 +72,7 @@ def operations(method: str) -> list[Operation]:
     return timed
 
 
-def draw(seconds: dict[str, dict[str, float]], spread: dict[str, dict[str, float]]) -> None:
+def draw(config: Config, seconds: dict[str, dict[str, float]], spread: dict[str, dict[str, float]]) -> None:
     """Plots the milliseconds of each method: a group for training and for inference, from each kind of input."""
     groups = {
         f"{work}, {source.replace('_', ' ')}": {
@@ -70,23 +82,23 @@ def draw(seconds: dict[str, dict[str, float]], spread: dict[str, dict[str, float
         for work in ("train", "inference")
     }
     title = titles.slower(seconds)
-    plots.dots(command.out_folder() / "times.png", groups, title, "milliseconds an example, batch 1")
+    plots.dots(command.out_folder(config) / "times.png", groups, title, "milliseconds an example, batch 1")
 
 
-def main() -> None:
-    both = [operation for method in ("nlft", "taft") for operation in operations(method)]
+def main(config: Config) -> None:
+    both = [operation for method in ("nlft", "taft") for operation in operations(config, method)]
     seconds: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
     spread: dict[str, dict[str, float]] = {source: {} for source in SOURCES}
-    for row in rounds(both, "rounds", F.repeats, F.seconds):
+    for row in rounds(both, "rounds", config.repeats, config.seconds):
         source, column = row["operation"].split()
         seconds[source][column], spread[source][column] = row["seconds"], row["spread"]
     lines = [[s.replace("_", " "), *(f"{seconds[s][c]:.4g}" for c in COLUMNS)] for s in SOURCES]
     text = command.markdown(["seconds an example", *COLUMNS], lines)
-    (command.out_folder() / "times.md").write_text(text)
-    draw(seconds, spread)
+    (command.out_folder(config) / "times.md").write_text(text)
+    draw(config, seconds, spread)
     print(text)
-    command.finish({**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
+    command.finish(config, {**seconds, "spread": spread, "device": jax.devices()[0].device_kind})
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

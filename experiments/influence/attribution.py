@@ -12,6 +12,7 @@ The last line of stdout: {"penalty", "accuracy", "leave_one_out_accuracy", "scor
 "loo_max_error": of Newton's step against 20 optima solved again, relative to the largest change, "seconds"}.
 """
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,17 +25,36 @@ import tangent_jax as tj
 from experiments.shared import networks, plots, titles
 from experiments.shared.datamodeling import datamodeling_score, margin_directions
 from experiments.shared.parts import saved
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, positive
+from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, choice
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.core.notation import Tree
 from tangent_jax.io.progress import progress_bar, shown
+from tangent_jax.store.recipe import FLAT
 
-define("dataset", "seed", "lr_nlft", "at_once", "resolved", models=50, blocks=1, lr=3e-3, out="out/attribution")
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, output="tangent", penalty=["1e-2", "0.1", "1"])
-define(network=("pretrained", *networks.WIDTHS))
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Compute, Results):
+    """The flags."""
+
+    at_once: int = 10
+    batch_size: int = FLAT["batch_size"]
+    blocks: int = 1
+    dataset: str = FLAT["dataset"]
+    epochs: int = FLAT["epochs"]
+    loss: str = FLAT["loss"]
+    lr: float = 3e-3
+    lr_nlft: float = 3e-3
+    models: int = 50
+    network: str = choice("pretrained", *networks.WIDTHS)
+    out: str = "out/attribution"
+    output: str = "tangent"
+    penalty: tuple[str, ...] = ("1e-2", "0.1", "1")
+    resolved: int = 20
+    seed: int = FLAT["seed"]
+
 
 PASSES = 400  # rounding ends most solves earlier
 CHUNK = 10  # halves in one file
@@ -43,27 +63,37 @@ CHUNK = 10  # halves in one file
 class Setting:
     """The predictors of --network, and their features of the training and test images."""
 
-    def __init__(self) -> None:
-        self.penalties = sorted(positive("penalty"), reverse=True)
-        dataset = setup.open_tested(F.dataset)
-        recipe = setup.recipe()
-        if F.network == "pretrained":
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.penalties = sorted(config.positive("penalty"), reverse=True)
+        dataset = setup.open_tested(config.dataset)
+        recipe = setup.recipe(config)
+        if config.network == "pretrained":
             self.predict = setup.predictor(recipe, dataset.classes)
         else:
-            network = networks.network(F.network, F.image_size or 28, len(dataset.classes), F.seed)
-            self.predict = tj.tangent(network, blocks=len(networks.WIDTHS[F.network]), output=F.output)
+            side = config.image_size or 28
+            if not isinstance(side, int):
+                raise InputError(f"--image_size must be one side with --network; got {config.text('image_size')}")
+            network = networks.network(config.network, side, len(dataset.classes), config.seed)
+            self.predict = tj.tangent(network, blocks=len(networks.WIDTHS[config.network]), output=config.output)
         self.name = dataset.name
         self.n = len(dataset.train)
-        self.key = identity(setup.run_key(F.dataset, F.weights), recipe, F.network, F.image_size, F.seed)
-        self.train = setup.features(self.predict, dataset.train, "train inputs")
-        self.test = setup.features(self.predict, dataset.test, "test inputs")
+        self.key = identity(
+            setup.run_key(config, config.dataset, config),
+            recipe,
+            config.network,
+            config.image_size,
+            config.seed,
+        )
+        self.train = setup.features(config, self.predict, dataset.train, "train inputs")
+        self.test = setup.features(config, self.predict, dataset.test, "test inputs")
         if self.n < 4:
             raise InputError(f"--dataset must have 4 training images at least; got {self.n}")
         self.directions = margin_directions(self.test.targets, len(dataset.classes))
 
     def objective(self, penalty: float) -> tj.Objective:
         """The flags' loss with a penalty."""
-        return tj.make_objective(F.loss, penalty)
+        return tj.make_objective(self.config.loss, penalty)
 
     def solve(self, penalty: float, start: tj.Fitted | None = None, left: np.ndarray | None = None) -> tj.Fitted:
         """The optimum on all images, or on those in `left`."""
@@ -78,19 +108,20 @@ class Setting:
 
     def trained(self, predict: tj.Predictor, rate: float, halves: Sequence[np.ndarray], penalty: float) -> np.ndarray:
         """The margins of models that Adam trains on each half, "s m"; Lambda is that of all images."""
-        keys = jax.random.split(jax.random.key(F.seed), len(halves))
+        keys = jax.random.split(jax.random.key(self.config.seed), len(halves))
         runs = [
-            self.train.batches(key, rows=rows, batch_size=F.batch_size) for key, rows in zip(keys, halves, strict=True)
+            self.train.batches(key, rows=rows, batch_size=self.config.batch_size)
+            for key, rows in zip(keys, halves, strict=True)
         ]
-        settings: Any = {"optimizer": tj.adam(rate), "epochs": F.epochs, "at_once": F.at_once}
+        settings: Any = {"optimizer": tj.adam(rate), "epochs": self.config.epochs, "at_once": self.config.at_once}
         objective = self.objective(penalty * self.n / len(halves[0]))
         fitted = tj.fit_many(predict, runs, objective, **settings, progress=shown)
         return np.stack([self.margins(fit.dw, predict) for fit in fitted])
 
 
-def main() -> None:
+def main(config: Config) -> None:
     began = time.perf_counter()
-    setting = Setting()
+    setting = Setting(config)
     with tj.show_progress("rows of J, and their kernel"):
         rows = tj.solver.jacobian_rows(setting.predict, setting.train.inputs, shown)
         k = rows.gram(progress=shown)
@@ -98,18 +129,19 @@ def main() -> None:
     del k
     penalty = expansion.total_penalty / setting.n
     effects = estimate(setting, expansion)
-    error = checked(setting, solved, expansion)
+    error = checked(config, setting, solved, expansion)
     halves = [
-        np.sort(np.random.default_rng([F.seed, 7, s]).permutation(setting.n)[: setting.n // 2]) for s in range(F.models)
+        np.sort(np.random.default_rng([config.seed, 7, s]).permutation(setting.n)[: setting.n // 2])
+        for s in range(config.models)
     ]
-    truths = retrained(setting, solved, halves, penalty)
+    truths = retrained(config, setting, solved, halves, penalty)
     predicted = {name: np.stack([leaving(effect, half) for half in halves]) for name, effect in effects.items()}
     predicted["exact"] = truths["optimum"]
     scores = {how: {m: datamodeling_score(p, t) for m, t in truths.items()} for how, p in predicted.items()}
-    draw(scores, setting.name)
+    draw(config, scores, setting.name)
     result = {"penalty": penalty, "accuracy": tj.evaluate(setting.predict, solved.dw, setting.test)}
     result |= {"leave_one_out_accuracy": max(row["score"] for row in tried), "scores": scores, "loo_max_error": error}
-    command.finish({**result, "seconds": time.perf_counter() - began}, tried=tried)
+    command.finish(config, {**result, "seconds": time.perf_counter() - began}, tried=tried)
 
 
 def leaving(effect: np.ndarray, left: np.ndarray) -> np.ndarray:
@@ -150,9 +182,9 @@ def estimate(setting: Setting, expansion: tj.solver.Expansion) -> dict[str, np.n
         }
 
 
-def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion) -> float | None:
+def checked(config: Config, setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion) -> float | None:
     """The largest difference of Newton's leave-one-out outputs from new solves, relative to the largest change."""
-    chosen = np.random.default_rng([F.seed, 5]).permutation(setting.n)[: F.resolved]
+    chosen = np.random.default_rng([config.seed, 5]).permutation(setting.n)[: config.resolved]
     left_out = expansion.left_out()
     errors = []
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
@@ -164,13 +196,25 @@ def checked(setting: Setting, solved: tj.Fitted, expansion: tj.solver.Expansion)
     return float(max(errors) / np.abs(left_out - expansion.outputs).max()) if errors else None
 
 
-def retrained(setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], penalty: float) -> dict[str, np.ndarray]:
+def retrained(
+    config: Config, setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], penalty: float
+) -> dict[str, np.ndarray]:
     """The test margins of models without each half, "s m": optima, Adam's, and non-linear ones by Adam."""
     predict = setting.predict
-    folder = command.out_folder() / "parts"
+    folder = command.out_folder(config) / "parts"
 
     def part(title: str, compute: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
-        key = identity(setting.key, penalty, halves, title, F.epochs, F.batch_size, F.lr, F.lr_nlft, F.at_once)
+        key = identity(
+            setting.key,
+            penalty,
+            halves,
+            title,
+            config.epochs,
+            config.batch_size,
+            config.lr,
+            config.lr_nlft,
+            config.at_once,
+        )
         return saved(folder, key, title, lambda: {"margins": compute(*arguments)})["margins"]
 
     def optima(some: list[np.ndarray]) -> np.ndarray:
@@ -182,22 +226,24 @@ def retrained(setting: Setting, solved: tj.Fitted, halves: list[np.ndarray], pen
             margins.append(part(f"optima of halves from {first} on", optima, halves[first : first + CHUNK]))
             bar.update(len(margins[-1]))
     truths = {"optimum": np.concatenate(margins)}
-    truths["adam"] = part("halves by Adam", setting.trained, predict, F.lr, halves, penalty)
-    if F.network != "logistic":  # which is linear
+    truths["adam"] = part("halves by Adam", setting.trained, predict, config.lr, halves, penalty)
+    if config.network != "logistic":  # which is linear
         network = tj.Predictor(predict.w, predict.model, predict.subset, "nlft", dtype=predict.dtype)
-        truths["non-linear"] = part("non-linear halves by Adam", setting.trained, network, F.lr_nlft, halves, penalty)
+        truths["non-linear"] = part(
+            "non-linear halves by Adam", setting.trained, network, config.lr_nlft, halves, penalty
+        )
     return truths
 
 
-def draw(scores: dict[str, dict[str, float]], name: str) -> None:
+def draw(config: Config, scores: dict[str, dict[str, float]], name: str) -> None:
     """Plots the scores: a group for each kind of model, a row for each estimate."""
     kinds = {"optimum": "solved again", "adam": "trained again", "non-linear": "non-linear, trained again"}
     models = [*next(iter(scores.values()))]
     groups = {kinds[m]: {how: (row[m], 0.0) for how, row in scores.items()} for m in models}
-    path = command.out_folder() / "attribution.png"
+    path = command.out_folder(config) / "attribution.png"
     title = titles.predicted(name, scores)
     plots.dots(path, groups, title, "linear datamodeling score: rank correlation with models without a half")
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -23,42 +23,64 @@ from experiments.shared import plots, titles
 from experiments.shared.left_out import Leaving
 from experiments.shared.memory import reuse_freed
 from experiments.shared.sharded import outputs_of
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import SHARDED, SHARDED_DEFAULTS, F, only_with, positive
+from tangent_jax.commands.shared.settings import Sharded, choice, only_with
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError
 from tangent_jax.data import Examples
 from tangent_jax.io.progress import progress_bar, shown
-
-define("shards", "flip", "resolved", "images", store="out/stores", repeats=20, certificate=0.01)
-define(*SHARDED, **SHARDED_DEFAULTS, penalty=["1e-3", "1e-2", "0.1", "1"], out="out/influence")
-define(by=("component", "kernel", "solver", "both"))
-only_with("flip", by="kernel")
-only_with("resolved", by=["kernel", "solver", "both"])
-only_with("images", "certificate", by=["solver", "both"])
+from tangent_jax.store.recipe import FLAT
 
 
-def main() -> None:
-    {"component": by_component, "kernel": by_kernel, "solver": by_solver, "both": by_solver}[F.by]()
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Sharded):
+    """The flags."""
+
+    batch_size: int = FLAT["batch_size"]
+    by: str = choice("component", "kernel", "solver", "both")
+    certificate: float = 0.01
+    epochs: int = FLAT["epochs"]
+    flip: float = 0.0
+    images: int | None = None
+    loss: str = FLAT["loss"]
+    lr: float = 3e-3
+    out: str = "out/influence"
+    penalty: tuple[str, ...] = ("1e-3", "1e-2", "0.1", "1")
+    repeats: int = 20
+    resolved: int = 20
+    shards: int = 50
+    store: str = "out/stores"
+    needs = (
+        only_with("flip", by="kernel")
+        | only_with("resolved", by=("kernel", "solver", "both"))
+        | only_with("images", "certificate", by=("solver", "both"))
+    )
 
 
-def own_penalty() -> float:
+def main(config: Config) -> None:
+    {"component": by_component, "kernel": by_kernel, "solver": by_solver, "both": by_solver}[config.by](config)
+
+
+def own_penalty(config: Config) -> float:
     """The single penalty of --penalty; by default the Recipe's, with --by=component alone: it certifies no change."""
-    if not F["penalty"].present and F.by != "component":
+    if not config.gave("penalty") and config.by != "component":
         raise InputError(
-            f"--penalty must be given with --by={F.by}; got none. Try 0.1, or the choice of --by=kernel on fewer images"
+            f"--penalty must be given with --by={config.by}; got none. Try 0.1, or the choice of --by=kernel on fewer "
+            "images"
         )
-    values = positive("penalty") if F["penalty"].present else [float(tj.Recipe().objective.penalty)]
+    values = config.positive("penalty") if config.gave("penalty") else [float(tj.Recipe().objective.penalty)]
     if len(values) != 1:
-        raise InputError(f"--penalty must be one number beside --by=component or solver; got {','.join(F.penalty)}")
+        raise InputError(
+            f"--penalty must be one number beside --by=component or solver; got {','.join(config.penalty)}"
+        )
     return values[0]
 
 
-def by_component() -> None:
+def by_component(config: Config) -> None:
     """Measures the accuracy without each component, and how far the last component moves the mean."""
-    method = make_method("taft", penalty=own_penalty())
-    store = method.store(method.divide(F.shards), f"{F.shards}")
+    method = make_method(config, "taft", penalty=own_penalty(config))
+    store = method.store(method.divide(config.shards), f"{config.shards}")
     outputs = outputs_of(method, store)
     labels = method.test.targets
     total = outputs.sum(0)
@@ -66,29 +88,33 @@ def by_component() -> None:
     # the model is linear in dw, so the mean of outputs is the output of the mean
     without = {n: float(np.mean((total - o).argmax(-1) == labels)) for n, o in zip(store, outputs, strict=True)}
     components = np.stack([ravel_pytree(store[name].dw)[0] for name in store]).astype(np.float64)
-    moved, relative = movements(components @ components.T)
+    moved, relative = movements(config, components @ components.T)
     counts = list(range(2, len(store) + 1))
     lines = {"moved": (moved.mean(0).tolist(), moved.std(0).tolist())}
-    left: dict[str, Any] = {"x": counts, "lines": lines, "xlabel": f"components added (spread of {F.repeats} orders)"}
+    left: dict[str, Any] = {
+        "x": counts,
+        "lines": lines,
+        "xlabel": f"components added (spread of {config.repeats} orders)",
+    }
     left |= {"ylabel": "L2 by which the\nlast moves the mean"}
     left |= {"log": "xy", "ticks": [count for count in (2, 5, 10, 20, 50, 100, 200, 500) if count in counts]}
     change = {"without one": sorted(value - whole for value in without.values())}
     right = {"x": range(1, len(store) + 1), "lines": change, "xlabel": "component that is left out, by its effect"}
     panels = [left, {**right, "ylabel": "change of test\naccuracy without it"}]
     title = titles.moved(method.dataset.name, change["without one"], relative.mean(0))
-    plots.curves(command.out_folder() / "influence.png", panels, title)
+    plots.curves(command.out_folder(config) / "influence.png", panels, title)
     result = {"accuracy": whole, "without": without, "components": counts, "movement": moved.mean(0).tolist()}
-    command.finish({**result, "relative": relative.mean(0).tolist()})
+    command.finish(config, {**result, "relative": relative.mean(0).tolist()})
 
 
-def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def movements(config: Config, gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """|mean of k - mean of k - 1| for k = 2, 3, ..., "orders k", and the same relative to |mean of k|.
 
     mean_k - mean_{k-1} = (dw_k - mean_{k-1}) / k, whose norm the inner products `gram` give.
     """
-    moved, relative = np.empty((2, F.repeats, len(gram) - 1))
-    for order in range(F.repeats):
-        ranked = np.random.default_rng([F.seed, order]).permutation(len(gram))
+    moved, relative = np.empty((2, config.repeats, len(gram) - 1))
+    for order in range(config.repeats):
+        ranked = np.random.default_rng([config.seed, order]).permutation(len(gram))
         g = gram[np.ix_(ranked, ranked)]
         for k in range(2, len(g) + 1):
             before = g[: k - 1, : k - 1].mean()
@@ -97,10 +123,10 @@ def movements(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return moved, relative
 
 
-def by_kernel() -> None:
+def by_kernel(config: Config) -> None:
     """Measures the exact influence of every training image, by the tangent kernel."""
-    penalties = positive("penalty")
-    method = make_method("taft")
+    penalties = config.positive("penalty")
+    method = make_method(config, "taft")
     train = method.train
     test = method.test
     with tj.show_progress("kernel"):
@@ -114,12 +140,12 @@ def by_kernel() -> None:
     accuracy = float(np.mean(logits.argmax(-1) == test.targets))
     print(f"penalty {penalty:g}: test accuracy {accuracy:.4f}", file=sys.stderr)
     result: dict[str, Any] = {"accuracy": accuracy, "penalty": penalty, "residual": solution.residual}
-    result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(solution)}
-    result |= {"flipped_auc": flipped(kernel, penalty) if F.flip else None}
-    draw(tried, method.dataset.name)
+    result |= {"leave_one_out_accuracy": solution.score(), "loo_max_error": resolved(config, solution)}
+    result |= {"flipped_auc": flipped(config, kernel, penalty) if config.flip else None}
+    draw(config, tried, method.dataset.name)
     outputs = (solution.left_out(), solution.outputs(), logits)
     arrays = of_kernel(solution, cross, logits, Measure(test.targets, kernel.centers.max()))
-    report(method, train, arrays, outputs, result, tried=tried)
+    report(config, method, train, arrays, outputs, result, tried=tried)
 
 
 def of_kernel(
@@ -132,22 +158,22 @@ def of_kernel(
     return {name: np.stack([values[name] - before[name] for values in after]) for name in before}
 
 
-def by_solver() -> None:
+def by_solver(config: Config) -> None:
     """Measures the influence of training images (all, or --images) by solving without each, from the optimum."""
     reuse_freed()
     began = time.perf_counter()
-    method = make_method("taft", penalty=own_penalty())
+    method = make_method(config, "taft", penalty=own_penalty(config))
     objective = method.recipe.objective
     classes = len(method.dataset.classes)
     stated = objective.loss.quadratic(np.arange(1), classes)
     if stated is None:
-        raise InputError(f"--loss must be a square loss with --by=solver; got {F.loss}")
-    if not 1e-6 <= F.certificate <= 1:
-        raise InputError(f"--certificate must be in 1e-6..1; got {F.certificate}")
-    order = np.random.default_rng([F.seed, 5]).permutation(len(method.train))
-    rows = np.sort(order[: F.images or len(order)])
-    leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), F.at_once)
-    left_out = leaving.each(command.out_folder(), F.certificate, rows)
+        raise InputError(f"--loss must be a square loss with --by=solver; got {config.loss}")
+    if not 1e-6 <= config.certificate <= 1:
+        raise InputError(f"--certificate must be in 1e-6..1; got {config.certificate}")
+    order = np.random.default_rng([config.seed, 5]).permutation(len(method.train))
+    rows = np.sort(order[: config.images or len(order)])
+    leaving = Leaving(method, Measure(method.test.targets, float(stated[0].max())), config.at_once)
+    left_out = leaving.each(command.out_folder(config), config.certificate, rows)
     seconds = time.perf_counter() - began
     arrays = left_out.arrays
     whole = tj.outputs(method.predict, left_out.base.dw, method.train.inputs)[rows]
@@ -157,11 +183,11 @@ def by_solver() -> None:
     right = arrays["own"].argmax(-1) == method.train.targets[rows]
     result |= {"leave_one_out_accuracy": float(right.mean()), "penalty": float(objective.penalty), "images": len(rows)}
     result |= {"certificate": float(arrays["certificate"].max()) / largest, "largest_change": largest}
-    result |= {"loo_max_error": leaving.again(left_out, F.resolved), "passes": float(arrays["passes"].mean())}
+    result |= {"loo_max_error": leaving.again(left_out, config.resolved), "passes": float(arrays["passes"].mean())}
     result |= {"seconds": seconds}
-    if F.by == "both":
+    if config.by == "both":
         result |= against_kernel(method, rows, arrays, whole)
-    report(method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
+    report(config, method, method.train.take(rows), arrays, (arrays["own"], whole, logits), result)
 
 
 def against_kernel(
@@ -185,7 +211,7 @@ def against_kernel(
     }
 
 
-def report(
+def report(config: Config, 
     method: Method, train: tj.Features, arrays: dict[str, np.ndarray], outputs: Sequence[np.ndarray],
     result: dict[str, Any], **more: Any,
 ) -> None:  # fmt: skip
@@ -197,10 +223,10 @@ def report(
     images = {"train": seen(method.dataset.train, train), "test": seen(tested, method.test)}
     predicted = {"train": left_out.argmax(-1), "test": logits.argmax(-1)}
     findings = pages.Findings(method.dataset.classes, own, arrays["loss"], arrays["margin"], margins)
-    pages.write(command.out_folder() / "report.html", pages.Page(findings, images, predicted), result)
+    pages.write(command.out_folder(config) / "report.html", pages.Page(findings, images, predicted), result)
     changed = (own - margin(whole, train.targets)).tolist()
     each = {"names": [name for _, name in train.examples], "margin": own.tolist(), "margin_change": changed}
-    command.finish(result, examples={**each, "test_loss_change": arrays["loss"].tolist()}, **more)
+    command.finish(config, result, examples={**each, "test_loss_change": arrays["loss"].tolist()}, **more)
 
 
 def seen(examples: Examples, features: tj.Features) -> Examples:
@@ -229,10 +255,10 @@ class Measure:
         return {"margin": margin(logits, self.labels), "loss": loss}
 
 
-def resolved(solution: tj.solver.KernelSolution) -> float | None:
+def resolved(config: Config, solution: tj.solver.KernelSolution) -> float | None:
     """The largest difference of leave-one-out logits from those of a new solve without the image."""
     kernel, (n, c) = solution.kernel, solution.a.shape
-    chosen = np.random.default_rng([F.seed, 5]).permutation(n)[: F.resolved]
+    chosen = np.random.default_rng([config.seed, 5]).permutation(n)[: config.resolved]
     errors = []
     left_out = solution.left_out()
     with tj.show_progress("solved again without one"), progress_bar(len(chosen), "image") as bar:
@@ -244,27 +270,27 @@ def resolved(solution: tj.solver.KernelSolution) -> float | None:
     return max(errors, default=None)
 
 
-def flipped(kernel: tj.solver.Kernel, penalty: float) -> float:
+def flipped(config: Config, kernel: tj.solver.Kernel, penalty: float) -> float:
     """The AUC of detecting flipped labels by their leave-one-out margin."""
-    rng = np.random.default_rng([F.seed, 6])
+    rng = np.random.default_rng([config.seed, 6])
     n, classes = kernel.centers.shape
-    wrong = rng.permutation(n)[: round(F.flip * n)]
+    wrong = rng.permutation(n)[: round(config.flip * n)]
     labels = kernel.targets.copy()
     labels[wrong] = (labels[wrong] + rng.integers(1, classes, len(wrong))) % classes
     if not len(wrong):
-        raise InputError(f"--flip must flip an image at least; got {F.flip}")
+        raise InputError(f"--flip must flip an image at least; got {config.flip}")
     centers = kernel.centers.max() * np.eye(classes)[labels]
     noisy = dataclasses.replace(kernel, targets=labels, centers=centers).solve(penalty)
     doubt = -margin(noisy.left_out(), labels)
     return tj.metrics.auc(doubt[wrong], np.delete(doubt, wrong))
 
 
-def draw(tried: list[dict[str, float]], name: str) -> None:
+def draw(config: Config, tried: list[dict[str, float]], name: str) -> None:
     """Plots the leave-one-out accuracy by penalty."""
     panel = {"x": [row["penalty"] for row in tried], "lines": {"leave-one-out": [row["score"] for row in tried]}}
     panel |= {"xlabel": "penalty", "ylabel": "leave-one-out accuracy", "log": "x"}
-    plots.curves(command.out_folder() / "penalties.png", [panel], titles.penalised(name, tried))
+    plots.curves(command.out_folder(config) / "penalties.png", [panel], titles.penalised(name, tried))
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -11,17 +11,28 @@ The last line of stdout: {"loss" ...: {DATASET: {COLUMN: {"mean", "spread", "acc
 largest |dw| over the seeds}}}}.
 """
 
+import dataclasses
 from typing import Any
 
 from experiments.shared import search
-from experiments.shared.table import SEARCH, define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Compute, Model, Training
 from tangent_jax.core.checks import InputError
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "blocks", **SEARCH, dataset=["digits"], out="out/ablations")
-define(only=["loss", "pt", "cls", "radius"], radius=["1", "10", "100"])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, search.Searched, Compute, Training):
+    """The flags."""
+
+    blocks: int = FLAT["blocks"]
+    dataset: tuple[str, ...] = ("digits",)
+    only: tuple[str, ...] = ("loss", "pt", "cls", "radius")
+    out: str = "out/ablations"
+    radius: tuple[str, ...] = ("1", "10", "100")
+
 
 TITLES = {
     "loss": "Loss of a tangent model",
@@ -31,7 +42,7 @@ TITLES = {
 }
 
 
-def columns(which: str) -> dict[str, list[dict[str, Any]]]:
+def columns(config: Config, which: str) -> dict[str, list[dict[str, Any]]]:
     """The flat settings of the recipes to search, for each compared column."""
     variants: dict[str, dict[str, Any]] = {
         "loss": {"RSL": {"loss": "rsl"}, "CE": {"loss": "ce"}, "MSE": {"loss": "mse"}},
@@ -42,33 +53,33 @@ def columns(which: str) -> dict[str, list[dict[str, Any]]]:
         losses = {"CE": {"loss": "ce"}, "RSL": {"loss": "rsl:kappa=5"}}
         variants["radius"] = {
             f"{name}, R={radius:g}": {**loss, "radius": radius, "penalty": 0.0}
-            for radius in numbers("radius", float)
+            for radius in config.numbers("radius", float)
             for name, loss in losses.items()
         }
-    rates = numbers("lr", float)
+    rates = config.numbers("lr", float)
     return {
-        name: [setup.settings(**{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
+        name: [setup.settings(config, **{"loss": "rsl", **changes}, learning_rate=rate) for rate in rates]
         for name, changes in variants[which].items()
     }
 
 
-def main() -> None:
-    if "cls" in F.only and not search.has_class_token():
-        raise InputError(f"--only must be without cls for a network without a class token; got {F.weights}")
-    wanted = {which: columns(which) for which in listed("only", TITLES)}
-    runs = Runs(command.out_folder() / "runs.jsonl")
-    sets = setup.open_datasets()
+def main(config: Config) -> None:
+    if "cls" in config.only and not search.has_class_token(config):
+        raise InputError(f"--only must be without cls for a network without a class token; got {config.weights}")
+    wanted = {which: columns(config, which) for which in config.listed("only", TITLES)}
+    runs = Runs(command.out_folder(config) / "runs.jsonl")
+    sets = setup.open_datasets(config)
     result: dict[str, Any] = {}
     for which, searched in wanted.items():
         result[which] = {
             dataset.name: {
-                name: search.measure(spec, dataset, name, recipes, runs) for name, recipes in searched.items()
+                name: search.measure(config, spec, dataset, name, recipes, runs) for name, recipes in searched.items()
             }
             for spec, dataset in sets.items()
         }
-        search.show(result[which], which, TITLES[which])
-    command.finish(result)
+        search.show(config, result[which], which, TITLES[which])
+    command.finish(config, result)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

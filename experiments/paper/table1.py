@@ -5,47 +5,64 @@ For each method, learning rate, reset (PT) and class token (CLS) are searched on
 is saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
+import dataclasses
 import itertools
 import sys
 from typing import Any
 
 import tangent_jax as tj
 from experiments.shared import search
-from experiments.shared.table import SEARCH, define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, TRAINING, F, listed, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Compute, Model
 from tangent_jax.core.checks import InputError
+from tangent_jax.store.recipe import FLAT
 
-define("certificate", "passes", "search_anchor", **SEARCH, blocks=["1", "7"], method=["fc", "nlft", "taft"])
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, dataset=["digits"], penalty=["1e-3", "1e-2", "0.1"], out="out/table1")
-define(solver=["adam"])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, search.Searched, Compute):
+    """The flags."""
+
+    batch_size: int = FLAT["batch_size"]
+    blocks: tuple[str, ...] = ("1", "7")
+    certificate: float = FLAT["certificate"]
+    dataset: tuple[str, ...] = ("digits",)
+    epochs: int = FLAT["epochs"]
+    loss: str = FLAT["loss"]
+    method: tuple[str, ...] = ("fc", "nlft", "taft")
+    out: str = "out/table1"
+    passes: int = FLAT["passes"]
+    penalty: tuple[str, ...] = ("1e-3", "1e-2", "0.1")
+    search_anchor: bool = True
+    solver: tuple[str, ...] = ("adam",)
+
 
 NAMES = {"adam": "TAFT", "optimum": "OPTIMUM"}
 
 
-def candidates(method: str, blocks: int, solver: str = "adam") -> list[dict[str, Any]]:
+def candidates(config: Config, method: str, blocks: int, solver: str = "adam") -> list[dict[str, Any]]:
     """The flat settings of each recipe of a column of the table: learning rates, or penalties of the optimum."""
-    tokens = (False, True) if search.has_class_token() else (False,)
-    searched = F.search_anchor and method != "fc"
+    tokens = (False, True) if search.has_class_token(config) else (False,)
+    searched = config.search_anchor and method != "fc"
     anchors = itertools.product((False, True), tokens) if searched else [(False, False)]
     name, values = ("learning_rate", "lr") if solver == "adam" else ("penalty", "penalty")
     fixed = {"method": method, "blocks": blocks, "solver": solver}
     return [
-        setup.settings(**fixed, reset=reset, new_class_token=token, **{name: value})
+        setup.settings(config, **fixed, reset=reset, new_class_token=token, **{name: value})
         for reset, token in anchors
-        for value in numbers(values, float)
+        for value in config.numbers(values, float)
     ]
 
 
-def main() -> None:
-    depth = setup.pretrained(F.weights).model.stages - 2
-    runs = Runs(command.out_folder() / "runs.jsonl")
-    sets = setup.open_datasets()
-    solvers = listed("solver", tj.store.SOLVERS)
-    methods = listed("method", ("fc", "nlft", "taft"))
+def main(config: Config) -> None:
+    depth = setup.pretrained(config).model.stages - 2
+    runs = Runs(command.out_folder(config) / "runs.jsonl")
+    sets = setup.open_datasets(config)
+    solvers = config.listed("solver", tj.store.SOLVERS)
+    methods = config.listed("method", ("fc", "nlft", "taft"))
     columns: dict[str, tuple] = {"FC": ("fc", 0)} if "fc" in methods else {}
-    counts = numbers("blocks", int)
+    counts = config.numbers("blocks", int)
     deeper = [blocks for blocks in counts if blocks > depth]
     if deeper:
         print(f"the model has {depth} blocks: {deeper} left out", file=sys.stderr)
@@ -54,16 +71,17 @@ def main() -> None:
         if "taft" in methods:
             columns |= {f"{NAMES[solver]}-{blocks}": ("taft", blocks, solver) for solver in solvers}
     if not columns:
-        raise InputError(f"--blocks must be at most {depth}, the model's number; got {','.join(F.blocks)}")
+        raise InputError(f"--blocks must be at most {depth}, the model's number; got {','.join(config.blocks)}")
     table: dict[str, dict[str, dict]] = {}
     for spec, dataset in sets.items():
         # The longest tail first: the inputs of shorter ones are computed from its cache, not from the images.
         row = {
-            name: search.measure(spec, dataset, name, candidates(*columns[name]), runs) for name in reversed(columns)
+            name: search.measure(config, spec, dataset, name, candidates(config, *columns[name]), runs)
+            for name in reversed(columns)
         }
         table[dataset.name] = {name: row[name] for name in columns}
-    search.show(table, "table1", f"Fine-tuning, {search.seeds()}")
-    command.finish(table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
+    search.show(config, table, "table1", f"Fine-tuning, {search.seeds(config)}")
+    command.finish(config, table | ({"gaps": gaps(table)} if "optimum" in solvers else {}))
 
 
 def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -80,4 +98,4 @@ def gaps(table: dict[str, dict[str, dict]]) -> dict[str, dict[str, dict[str, flo
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -14,105 +14,136 @@ the mechanism Gaussian, "noise_scale": the interval of the noise over the claime
 "false_positives", "false_negatives", "kept": whether the claim stands}.
 """
 
+import dataclasses
 import sys
 
 import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import drawn, plots, titles
-from experiments.shared.breaks import BREAKS, break_mechanism
-from experiments.shared.table import define
+from experiments.shared.breaks import break_mechanism
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import audited as audits
 from tangent_jax.commands.shared import codes, command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, PRIVATE_KINDS, F
+from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, choice
 from tangent_jax.core.checks import InputError
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, *COMPUTE, **PRIVATE)
-define("dataset", "delta", "seed", "epsilon", "steps", "clip_norm", "canaries", "confidence", method=("taft", "nlft"))
-define(subset=PRIVATE_KINDS, repeats=1000, images=8, broken=(*BREAKS,), out="out/audit")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Compute, Results):
+    """The flags."""
+
+    broken: str = choice("nothing", "no_noise", "half_noise", "no_clipping", "noise_over_batch")
+    canaries: int | None = None
+    clip_norm: float = 1.0
+    confidence: float = 0.95
+    dataset: str = FLAT["dataset"]
+    delta: float = 1e-5
+    epsilon: float = 3.0
+    images: int = 8
+    loss: str = "ce"
+    method: str = choice("taft", "nlft")
+    out: str = "out/audit"
+    output: str = "tangent"
+    penalty: float = 0.0
+    repeats: int = 1000
+    seed: int = FLAT["seed"]
+    steps: int = 5
+    subset: str = choice("blocks", "bitfit", "layernorm", "head")
+
 
 RARE = 0.9999  # the confidence at which too little noise fails the audit
 
 
-def main() -> None:
-    claimed = tj.make_mechanism(F.epsilon, F.delta, F.steps, F.clip_norm)
-    recipe = setup.recipe()
-    dataset = setup.open_dataset(F.dataset)
+def main(config: Config) -> None:
+    claimed = tj.make_mechanism(config.epsilon, config.delta, config.steps, config.clip_norm)
+    recipe = setup.recipe(config)
+    dataset = setup.open_dataset(config.dataset)
     classes = len(dataset.classes)
     predict = setup.predictor(recipe, classes)
-    train = setup.features(predict, dataset.train, "train inputs")
-    if F.canaries is not None:
-        return audit_runs(claimed, predict, train, recipe.objective)
-    if F.repeats < 4:
-        raise InputError(f"--repeats must be 4 at least without --canaries; got {F.repeats}")
-    broken = break_mechanism(claimed, F.broken, F.images)
+    train = setup.features(config, predict, dataset.train, "train inputs")
+    if config.canaries is not None:
+        return audit_runs(config, claimed, predict, train, recipe.objective)
+    if config.repeats < 4:
+        raise InputError(f"--repeats must be 4 at least without --canaries; got {config.repeats}")
+    broken = break_mechanism(claimed, config.broken, config.images)
     settings = {"objective": recipe.objective}
-    data = with_canary(train, classes)
-    with tj.show_progress(f"{F.method} {F.subset}, broken: {F.broken}"):
-        scores = tj.audit.canary_scores(predict, predict.zeros(), data, broken, F.repeats, **settings, claimed=claimed)
+    data = with_canary(config, train, classes)
+    with tj.show_progress(f"{config.method} {config.subset}, broken: {config.broken}"):
+        scores = tj.audit.canary_scores(
+            predict, predict.zeros(), data, broken, config.repeats, **settings, claimed=claimed
+        )
     absent, present = scores
-    bound = tj.audit.epsilon_lower_bound(absent, present, F.delta, F.confidence)
+    bound = tj.audit.epsilon_lower_bound(absent, present, config.delta, config.confidence)
     proved = max(bound.epsilon, bound.gaussian_epsilon)
-    scale = tj.audit.noise_scale(absent, F.confidence)
-    draw(absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
+    scale = tj.audit.noise_scale(absent, config.confidence)
+    draw(config, absent, present, claimed, (bound.epsilon, bound.gaussian_epsilon))
     result = {
-        **{name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "broken")},
+        **{name: getattr(config, name) for name in ("epsilon", "delta", "confidence", "repeats", "broken")},
         "epsilon_lower": bound.epsilon,
         "gaussian_epsilon_lower": bound.gaussian_epsilon,
         "false_positives": bound.false_positives,
         "false_negatives": bound.false_negatives,
         "noise_scale": scale,
-        "kept": proved <= F.epsilon and tj.audit.noise_scale(absent, RARE)[1] >= 1,
+        "kept": proved <= config.epsilon and tj.audit.noise_scale(absent, RARE)[1] >= 1,
     }
-    command.finish(result)
+    command.finish(config, result)
     if not result["kept"]:
         got = f"a proof of {proved:.3f}, and at most {scale[1]:.3f} of the noise"
         print(
-            f"audit: the claim is epsilon {F.epsilon:g} at most, and the claimed noise; the attacker has {got}",
+            f"audit: the claim is epsilon {config.epsilon:g} at most, and the claimed noise; the attacker has {got}",
             file=sys.stderr,
         )
         sys.exit(codes.FAILED)
 
 
-def with_canary(train: tj.Features, classes: int) -> tj.Batches:
+def with_canary(config: Config, train: tj.Features, classes: int) -> tj.Batches:
     """--images training images, the last with a wrong label."""
     most = len(train)
-    if not 2 <= F.images <= most:
-        raise InputError(f"--images must be in 2..{most}, with the canary as the last; got {F.images}")
-    rows = np.linspace(0, most - 1, F.images).astype(int)
+    if not 2 <= config.images <= most:
+        raise InputError(f"--images must be in 2..{most}, with the canary as the last; got {config.images}")
+    rows = np.linspace(0, most - 1, config.images).astype(int)
     labels = train.targets[rows].copy()
     labels[-1] = (labels[-1] + classes // 2) % classes
     return tj.Batches(train.inputs[rows], labels)
 
 
 def audit_runs(
-    claimed: tj.privacy.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective
+    config: Config, claimed: tj.privacy.Mechanism, predict: tj.Predictor, train: tj.Features, objective: tj.Objective
 ) -> None:
     """Audits --repeats runs, each by its own canaries."""
-    canaries = tj.audit.make_canaries(train, predict.model.classes, F.canaries)
+    assert config.canaries is not None
+    canaries = tj.audit.make_canaries(train, predict.model.classes, config.canaries)
     runs = []
-    trained = break_mechanism(claimed, F.broken, len(train))
-    out = command.out_folder()
-    for i in range(F.repeats):
-        folder = out / "runs" / f"{F.broken}-{i}"
-        with tj.show_progress(f"run {i + 1} of {F.repeats}, broken: {F.broken}"):
+    trained = break_mechanism(claimed, config.broken, len(train))
+    out = command.out_folder(config)
+    for i in range(config.repeats):
+        folder = out / "runs" / f"{config.broken}-{i}"
+        with tj.show_progress(f"run {i + 1} of {config.repeats}, broken: {config.broken}"):
             audit = tj.audit.fit_audited(
                 predict, train, canaries, objective, mechanism=trained, claimed=claimed, folder=folder
             ).info.audit
         assert audit is not None
-        runs.append(audits.summary(audit, claimed, F.confidence))
+        runs.append(audits.summary(audit, claimed, config.confidence))
         drawn.audited(folder / "audit.png", audit, claimed, runs[-1])
     names = ("epsilon_lower", "gaussian_epsilon_lower")
     proved = {name: [run[name] for run in runs] for name in names}
-    caught = {name: sum(bound > F.epsilon for bound in proved[name]) for name in names}
-    given = {name: F[name].value for name in ("epsilon", "delta", "confidence", "repeats", "canaries", "broken")}
-    command.finish({**given, **proved, "caught": caught, "kept": not any(caught.values())})
+    caught = {name: sum(bound > config.epsilon for bound in proved[name]) for name in names}
+    given = {
+        name: getattr(config, name) for name in ("epsilon", "delta", "confidence", "repeats", "canaries", "broken")
+    }
+    command.finish(config, {**given, **proved, "caught": caught, "kept": not any(caught.values())})
     if any(caught.values()):
-        print(f"audit: the claim is epsilon {F.epsilon:g} at most; more is proved in {caught} runs", file=sys.stderr)
+        print(
+            f"audit: the claim is epsilon {config.epsilon:g} at most; more is proved in {caught} runs", file=sys.stderr
+        )
         sys.exit(codes.FAILED)
 
 
-def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.privacy.Mechanism, proofs: tuple[float, float]) -> None:
+def draw(
+    config: Config, absent: np.ndarray, present: np.ndarray, claimed: tj.privacy.Mechanism, proofs: tuple[float, float]
+) -> None:
     """Plots the attack's ROC, up to a false-positive rate of a half, beside the largest that the claim allows."""
     from scipy.stats import norm
 
@@ -121,9 +152,9 @@ def draw(absent: np.ndarray, present: np.ndarray, claimed: tj.privacy.Mechanism,
     most = norm.sf(norm.isf(rates) - claimed.steps**0.5 / claimed.noise_multiplier)
     panel = {"x": rates, "lines": {"attack": power, "claimed at most": most, "chance": rates}, "dashed": ["chance"]}
     panel |= {"xlabel": "false positives", "ylabel": "true positives"}
-    title = titles.proved("An attacker who sees every step", *proofs, F.epsilon)
-    plots.curves(command.out_folder() / "audit.png", [panel], title)
+    title = titles.proved("An attacker who sees every step", *proofs, config.epsilon)
+    plots.curves(command.out_folder(config) / "audit.png", [panel], title)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -7,49 +7,58 @@ The last line of stdout: {"coverage": {LAW: {"MEMBERS / OTHERS": {SHIFT: share o
 the intervals, with the same keys}.
 """
 
+import dataclasses
+
 import numpy as np
 from scipy.stats import norm
 
 import tangent_jax as tj
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Results
 from tangent_jax.io.progress import progress_bar
 
-define(repeats=2000, out="out/coverage")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Results):
+    """The flags."""
+
+    out: str = "out/coverage"
+    repeats: int = 2000
+
 
 SIZES = ((20, 20), (10, 10), (10, 1000))
 SHIFTS = (0.5, 2, 3)
 LAWS = ("normal", "extremes")
 
 
-def main() -> None:
+def main(config: Config) -> None:
     cases = [(law, *size, shift) for law in LAWS for size in SIZES for shift in SHIFTS]
     result: dict[str, dict] = {"coverage": {}, "width": {}}
     with tj.show_progress("intervals"), progress_bar(len(cases), "case") as bar:
         for law, members, others, shift in cases:
-            low, high = intervals(law, members, others, shift)
+            low, high = intervals(config, law, members, others, shift)
             truth = norm.cdf(shift / 2**0.5)
             of_case = {"coverage": (low <= truth) & (truth <= high), "width": high - low}
             for name, values in of_case.items():
                 row = result[name].setdefault(law, {}).setdefault(f"{members} / {others}", {})
                 row[f"{shift:g}"] = float(values.mean())
             bar.update()
-    command.finish(result, repeats=F.repeats)
+    command.finish(config, result, repeats=config.repeats)
 
 
-def intervals(law: str, members: int, others: int, shift: float) -> np.ndarray:
+def intervals(config: Config, law: str, members: int, others: int, shift: float) -> np.ndarray:
     """(low, high) of the AUC in each of --repeats draws, "2 draws"."""
     rng = np.random.default_rng([0, members, others, round(10 * shift)])
-    scores = rng.standard_normal((F.repeats, members + others))
+    scores = rng.standard_normal((config.repeats, members + others))
     if law == "normal":
         scores[:, :members] += shift
     else:
-        is_above = rng.random((F.repeats, members)) < norm.cdf(shift / 2**0.5)
+        is_above = rng.random((config.repeats, members)) < norm.cdf(shift / 2**0.5)
         scores[:, :members] = np.where(is_above, 100, -100)
     member = np.arange(members + others) < members
     return np.array([tj.audit.Ranking(row, member).points(seed=i)["auc"][1:] for i, row in enumerate(scores)]).T
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

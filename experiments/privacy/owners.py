@@ -23,22 +23,36 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import plots, titles
 from experiments.shared.private_runs import accuracies
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, PRIVATE, F, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Compute, Model, Reading, Results, choice
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, *COMPUTE, "dataset", "delta", **PRIVATE, blocks=0, concentration=1.0, out="out/owners")
-define(
-    subset=("head", "blocks", "bitfit", "layernorm"),
-    shards=["30", "300"],
-    epsilon=["1", "3", "8"],
-    clip_norm=["1", "30", "300"],
-)
-define(steps=["5", "20", "50"], lr=["0.006", "0.02", "0.06", "0.2"], seed=["0", "1", "2"])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Compute, Results):
+    """The flags."""
+
+    blocks: int = 0
+    clip_norm: tuple[str, ...] = ("1", "30", "300")
+    concentration: float = 1.0
+    dataset: str = FLAT["dataset"]
+    delta: float = 1e-5
+    epsilon: tuple[str, ...] = ("1", "3", "8")
+    loss: str = "ce"
+    lr: tuple[str, ...] = ("0.006", "0.02", "0.06", "0.2")
+    out: str = "out/owners"
+    output: str = "tangent"
+    penalty: float = 0.0
+    seed: tuple[str, ...] = ("0", "1", "2")
+    shards: tuple[str, ...] = ("30", "300")
+    steps: tuple[str, ...] = ("5", "20", "50")
+    subset: str = choice("head", "blocks", "bitfit", "layernorm")
+
 
 AT_ONCE = 36  # models trained as one program
 
@@ -53,28 +67,34 @@ class Run(NamedTuple):
     learning_rate: float
     seed: int
 
-    def mechanism(self) -> tj.privacy.Mechanism:
+    def mechanism(self, delta: float) -> tj.privacy.Mechanism:
         unit = "owner" if self.owners else "example"
-        return tj.make_mechanism(self.epsilon, F.delta, self.steps, self.clip_norm, unit=unit)
+        return tj.make_mechanism(self.epsilon, delta, self.steps, self.clip_norm, unit=unit)
 
 
-def divide(count: int, owners: int) -> np.ndarray:
+def divide(config: Config, count: int, owners: int) -> np.ndarray:
     """The owner of each of `count` images, "n": one image for each owner, the rest in Dirichlet proportions."""
     if not 2 <= owners <= count:
         raise InputError(f"--shards must be in 2..{count}, the number of images of train; got {owners}")
     rng = np.random.default_rng(owners)
-    rest = rng.choice(owners, count - owners, p=rng.dirichlet(np.full(owners, F.concentration)))
+    rest = rng.choice(owners, count - owners, p=rng.dirichlet(np.full(owners, config.concentration)))
     return rng.permutation(np.concatenate([np.arange(owners), rest]))
 
 
 class Table:
     """The table's runs, saved, and trained together."""
 
-    def __init__(self, dataset: Dataset, runs: Runs) -> None:
+    def __init__(self, config: Config, dataset: Dataset, runs: Runs) -> None:
+        self.config = config
         self.dataset = dataset
         self.runs = runs
-        self.recipe = setup.recipe()
-        self.key = identity(setup.run_key(F.dataset, F.weights), self.recipe, F.delta, F.concentration)
+        self.recipe = setup.recipe(self.config)
+        self.key = identity(
+            setup.run_key(self.config, self.config.dataset, self.config),
+            self.recipe,
+            self.config.delta,
+            self.config.concentration,
+        )
 
     def measure(self, wanted: list[Run], *, on_test: bool) -> dict[Run, float]:
         """The accuracy of each run, on test or on held-out images."""
@@ -93,9 +113,9 @@ class Table:
         predicts = {seed: setup.predictor(r, len(self.dataset.classes)) for seed, r in recipes.items()}
         owners = together[0].owners
         chosen = [predicts[run.seed] for run in together]
-        whole = setup.features(chosen[0], self.dataset.train, "train inputs")
+        whole = setup.features(self.config, chosen[0], self.dataset.train, "train inputs")
         if owners:
-            numbers_of = divide(len(self.dataset.train), owners).tolist()
+            numbers_of = divide(self.config, len(self.dataset.train), owners).tolist()
             owner_of = dict(zip(self.dataset.train.names, numbers_of, strict=True))
             whole = dataclasses.replace(whole, owners=tuple(owner_of[name] for _, name in whole.examples))
         train, measured = whole.hold_out()
@@ -104,21 +124,29 @@ class Table:
             raise InputError(f"a fifth of each class is held out, and no class of {self.dataset.name} has {need}")
         if on_test:
             train = whole
-            measured = setup.features(chosen[0], self.dataset.test, "test inputs")
+            measured = setup.features(self.config, chosen[0], self.dataset.test, "test inputs")
         with tj.show_progress(f"{owners or 'no'} owners, {together[0].steps} steps, {len(together)} at once"):
-            return accuracies(chosen, train, measured, self.recipe.objective, together)
+            return accuracies(chosen, train, measured, self.recipe.objective, together, self.config.delta)
 
     def fill(self, owners: int) -> dict[str, dict[str, Any]]:
         """Searches, chooses and measures; returns for every epsilon mean and spread over the seeds, and the choice."""
-        epsilons, lrs, clips = (numbers(name, float) for name in ("epsilon", "lr", "clip_norm"))
-        grid = [Run(owners, *at, 0) for at in itertools.product(numbers("steps", int), epsilons, clips, lrs)]
-        held = self.measure([run._replace(seed=s) for run in grid for s in numbers("seed", int)], on_test=False)
-        scores = {run: float(np.mean([held[run._replace(seed=s)] for s in numbers("seed", int)])) for run in grid}
+        epsilons, lrs, clips = (self.config.numbers(name, float) for name in ("epsilon", "lr", "clip_norm"))
+        grid = [
+            Run(owners, *at, 0) for at in itertools.product(self.config.numbers("steps", int), epsilons, clips, lrs)
+        ]
+        held = self.measure(
+            [run._replace(seed=s) for run in grid for s in self.config.numbers("seed", int)], on_test=False
+        )
+        scores = {
+            run: float(np.mean([held[run._replace(seed=s)] for s in self.config.numbers("seed", int)])) for run in grid
+        }
         best = [max((run for run in grid if run.epsilon == e), key=scores.__getitem__) for e in epsilons]
-        final = self.measure([run._replace(seed=s) for run in best for s in numbers("seed", int)], on_test=True)
+        final = self.measure(
+            [run._replace(seed=s) for run in best for s in self.config.numbers("seed", int)], on_test=True
+        )
         cells = {}
         for run in best:
-            accuracies = [final[run._replace(seed=s)] for s in numbers("seed", int)]
+            accuracies = [final[run._replace(seed=s)] for s in self.config.numbers("seed", int)]
             chosen = {field: getattr(run, field) for field in ("steps", "clip_norm", "learning_rate")}
             mean = float(np.mean(accuracies))
             spread = float(np.std(accuracies))
@@ -128,7 +156,7 @@ class Table:
         return cells
 
 
-def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) -> None:
+def draw(config: Config, path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) -> None:
     """Plots accuracy by epsilon for each unit of protection; `cells`: {owners or "example": {epsilon: cell}}."""
     lines = {
         "images" if unit == "example" else f"{unit} owners": [
@@ -137,37 +165,39 @@ def draw(path: Path, dataset: str, cells: dict[str, dict[str, dict[str, Any]]]) 
         for unit, row in cells.items()
     }
     epsilons = [float(epsilon) for epsilon in cells["example"]]
-    axes = {"xlabel": f"epsilon (mean and spread of {len(F.seed)} seeds)", "ylabel": "test accuracy", "log": "x"}
+    axes = {"xlabel": f"epsilon (mean and spread of {len(config.seed)} seeds)", "ylabel": "test accuracy", "log": "x"}
     panel = {"x": epsilons, "lines": {name: (*line,) for name, line in lines.items()}, "ticks": epsilons, **axes}
     plots.curves(path, [panel], titles.protected(dataset, cells))
 
 
-def main() -> None:
-    counts = numbers("shards", int)
-    epsilons = numbers("epsilon", float)
-    settings = [*map(len, (numbers("lr", float), numbers("clip_norm", float), numbers("steps", int)))]
-    dataset = setup.open_tested(F.dataset)
+def main(config: Config) -> None:
+    counts = config.numbers("shards", int)
+    epsilons = config.numbers("epsilon", float)
+    settings = [
+        *map(len, (config.numbers("lr", float), config.numbers("clip_norm", float), config.numbers("steps", int)))
+    ]
+    dataset = setup.open_tested(config.dataset)
     n = len(dataset.train)
-    if F.delta >= 1 / n:
-        raise InputError(f"--delta must be below 1 / images = {1 / n:.2g}; got {F.delta}")
-    divided = {owners: divide(n, owners) for owners in counts}
-    out = command.out_folder()
+    if config.delta >= 1 / n:
+        raise InputError(f"--delta must be below 1 / images = {1 / n:.2g}; got {config.delta}")
+    divided = {owners: divide(config, n, owners) for owners in counts}
+    out = command.out_folder(config)
     sizes = {}
     for owners, owner_of in divided.items():
         with (out / f"owners{owners}.csv").open("w", newline="") as file:
             csv.writer(file).writerows(zip(dataset.train.names, [f"owner {owner}" for owner in owner_of], strict=True))
         held = np.bincount(owner_of)
         sizes[owners] = {"smallest": int(held.min()), "median": float(np.median(held)), "largest": int(held.max())}
-    table = Table(dataset, Runs(out / "runs.jsonl"))
+    table = Table(config, dataset, Runs(out / "runs.jsonl"))
     cells = {str(owners or "example"): table.fill(owners) for owners in (0, *counts)}
     rows = [[unit, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for unit, row in cells.items()]
     text = command.markdown(["owners", *(f"epsilon {e:g}" for e in epsilons)], rows)
     (out / "owners.md").write_text(text)
-    draw(out / "owners.png", dataset.name, cells)
+    draw(config, out / "owners.png", dataset.name, cells)
     print(text)
     searched = int(np.prod(settings))
-    command.finish({"dataset": dataset.name, "sizes": sizes, "searched": searched, "table": cells})
+    command.finish(config, {"dataset": dataset.name, "sizes": sizes, "searched": searched, "table": cells})
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

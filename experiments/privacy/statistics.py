@@ -13,35 +13,54 @@ The last line of stdout: {DATASET: {FEATURES: {"plain", "norm" or "images": {EPS
 "accuracies"}}}}}; FEATURES is "h", "h+place 256": width, or "h+ntk 4 256": blocks, width.
 """
 
+import dataclasses
 import itertools
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import tangent_jax as tj
 from experiments.shared import plots, titles
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, MODEL, F, listed, numbers
+from tangent_jax.commands.shared.settings import Model, Reading, Results
 from tangent_jax.data import Dataset
 from tangent_jax.models import FeatureMap
 from tangent_jax.solver import map_once, rows_of
 
-define(*MODEL, *CACHED, "delta", "public", "held_out", "clip_norm", "noise", dataset=["digits"], out="out/statistics")
-define(epsilon=["1", "3", "8"], seed=["0", "1", "2"], only=["h"], blocks=["1"], width=["256"])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Model, Reading, Results):
+    """The flags."""
+
+    blocks: tuple[str, ...] = ("1",)
+    clip_norm: float = 1.0
+    dataset: tuple[str, ...] = ("digits",)
+    delta: float = 1e-5
+    epsilon: tuple[str, ...] = ("1", "3", "8")
+    held_out: bool = False
+    noise: Literal["gaussian", "discrete"] = "gaussian"
+    only: tuple[str, ...] = ("h",)
+    out: str = "out/statistics"
+    public: str | None = None
+    seed: tuple[str, ...] = ("0", "1", "2")
+    width: tuple[str, ...] = ("256",)
+
 
 FEATURES = ("h", "h+ntk", "h+place")
 MEASURED = ("mean", "spread")
 
 
-def main() -> None:
-    sets = [*setup.open_datasets().values()]
-    epsilons = numbers("epsilon", float)
-    seeds = numbers("seed", int)
+def main(config: Config) -> None:
+    sets = [*setup.open_datasets(config).values()]
+    epsilons = config.numbers("epsilon", float)
+    seeds = config.numbers("seed", int)
     result: dict[str, Any] = {}
     for dataset in sets:
-        result[dataset.name] = {name: of_map(map_, dataset, epsilons, seeds) for name, map_ in maps().items()}
+        result[dataset.name] = {
+            name: of_map(config, map_, dataset, epsilons, seeds) for name, map_ in maps(config).items()
+        }
         print(dataset.name, result[dataset.name], file=sys.stderr)
     cells = {
         f"{dataset}, {name}, {way}": row
@@ -51,43 +70,49 @@ def main() -> None:
     }
     rows = [[name, *(f"{row[e]['mean']:.3f} ± {row[e]['spread']:.3f}" for e in row)] for name, row in cells.items()]
     text = command.markdown(["data set, features", *(f"epsilon {e:g}" for e in epsilons)], rows)
-    (command.out_folder() / "statistics.md").write_text(text)
-    draw(result, cells, epsilons)
+    (command.out_folder(config) / "statistics.md").write_text(text)
+    draw(config, result, cells, epsilons)
     print(text)
-    command.finish(result)
+    command.finish(config, result)
 
 
-def maps() -> dict[str, FeatureMap]:
+def maps(config: Config) -> dict[str, FeatureMap]:
     """The feature maps of the table, by name."""
-    pretrained = setup.pretrained(F.weights)
+    pretrained = setup.pretrained(config)
     made = {}
-    for parts in listed("only", FEATURES):
-        every_blocks = numbers("blocks", int) if "ntk" in parts else [0]
-        widths = numbers("width", int) if parts != "h" else [4]  # of no sketch
+    for parts in config.listed("only", FEATURES):
+        every_blocks = config.numbers("blocks", int) if "ntk" in parts else [0]
+        widths = config.numbers("width", int) if parts != "h" else [4]  # of no sketch
         for blocks, width in itertools.product(every_blocks, widths):
             name = " ".join([parts, *[str(blocks)] * ("ntk" in parts), *[str(width)] * (parts != "h")])
             made[name] = tj.models.feature_map(pretrained, tuple(parts.split("+")), blocks=blocks, width=width)
     return made
 
 
-def of_map(built: FeatureMap, dataset: Dataset, epsilons: list[float], seeds: list[int]) -> dict[str, Any]:
+def of_map(
+    config: Config, built: FeatureMap, dataset: Dataset, epsilons: list[float], seeds: list[int]
+) -> dict[str, Any]:
     """The cells of one feature map on one data set, by whitening and epsilon."""
-    train = setup.features(built.predict, dataset.train, f"{dataset.name}: train inputs")
-    test = setup.features(built.predict, dataset.test, "test inputs")
-    train, test = train.hold_out() if F.held_out else (train, test)
+    train = setup.features(config, built.predict, dataset.train, f"{dataset.name}: train inputs")
+    test = setup.features(config, built.predict, dataset.test, "test inputs")
+    train, test = train.hold_out() if config.held_out else (train, test)
     ways = {"plain": tj.privacy.on_sphere(built, whiten=False), "norm": tj.privacy.on_sphere(built)}
-    if F.public:
-        public = setup.features(built.predict, setup.public_images(dataset.train), "public inputs")
+    if config.public:
+        public = setup.features(
+            config, built.predict, setup.public_images(config.public, dataset.train), "public inputs"
+        )
         ways["images"] = tj.privacy.on_sphere(built, public, train)
     cells = {}
     for way, map_ in ways.items():
         trained = map_once(map_, train)
         measured = map_once(map_, test)
-        cells[way] = {f"{e:g}": of_seeds(map_, trained, measured, dataset.classes, e, seeds) for e in epsilons}
+        cells[way] = {f"{e:g}": of_seeds(config, map_, trained, measured, dataset.classes, e, seeds) for e in epsilons}
     return cells
 
 
-def draw(result: dict[str, Any], cells: dict[str, dict[str, dict[str, Any]]], epsilons: list[float]) -> None:
+def draw(
+    config: Config, result: dict[str, Any], cells: dict[str, dict[str, dict[str, Any]]], epsilons: list[float]
+) -> None:
     """Plots the test accuracy of one release by epsilon: a panel for each data set, a line for each way."""
     panels = []
     axes = {"xlabel": "epsilon", "ylabel": "test accuracy", "ticks": epsilons, "log": "x"}
@@ -98,17 +123,23 @@ def draw(result: dict[str, Any], cells: dict[str, dict[str, dict[str, Any]]], ep
             for way, row in ways.items()
         }
         panels.append({"x": epsilons, "lines": lines, "title": dataset, **axes})
-    plots.curves(command.out_folder() / "statistics.png", panels, titles.released_once(cells))
+    plots.curves(command.out_folder(config) / "statistics.png", panels, titles.released_once(cells))
 
 
 def of_seeds(
-    map_: FeatureMap, train: tj.Features, test: tj.Features, classes: tuple[str, ...], epsilon: float, seeds: list[int]
+    config: Config,
+    map_: FeatureMap,
+    train: tj.Features,
+    test: tj.Features,
+    classes: tuple[str, ...],
+    epsilon: float,
+    seeds: list[int],
 ) -> dict[str, Any]:
     """The test accuracy of the head of each seed's noise; of four fifths of the images, four fifths of the noise."""
-    mechanism = tj.make_mechanism(epsilon, F.delta, 1, F.clip_norm, noise=F.noise)
-    if F.held_out:
+    mechanism = tj.make_mechanism(epsilon, config.delta, 1, config.clip_norm, noise=config.noise)
+    if config.held_out:
         less = mechanism.noise_multiplier * len(train) / (len(train) + len(test))
-        mechanism = tj.privacy.Mechanism(F.clip_norm, less, 1, F.delta, noise=F.noise)
+        mechanism = tj.privacy.Mechanism(config.clip_norm, less, 1, config.delta, noise=config.noise)
     step = tj.privacy.Contribution(len(classes), sum(map_.sizes))
     accuracies = []
     with tj.show_progress(f"epsilon {epsilon:g}") as progress:
@@ -124,4 +155,4 @@ def of_seeds(
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -10,6 +10,7 @@ The last line of stdout: {"cold": {"passes", "certificate", "accuracy", "seconds
 "membership": {fraction: {attack: [AUC warm - cold, low, high]}}, "adam_seconds", "speedup"}.
 """
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -19,27 +20,39 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import plots, titles
 from experiments.shared.sharded import attack_removed
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from experiments.shared.timing import steady
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import SHARDED_DEFAULTS, SINGLE, F, numbers
+from tangent_jax.commands.shared.settings import Single, Training
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
-
-define(*SINGLE, "at_once", "shadows", "certificate", **SHARDED_DEFAULTS, penalty=0.1, passes=200, out="out/remove")
-define(removed=["1", "0.01", "0.1"])
+from tangent_jax.store.recipe import FLAT
 
 
-def main() -> None:
-    if F.penalty <= 0:
-        raise InputError(f"--penalty must be above 0, for a certificate; got {F.penalty:g}")
-    method = make_method("taft", solver="optimum")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Single, Training):
+    """The flags."""
+
+    at_once: int = 10
+    certificate: float = FLAT["certificate"]
+    lr: float = 3e-3
+    out: str = "out/remove"
+    passes: int = 200
+    penalty: float = 0.1
+    removed: tuple[str, ...] = ("1", "0.01", "0.1")
+    shadows: int = 16
+
+
+def main(config: Config) -> None:
+    if config.penalty <= 0:
+        raise InputError(f"--penalty must be above 0, for a certificate; got {config.penalty:g}")
+    method = make_method(config, "taft", solver="optimum")
     n = len(method.train)
-    rng = np.random.default_rng([F.seed, 2])
-    sizes = [round(count if count >= 1 else count * n) for count in numbers("removed", float)]
+    rng = np.random.default_rng([config.seed, 2])
+    sizes = [round(count if count >= 1 else count * n) for count in config.numbers("removed", float)]
     if not all(1 <= size < n for size in sizes):
-        raise InputError(f"--removed must be 1 to {n - 1} images; got {','.join(F.removed)}")
+        raise InputError(f"--removed must be 1 to {n - 1} images; got {','.join(config.removed)}")
     order = rng.permutation(n)
     table = {}
     attacks = {}
@@ -51,9 +64,12 @@ def main() -> None:
         print(f"{size} removed: " + ", ".join(f"{k} {v:.4g}" for k, v in row.items()), file=sys.stderr)
         if size >= 10:
             models = {"before": whole.dw, "warm": warm.dw, "cold": cold.dw}
-            attack = attack_removed(method, models, order[:size], F.shadows, F.seed)
-            attacks[f"{size}"] = {"auc": attack.auc(), "advantage": attack.auc_gap("warm", "cold", seed=[F.seed, 4])}
-    draw(method.dataset.name, n, table)
+            attack = attack_removed(method, models, order[:size], config.shadows, config.seed)
+            attacks[f"{size}"] = {
+                "auc": attack.auc(),
+                "advantage": attack.auc_gap("warm", "cold", seed=[config.seed, 4]),
+            }
+    draw(config, method.dataset.name, n, table)
     accuracy = method.accuracy(whole.dw)
     cold = {
         "passes": whole.steps,
@@ -62,22 +78,22 @@ def main() -> None:
         "seconds": whole.seconds,
     }
     result = {"cold": cold, "removed": table, "membership": attacks}
-    adam = setup.recipe(method="taft", penalty=1e-5)
+    adam = setup.recipe(config, method="taft", penalty=1e-5)
     with tj.show_progress("Adam, one image less"):
         seconds = steady(adam.fit(method.predict, method.train, np.sort(order[1:])))
     result |= {"adam_seconds": seconds, "speedup": seconds / next(iter(table.values()))["seconds"]}
-    command.finish(result)
+    command.finish(config, result)
 
 
-def draw(dataset: str, count: int, table: dict[str, dict[str, Any]]) -> None:
+def draw(config: Config, dataset: str, count: int, table: dict[str, dict[str, Any]]) -> None:
     """Plots the passes of each removal from the old optimum, and those of a solve from zero."""
     starts = {"passes": "from the old optimum", "passes_cold": "from zero"}
     groups = {
         f"{size} of {count} images removed": {start: (row[k], 0.0) for k, start in starts.items()}
         for size, row in table.items()
     }
-    label = f"passes over the data to within {F.certificate:g} of the optimum"
-    plots.dots(command.out_folder() / "remove.png", groups, titles.warmed(dataset, table), label)
+    label = f"passes over the data to within {config.certificate:g} of the optimum"
+    plots.dots(command.out_folder(config) / "remove.png", groups, titles.warmed(dataset, table), label)
 
 
 def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[str, Any], tj.Fitted, tj.Fitted]:
@@ -100,4 +116,4 @@ def without(method: Method, whole: tj.Fitted, gone: np.ndarray) -> tuple[dict[st
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

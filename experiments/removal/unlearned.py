@@ -12,6 +12,7 @@ of an attacker who knows all other images, after an exact removal, by its certif
 on removed members are nearer to those of a model that never saw them or of the one before.
 """
 
+import dataclasses
 import time
 
 import numpy as np
@@ -19,20 +20,34 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import plots, titles
 from experiments.shared.parts import saved
-from experiments.shared.pool import coins, read_pool, requests, vulnerable
+from experiments.shared.pool import Pooled, coins, read_pool, requests, vulnerable
 from experiments.shared.removals import WAYS, Removals, Signals, relative
-from experiments.shared.table import define
+from experiments.shared.table import TABLE
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import CACHED, COMPUTE, MODEL, F, positive
+from tangent_jax.commands.shared.settings import Compute, Model, Results
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.io.progress import progress_bar
+from tangent_jax.store.recipe import FLAT
 
-define(
-    *MODEL, *CACHED, *COMPUTE[:2], "dataset", "blocks", "seed", "shards", "owners", "concentration", out="out/unlearned"
-)
-define(shadows=64, at_once=8, certificate=0.1, passes=200, penalty=0.1, output="tangent", removed=100)
-define("attacked", "known", "certificates")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Pooled, Model, Compute, Results):
+    """The flags."""
+
+    attacked: int = 24
+    blocks: int = FLAT["blocks"]
+    certificate: float = 0.1
+    certificates: tuple[str, ...] = ("1", "0.3", "0.1", "0.03")
+    known: int = 8
+    out: str = "out/unlearned"
+    output: str = "tangent"
+    passes: int = 200
+    penalty: float = 0.1
+    removed: float = 100.0
+    shadows: int = 64
+    shards: int = 50
+
 
 MAIN = "U-LiRA online"
 MOST = 0.1  # the largest false-positive rate in the picture
@@ -40,56 +55,60 @@ KNOWN = ("random", "canaries")
 """The requests for --certificates."""
 
 
-def requested() -> int:
+def requested(config: Config) -> int:
     """The number of images in each request: random, most vulnerable, and wrongly labelled ones."""
-    if F.removed < 10:
-        raise InputError(f"--removed must be 10 images at least; got {F.removed:g}")
-    return round(F.removed)
+    if config.removed < 10:
+        raise InputError(f"--removed must be 10 images at least; got {config.removed:g}")
+    return round(config.removed)
 
 
-def main() -> None:
+def main(config: Config) -> None:
     began = time.perf_counter()
-    certificates = tuple(positive("certificates"))
-    if F.shadows < max(6, F.attacked, F.known):
+    certificates = tuple(config.positive("certificates"))
+    if config.shadows < max(6, config.attacked, config.known):
         raise InputError(
-            f"--shadows must be at least 6, --attacked={F.attacked} and --known={F.known}; got {F.shadows}"
+            f"--shadows must be at least 6, --attacked={config.attacked} and --known={config.known}; got "
+            f"{config.shadows}"
         )
-    recipe = setup.recipe(solver="optimum")
-    dataset = setup.open_dataset(F.dataset)
+    recipe = setup.recipe(config, solver="optimum")
+    dataset = setup.open_dataset(config.dataset)
     count = sum(map(len, dataset.splits.values()))
-    if F.shards > count:
-        raise InputError(f"--shards must be at most {count}, the number of images; got {F.shards}")
-    asked_for = requested()
-    pool = read_pool(recipe, asked_for)
-    asked = requests(pool, dataset.classes, asked_for)
-    folder = command.out_folder() / "parts"
+    if config.shards > count:
+        raise InputError(f"--shards must be at most {count}, the number of images; got {config.shards}")
+    asked_for = requested(config)
+    pool = read_pool(config, recipe, asked_for)
+    asked = requests(config, pool, dataset.classes, asked_for)
+    folder = command.out_folder(config) / "parts"
     with tj.show_progress("the optimum of half weights"):
         base = pool.first(np.full(len(pool), 0.5))
-    key = identity(setup.run_key(F.dataset, F.weights), recipe, pool.data.targets, F.at_once)
+    key = identity(setup.run_key(config, config.dataset, config), recipe, pool.data.targets, config.at_once)
     most = saved(folder, identity(key, asked_for), "the most vulnerable", vulnerable, pool, base, asked_for)
     asked = {"random": asked["random"], **most, **asked}
-    member = coins(F.shadows, len(pool))
-    key = identity(key, F.shards, member, asked)
-    removals = Removals(pool, base, member, asked, F.attacked, F.shards, folder, key)
+    member = coins(config.seed, config.shadows, len(pool))
+    key = identity(key, config.shards, member, asked)
+    removals = Removals(pool, base, member, asked, config.attacked, config.shards, folder, key)
     signals = removals.run()
-    gaps = {name: removals.part(f"certified {name}", removals.certified, name, F.known, certificates) for name in KNOWN}
-    attacks, curves = exposures(signals, member, asked)
+    gaps = {
+        name: removals.part(f"certified {name}", removals.certified, name, config.known, certificates) for name in KNOWN
+    }
+    attacks, curves = exposures(config, signals, member, asked)
     certified = {
         name: {c: ranking(values, member, asked[name]).points() for c, values in by_certificate.items()}
         for name, by_certificate in gaps.items()
     }
-    draw(attacks, curves, dataset.name)
+    draw(config, attacks, curves, dataset.name)
     tests = relative(signals, member, asked)
     ways = {w: {r: {p: v[0] for p, v in row[MAIN].items()} for r, row in rows.items()} for w, rows in attacks.items()}
     sizes = {name: len(rows) for name, rows in asked.items()}
-    of_members = {name: int(member[: F.attacked, rows].sum()) for name, rows in asked.items()}
-    pairs = {name: [count, F.attacked * sizes[name] - count] for name, count in of_members.items()}
+    of_members = {name: int(member[: config.attacked, rows].sum()) for name, rows in asked.items()}
+    pairs = {name: [count, config.attacked * sizes[name] - count] for name, count in of_members.items()}
     command.finish(
+        config,
         {"ways": ways},
         images=len(pool),
         requested=sizes,
-        shadows=F.shadows,
-        attacked=F.attacked,
+        shadows=config.shadows,
+        attacked=config.attacked,
         pairs=pairs,
         attacks=attacks,
         certified=certified,
@@ -98,11 +117,11 @@ def main() -> None:
     )
 
 
-def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> tuple[dict, dict]:
+def exposures(config: Config, signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]) -> tuple[dict, dict]:
     """({way: {request: {attack: points}}}, {request: {way: curve of MAIN}}), for the ways that keep a model."""
     n = member.shape[1]
     rest = np.setdiff1d(np.arange(n), np.concatenate([*asked.values()]))
-    stay = np.random.default_rng([F.seed, 15]).choice(rest, min(len(rest), 4 * requested()), replace=False)
+    stay = np.random.default_rng([config.seed, 15]).choice(rest, min(len(rest), 4 * requested(config)), replace=False)
     judged = {name: (name, rows) for name, rows in asked.items()} | {"stay": ("vulnerable", stay)}
     attacks: dict[str, dict] = {way: {} for way in WAYS}
     curves: dict[str, dict] = {name: {} for name in judged}
@@ -113,10 +132,10 @@ def exposures(signals: Signals, member: np.ndarray, asked: dict[str, np.ndarray]
             for name, (request, rows) in judged.items():
                 after = signals.get(way, signals.get(f"{way}/{request}"))
                 assert after is not None
-                if np.isfinite(after[: F.attacked, 0]).sum() > 4:  # each has four others as shadows
+                if np.isfinite(after[: config.attacked, 0]).sum() > 4:  # each has four others as shadows
                     at = "" if way in signals else request
                     if at not in scored:
-                        scored[at] = scores(after[: F.attacked], untouched, member)
+                        scored[at] = scores(after[: config.attacked], untouched, member)
                     ranked = {attack: ranking(values, member, rows) for attack, values in scored[at].items()}
                     attacks[way][name] = {attack: pairs.points() for attack, pairs in ranked.items()}
                     curves[name][way] = ranked[MAIN].curve()
@@ -147,10 +166,10 @@ def ranking(values: np.ndarray, member: np.ndarray, rows: np.ndarray) -> tj.audi
     return tj.audit.Ranking(pairs[scored], is_member[scored], np.broadcast_to(rows, pairs.shape)[scored])
 
 
-def draw(attacks: dict, curves: dict, name: str) -> None:
+def draw(config: Config, attacks: dict, curves: dict, name: str) -> None:
     """Plots the curves of MAIN by request, on log axes, and its AUC by way."""
     x = np.geomspace(1e-3, MOST, 200)
-    folder = command.out_folder()
+    folder = command.out_folder(config)
     axes = {"x": x, "ylabel": "true positives", "log": "xy", "dashed": ["chance"]}
     panels = []
     for request, ways in curves.items():
@@ -168,4 +187,4 @@ def draw(attacks: dict, curves: dict, name: str) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config, table=TABLE)

@@ -11,6 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tangent_jax.commands.shared.dispatch import COMMANDS
+from tangent_jax.commands.shared.settings import Settings
 
 EXPERIMENTS = Path(__file__).parents[1]
 
@@ -24,16 +25,16 @@ def binaries() -> dict[str, str]:
 
 
 @contextmanager
-def definitions(binary: str) -> Iterator[tuple[str, dict[str, flags.Flag]]]:
-    """Within the `with` block flags are those of a binary: (its docstring, its flags by name)."""
+def definitions(binary: str) -> Iterator[tuple[str, dict[str, flags.Flag], type[Settings]]]:
+    """Within the `with` block flags are those of a binary: (its docstring, its flags by name, its Config)."""
     with flagsaver.flagsaver(), mock.patch("absl.app.run"):
         module = runpy.run_module(binaries()[binary], run_name="__main__", alter_sys=True)
         files = (module["__file__"], sys.argv[0])
         known = {flag.name: flag for file in files for flag in flags.FLAGS.get_key_flags_for_module(file)}
-        yield module["__doc__"].strip(), dict(sorted(known.items()))
+        yield module["__doc__"].strip(), dict(sorted(known.items())), module["Config"]
 
 
 def defined(binary: str) -> tuple[str, dict[str, flags.Flag]]:
     """A binary's docstring, and its flags by name."""
-    with definitions(binary) as both:
-        return both
+    with definitions(binary) as (about, known, _):
+        return about, known

@@ -13,16 +13,28 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Reading
 from tangent_jax.core.checks import InputError, instance
 from tangent_jax.core.rows import Parts
 from tangent_jax.io.progress import shown
+from tangent_jax.store.recipe import FLAT
 
 OWNERS = 30  # owners drawn without a table
 FEWEST = 10  # images of a request
 LEAVING = 4  # passes without one image: 95 % of its change on digits, whose ranks correlate by 0.996 with the optimum's
 EXACTLY = 1e-9  # a certificate that no pass meets
 PAIRS = 8  # pairs of models of complementary halves, which find candidates for the vulnerable images
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pooled(Reading):
+    """The pool of a data set, and the owner of a request."""
+
+    dataset: str = FLAT["dataset"]
+    seed: int = FLAT["seed"]
+    at_once: int = 8
+    owners: str | None = None
+    concentration: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +87,18 @@ class Pool:
         return np.stack([tj.audit.confidence(logits, self.data.targets) for logits in outputs])
 
 
-def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
+def read_pool(config: Pooled, recipe: tj.Recipe, canaries: int) -> Pool:
     """The pool of all splits of --dataset; --seed chooses this many labels to make wrong."""
-    dataset = setup.open_dataset(F.dataset)
+    dataset = setup.open_dataset(config.dataset)
     predict = setup.predictor(recipe, dataset.classes)
-    read = [setup.features(predict, part, f"{name} inputs") for name, part in dataset.splits.items()]
+    read = [setup.features(config, predict, part, f"{name} inputs") for name, part in dataset.splits.items()]
     examples = tuple(example for part in read for example in part.examples)
     targets = np.concatenate([part.targets for part in read])
     joined = tj.Features(Parts([part.inputs for part in read]), targets, examples)
     # a duplicate would stay when its twin is removed
     first = np.sort(np.unique([identifier for identifier, _ in examples], return_index=True)[1])
     n = len(first)
-    rng = np.random.default_rng([F.seed, 11])
+    rng = np.random.default_rng([config.seed, 11])
     most = n // 10
     if canaries > most:
         raise InputError(f"--removed must be at most {most}, a tenth of {n} images; got {canaries}")
@@ -97,17 +109,17 @@ def read_pool(recipe: tj.Recipe, canaries: int) -> Pool:
     data = dataclasses.replace(data, inputs=np.asarray(data.inputs), targets=labels)
     optimum = instance("trainer", recipe.trainer, tj.store.Optimum)
     penalty = float(recipe.objective.penalty) / 2
-    return Pool(predict, data, rows, penalty, optimum.certificate, optimum.passes, F.at_once)
+    return Pool(predict, data, rows, penalty, optimum.certificate, optimum.passes, config.at_once)
 
 
-def requests(pool: Pool, classes: Sequence[str], count: int) -> dict[str, np.ndarray]:
+def requests(config: Pooled, pool: Pool, classes: Sequence[str], count: int) -> dict[str, np.ndarray]:
     """The rows of each request for removal, by its name; count: of "random". (`vulnerable` finds one more.)"""
     sound = np.setdiff1d(np.arange(len(pool)), pool.canaries)
     return {
-        "random": np.sort(np.random.default_rng([F.seed, 12]).choice(sound, count, replace=False)),
+        "random": np.sort(np.random.default_rng([config.seed, 12]).choice(sound, count, replace=False)),
         "canaries": pool.canaries,
         "class": np.setdiff1d(of_class(pool, classes), pool.canaries),
-        "owner": of_owner(pool),
+        "owner": of_owner(config, pool),
     }
 
 
@@ -120,29 +132,29 @@ def of_class(pool: Pool, classes: Sequence[str]) -> np.ndarray:
     return rows
 
 
-def of_owner(pool: Pool) -> np.ndarray:
+def of_owner(config: Pooled, pool: Pool) -> np.ndarray:
     """The rows of the owner with most images: from --owners, or of OWNERS drawn by Dirichlet(--concentration)."""
-    if F.owners:
-        whose = tj.shards.owners_of([name for _, name in pool.data.examples], tj.shards.read_owners(F.owners))
+    if config.owners:
+        whose = tj.shards.owners_of([name for _, name in pool.data.examples], tj.shards.read_owners(config.owners))
         named = sorted({owner for owner in whose if owner is not None})
         if not named:
-            raise InputError(f"--owners must name an image of {F.dataset}; {F.owners} names none")
+            raise InputError(f"--owners must name an image of {config.dataset}; {config.owners} names none")
         divided = [np.flatnonzero([owner == name for owner in whose]) for name in named]
     else:
-        divided = tj.shards.dirichlet(pool.data.targets, OWNERS, F.concentration, F.seed)
+        divided = tj.shards.dirichlet(pool.data.targets, OWNERS, config.concentration, config.seed)
     rows = max(divided, key=len)
     if not FEWEST <= len(rows) <= len(pool) // 2:
         raise InputError(f"the largest owner must have {FEWEST} to {len(pool) // 2} images; got {len(rows)}")
     return rows
 
 
-def vulnerable(pool: Pool, base: tj.Fitted, count: int) -> dict[str, np.ndarray]:
+def vulnerable(config: Pooled, pool: Pool, base: tj.Fitted, count: int) -> dict[str, np.ndarray]:
     """{"vulnerable": the rows of the images whose own outputs change most when they leave the whole pool's optimum}.
 
     The candidates are twice as many: those whose confidence differs most between PAIRS models with them and as many
     without them, with other coins than the attacked models'. Each is then left out, in LEAVING passes.
     """
-    coins = np.random.default_rng([F.seed, 13]).random((PAIRS, len(pool))) < 0.5
+    coins = np.random.default_rng([config.seed, 13]).random((PAIRS, len(pool))) < 0.5
     signals = pool.signals(pool.solve(base, np.concatenate([coins, ~coins])))
     gap = np.where(coins, signals[:PAIRS], signals[PAIRS:]) - np.where(coins, signals[PAIRS:], signals[:PAIRS])
     sound = np.setdiff1d(np.arange(len(pool)), pool.canaries)
@@ -159,9 +171,9 @@ def vulnerable(pool: Pool, base: tj.Fitted, count: int) -> dict[str, np.ndarray]
     return {"vulnerable": np.sort(candidates[np.argsort(changes)[-count:]])}
 
 
-def coins(count: int, images: int) -> np.ndarray:
+def coins(seed: int, count: int, images: int) -> np.ndarray:
     """Coins, "k n", which decide whether each of `count` models trains on each image; by --seed."""
-    return np.random.default_rng([F.seed, 14]).random((count, images)) < 0.5
+    return np.random.default_rng([seed, 14]).random((count, images)) < 0.5
 
 
 def at_zero(start: tj.Fitted) -> tj.Fitted:

@@ -17,7 +17,7 @@ class PrivateRun(Protocol):
     @property
     def learning_rate(self) -> float: ...
 
-    def mechanism(self) -> tj.privacy.Mechanism:
+    def mechanism(self, delta: float) -> tj.privacy.Mechanism:
         """The mechanism of the run."""
         ...
 
@@ -28,13 +28,14 @@ def accuracies(
     measured: tj.Features,
     objective: tj.Objective,
     runs: Sequence[PrivateRun],
+    delta: float,
 ) -> list[float]:
     """The accuracy on `measured` of each run, by its predictor, trained on `train`."""
     trained = fit_private_many(
         predicts,
         train,
         objective,
-        mechanisms=[run.mechanism() for run in runs],
+        mechanisms=[run.mechanism(delta) for run in runs],
         optimizers=[tj.privacy.momentum(run.learning_rate) for run in runs],
         seeds=[run.seed for run in runs],
         progress=shown,

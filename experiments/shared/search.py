@@ -3,6 +3,7 @@
 Every run is saved in runs.jsonl under --out, and the same command does not repeat it.
 """
 
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 import tangent_jax as tj
 from experiments.shared import plots, titles
 from tangent_jax.commands.shared import command, setup
-from tangent_jax.commands.shared.flags import F, numbers
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Model, Reading, Results
 from tangent_jax.core import trees
 from tangent_jax.core.identities import identity
 from tangent_jax.data import Dataset
@@ -22,13 +23,34 @@ FIELDS = ("learning_rate", "penalty", "reset", "new_class_token")
 """The fields of a recipe that tables search."""
 
 
-def has_class_token() -> bool:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tabled(Results):
+    """Results of several seeds."""
+
+    seed: tuple[str, ...] = ("0", "1", "2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Searched(Tabled, Reading):
+    """The search of a table's settings."""
+
+    search_epochs: int = 30
+    lr: tuple[str, ...] = ("1e-3", "1e-4")
+
+
+def has_class_token(config: Model) -> bool:
     """True if a network of --weights can get a new class token (CLS=T)."""
-    return hasattr(setup.pretrained(F.weights).model, "with_class_token")
+    return hasattr(setup.pretrained(config).model, "with_class_token")
 
 
 def measure(
-    spec: str, dataset: Dataset, name: str, searched: Sequence[dict[str, Any]], runs: Runs, shards: int = 1
+    config: Searched,
+    spec: str,
+    dataset: Dataset,
+    name: str,
+    searched: Sequence[dict[str, Any]],
+    runs: Runs,
+    shards: int = 1,
 ) -> dict[str, Any]:
     """Searches on validation, trains on train, measures on test: one cell of a table.
 
@@ -36,12 +58,12 @@ def measure(
     composed; 1 for one model.
     """
     several = len(searched) > 1
-    search = [tj.store.recipe_of(**own | {"dataset": spec, "epochs": F.search_epochs}) for own in searched]
+    search = [tj.store.recipe_of(**own | {"dataset": spec, "epochs": config.search_epochs}) for own in searched]
     held = {"on_test": False, "shards": shards}
-    validated = [run(dataset, name, recipe, runs, **held)[0] for recipe in search] if several else [0.0]
+    validated = [run(config, dataset, name, recipe, runs, **held)[0] for recipe in search] if several else [0.0]
     best = searched[int(np.argmax(validated))]
-    seeds = [tj.store.recipe_of(**best | {"dataset": spec, "seed": seed}) for seed in numbers("seed", int)]
-    final = [run(dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
+    seeds = [tj.store.recipe_of(**best | {"dataset": spec, "seed": seed}) for seed in config.numbers("seed", int)]
+    final = [run(config, dataset, name, recipe, runs, on_test=True, shards=shards) for recipe in seeds]
     accuracies = [accuracy for accuracy, _ in final]
     mean = float(np.mean(accuracies))
     spread = float(np.std(accuracies))
@@ -54,15 +76,15 @@ def measure(
 
 
 def run(
-    dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool, shards: int = 1
+    config: Searched, dataset: Dataset, name: str, recipe: tj.Recipe, runs: Runs, *, on_test: bool, shards: int = 1
 ) -> tuple[float, float]:
     """Returns the accuracy of one training, on test or on held-out images of train, and |dw|."""
     key = identity(
-        setup.run_key(recipe.dataset, recipe.anchor.weights), recipe, on_test, *([shards] if shards > 1 else [])
+        setup.run_key(config, recipe.dataset, recipe.anchor), recipe, on_test, *([shards] if shards > 1 else [])
     )
     if key not in runs.norms:
         predict = setup.predictor(recipe, len(dataset.classes))
-        train, measured = setup.train_and_measured(predict, dataset, on_test)
+        train, measured = setup.train_and_measured(config, predict, dataset, on_test)
         rate = recipe.settings.get("learning_rate", "none")
         with tj.show_progress(f"{dataset.name} {name} lr {rate} seed {recipe.seed}"):
             if shards > 1:
@@ -83,23 +105,23 @@ def mean_and_spread(cell: Mapping[str, Any], digits: int = 3) -> str:
     return f"{mean} ± {cell['spread']:.{digits}f}" if len(cell["accuracies"]) > 1 else mean
 
 
-def seeds() -> str:
+def seeds(config: Tabled) -> str:
     """The number of --seed, in words."""
-    return "1 seed" if len(F.seed) == 1 else f"{len(F.seed)} seeds"
+    return "1 seed" if len(config.seed) == 1 else f"{len(config.seed)} seeds"
 
 
-def show(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
+def show(config: Tabled, table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Writes the table {data set: {column: cell}} as NAME.md and NAME.png in --out, and prints it."""
     columns = [*next(iter(table.values()))]
     rows = [[s, *(mean_and_spread(row[c]) for c in columns)] for s, row in table.items()]
     text = command.markdown(["data set", *columns], rows)
-    (command.out_folder() / f"{name}.md").write_text(text)
-    draw(table, name, title)
+    (command.out_folder(config) / f"{name}.md").write_text(text)
+    draw(config, table, name, title)
     print(text)
 
 
-def draw(table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
+def draw(config: Tabled, table: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str, title: str) -> None:
     """Plots the cells of a table, a group for each data set."""
     groups = {s: {column: (cell["mean"], cell["spread"]) for column, cell in row.items()} for s, row in table.items()}
-    label = f"test accuracy, mean and spread of {seeds()}"
-    plots.dots(command.out_folder() / f"{name}.png", groups, titles.highest(title, table), label)
+    label = f"test accuracy, mean and spread of {seeds(config)}"
+    plots.dots(command.out_folder(config) / f"{name}.png", groups, titles.highest(title, table), label)

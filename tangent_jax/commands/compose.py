@@ -12,11 +12,13 @@ number of shards; with a single --lr the soup uses --lr_nlft. --preset=paper, op
 The last line of stdout: {"shards": {"10": {"taft": accuracy of the composition, "soup": ..., "fc": ..., "greedy":
 greedy soup, "taft_single": mean accuracy of the single shards, ...}, ...}, "full": {"taft": one model on all data,
 ...; none of --sharding=owner}, "methods": {"taft": {"numbers": trained, "bytes": of a component, "chosen": settings,
-"searched": how many, "tried": {a setting: its values}}}}; numbers and bytes of statistics are those of many images, few
-have less; of statistics also "held_out", the accuracy by which settings were chosen; for exact also "feature_blocks",
-and with --feature_blocks=auto "depths": {blocks: the negative log-likelihood by which they were chosen}.
+"searched": how many, "tried": {a setting: its values}}}, "test_images": their number}; numbers and bytes of statistics
+are those of many images, few have less; of statistics also "held_out", the accuracy by which settings were chosen; for
+exact also "feature_blocks", and with --feature_blocks=auto "depths": {blocks: the negative log-likelihood by which they
+were chosen}.
 """
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -25,43 +27,16 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import additive, command, parts, setup
-from tangent_jax.commands.shared.additive import ADDITIVE, make_additive
-from tangent_jax.commands.shared.flags import (
-    OPTIMUM,
-    SHARDED,
-    SHARDED_DEFAULTS,
-    TRAINING,
-    F,
-    define,
-    listed,
-    numbers,
-    only_with,
-    positive,
-)
+from tangent_jax.commands.shared.additive import ADDITIVE, Summed, make_additive
 from tangent_jax.commands.shared.runs import Runs
+from tangent_jax.commands.shared.settings import Optimum, Training, only_with
 from tangent_jax.commands.shared.shards import Method, make_method, shard_counts
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.identities import identity
 from tangent_jax.io import hosts
 from tangent_jax.solver import MappedOnce
-
-PENALTIES = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1"]
-define(
-    *SHARDED,
-    *OPTIMUM,
-    "shard",
-    "head",
-    "left",
-    "width",
-    "directions",
-    "feature_blocks",
-    **{**SHARDED_DEFAULTS, "lr": ["3e-3"]},
-    out="out/compose",
-)
-define("leave_out_anchor_images", "preset", "head_scale", settings="held_out")
-define(shards=["10", "25", "50"], method=["taft", "soup", "fc"], rank=["8"], merge=["mean"], merge_penalty=PENALTIES)
-define(store="out/stores")
+from tangent_jax.store.recipe import FLAT
 
 TRAINED = {
     "taft": ("taft", "blocks"),
@@ -73,41 +48,64 @@ TRAINED = {
     "tangent_adapter": ("taft", "adapter"),
 }
 """The recipe of each method's components: its method and kind."""
-only_with("directions", "feature_blocks", method="exact")
-only_with("width", method=["exact", "place"])
-only_with("settings", method=[*ADDITIVE])
-only_with(*TRAINING, "head", "head_scale", "lr", "output", "solver", method=[*TRAINED])
 
 
-def main() -> None:
-    check_flags()
-    part = None if F.shard is None else parts.parse_part(F.shard)
-    most = max(shard_counts())
-    runs = Runs(command.out_folder() / "runs.jsonl")
-    settings = {name: searched(name, most, runs) for name in F.method if name in TRAINED}
-    methods = {name: make(name, **settings[name]["chosen"]) for name in settings}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Summed, Training, Optimum):
+    """Models or statistics of several shards."""
+
+    head: str = FLAT["head"]
+    head_scale: float = FLAT["head_scale"]
+    leave_out_anchor_images: bool = False
+    left: float = 1.0
+    lr: tuple[str, ...] = ("3e-3",)
+    merge: tuple[str, ...] = ("mean",)
+    merge_penalty: tuple[str, ...] = ("1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "0.1", "1")
+    method: tuple[str, ...] = ("taft", "soup", "fc")
+    out: str = "out/compose"
+    preset: str | None = None
+    rank: tuple[str, ...] = ("8",)
+    shard: str | None = None
+    shards: tuple[str, ...] = ("10", "25", "50")
+    store: str = "out/stores"
+    needs = (
+        only_with("directions", "feature_blocks", method="exact")
+        | only_with("width", method=("exact", "place"))
+        | only_with("settings", method=(*ADDITIVE,))
+        | only_with("loss", "penalty", "epochs", "batch_size", method=(*TRAINED,))
+        | only_with("head", "head_scale", "lr", "output", "solver", method=(*TRAINED,))
+    )
+
+
+def main(config: Config) -> None:
+    check_flags(config)
+    part = None if config.shard is None else parts.parse_part(config.shard)
+    most = max(shard_counts(config))
+    runs = Runs(command.out_folder(config) / "runs.jsonl")
+    settings = {name: searched(config, name, most, runs) for name in config.method if name in TRAINED}
+    methods = {name: make(config, name, **settings[name]["chosen"]) for name in settings}
     once: dict[tuple, MappedOnce] = {}
-    sums = {name: make_additive(name, once) for name in F.method if name in ADDITIVE}
+    sums = {name: make_additive(config, name, once) for name in config.method if name in ADDITIVE}
     every: dict[str, Method] = {**methods, **sums}
     first = next(iter(every.values()))
     is_by_owner = first.division.is_by_owner
-    counts = [len(first.divide(0))] if is_by_owner else shard_counts()  # owners with an image that can be read
+    counts = [len(first.divide(0))] if is_by_owner else shard_counts(config)  # owners with an image that can be read
     shards = {count: first.divide(count) for count in counts}
     if part is not None:
-        return parts.train_part(part, work(every, shards))
+        return parts.train_part(part, work(config, every, shards))
     table: dict[str, dict[str, float]] = {}
     penalties: dict[str, float] = {}
     for count, divided in shards.items():
-        row = {name: method.accuracy_of(divided, title_of(method, count)) for name, method in sums.items()}
+        row = {name: method.accuracy_of(divided, title_of(config, method, count)) for name, method in sums.items()}
         for name, method in methods.items():
-            row |= composed(name, method, count, divided, penalties)
+            row |= composed(config, name, method, count, divided, penalties)
         table[f"{count}"] = row
         print(f"{count} shards: " + ", ".join(f"{k} {v:.4f}" for k, v in row.items()), file=sys.stderr)
     full: dict[str, float] = {}
     if not is_by_owner:
         full |= {name: method.accuracy_of(method.whole(), "full") for name, method in sums.items()}
         full |= {name: method.accuracy(method.full()) for name, method in methods.items()}
-    write_table(table, full)
+    write_table(config, table, full)
     for name, method in methods.items():
         zeros = method.predict.zeros()
         settings[name] |= {
@@ -115,11 +113,11 @@ def main() -> None:
             "bytes": sum(x.nbytes for x in trees.leaves(zeros).values()),
         }
     settings |= {name: method.facts() for name, method in sums.items()}
-    result = {"shards": table, "full": full, "methods": settings}
-    command.finish(result, dataset=F.dataset, merge_penalties=penalties)
+    result = {"shards": table, "full": full, "methods": settings, "test_images": len(first.test.targets)}
+    command.finish(config, result, dataset=config.dataset, merge_penalties=penalties)
 
 
-def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
+def write_table(config: Config, table: Mapping[str, Mapping[str, float]], full: Mapping[str, float]) -> None:
     """Writes compose.md, and prints it."""
     columns = list(next(iter(table.values())))
     rows = [*table.items()]
@@ -127,60 +125,60 @@ def write_table(table: Mapping[str, Mapping[str, float]], full: Mapping[str, flo
         rows.append(("full data", full))
     lines = [[title, *(f"{row[k]:.3f}" if k in row else "" for k in columns)] for title, row in rows]
     text = command.markdown(["shards", *columns], lines)
-    (command.out_folder() / "compose.md").write_text(text)
+    (command.out_folder(config) / "compose.md").write_text(text)
     print(text, file=None if hosts.is_writer() else sys.stderr)
 
 
 def composed(
-    name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
+    config: Config, name: str, method: Method, count: int, divided: dict[str, np.ndarray], penalties: dict[str, float]
 ) -> dict[str, float]:
     """The accuracies of a method's components: composed by each merge, and alone; chosen ridges go to `penalties`."""
-    store = method.store(divided, title_of(method, count), with_factors(method))
+    store = method.store(divided, title_of(config, method, count), with_factors(config, method))
     components = method.components(store)
-    row = {name: method.accuracy(tj.compose(left(components)))}
-    for how in merges_of(method):
+    row = {name: method.accuracy(tj.compose(left(config, components)))}
+    for how in merges_of(config, method):
         options = {}
         if how in tj.store.WEIGHTED:
-            options["penalty"] = chosen_penalty(method, count, store, how)
+            options["penalty"] = chosen_penalty(config, method, count, store, how)
             penalties[f"{count}, {how}"] = options["penalty"]
-        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(components), how, **options))
+        row[f"{name}_{how}"] = method.accuracy(tj.merge(left(config, components), how, **options))
     row[f"{name}_single"] = float(np.mean([method.accuracy(components[part].dw) for part in components]))
     if name == "soup":
-        row["greedy"] = greedy(method, store)
+        row["greedy"] = greedy(config, method, store)
     return row
 
 
-def check_flags() -> None:
+def check_flags(config: Config) -> None:
     """Raises InputError for incompatible flags, before any long work."""
-    methods = listed("method", [*TRAINED, *ADDITIVE])
-    positive("merge_penalty")
-    merges = listed("merge", tj.store.MERGES)
+    methods = config.listed("method", [*TRAINED, *ADDITIVE])
+    config.positive("merge_penalty")
+    merges = config.listed("merge", tj.store.MERGES)
     written = {"method": ",".join(methods), "merge": ",".join(merges)}
     if {*merges} != {"mean"} and "taft" not in methods:
         raise InputError(f"--merge={written['merge']} needs taft in --method; got {written['method']}")
-    if F["merge_penalty"].present and {*merges}.isdisjoint(tj.store.WEIGHTED):
+    if config.gave("merge_penalty") and {*merges}.isdisjoint(tj.store.WEIGHTED):
         weighted = ", ".join(tj.store.WEIGHTED)
         raise InputError(f"--merge_penalty has an effect only with --merge of {weighted}; got {written['merge']}")
-    positive("lr")
-    additive.check_flags(methods)
+    config.positive("lr")
+    additive.check_flags(config, methods)
     ranked = [name for name, (_, kind) in TRAINED.items() if kind != "blocks"]
-    if F["rank"].present and {*methods}.isdisjoint(ranked):
+    if config.gave("rank") and {*methods}.isdisjoint(ranked):
         raise InputError(f"--rank has an effect only with --method of {', '.join(ranked)}; got {written['method']}")
-    numbers("rank", int)
+    config.numbers("rank", int)
     nonlinear = [name for name in methods if name in TRAINED and TRAINED[name][0] == "nlft"]
-    if F.solver == "optimum" and nonlinear:
+    if config.solver == "optimum" and nonlinear:
         raise InputError(f"--solver=optimum needs --method of tangents and heads; got {', '.join(nonlinear)}")
 
 
-def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[parts.Work]:
+def work(config: Config, methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -> list[parts.Work]:
     """The stores that the composition reads, of which --shard trains a part beforehand."""
     stores = []
     for count, divided in shards.items():
         for method in methods.values():
-            weighs = with_factors(method)
-            title = title_of(method, count)
+            weighs = with_factors(config, method)
+            title = title_of(config, method, count)
             stores.append(parts.Work(method, divided, title, weighs))
-            if weighs and len(F.merge_penalty) > 1 and validation(method) is None:
+            if weighs and len(config.merge_penalty) > 1 and validation(config, method) is None:
                 held = method.held_out()
                 stores.append(parts.Work(held, held.divide(count), title, True))
     for name, method in methods.items():
@@ -189,48 +187,48 @@ def work(methods: dict[str, Method], shards: dict[int, dict[str, np.ndarray]]) -
     return stores
 
 
-def merges_of(method: Method) -> list[str]:
+def merges_of(config: Config, method: Method) -> list[str]:
     """The merges of a method's components, besides the mean."""
-    return [how for how in F.merge if how != "mean"] if method.name == "taft" else []
+    return [how for how in config.merge if how != "mean"] if method.name == "taft" else []
 
 
-def with_factors(method: Method) -> bool:
+def with_factors(config: Config, method: Method) -> bool:
     """True if a merge of a method's components needs their factors."""
-    return not {*merges_of(method)}.isdisjoint(tj.store.WEIGHTED)
+    return not {*merges_of(config, method)}.isdisjoint(tj.store.WEIGHTED)
 
 
-def title_of(method: Method, count: int) -> str:
+def title_of(config: Config, method: Method, count: int) -> str:
     """The title of the store of a method's components; of owners without their number, so that one may be added."""
     words = [] if method.division.is_by_owner else [f"{count}"]
-    if with_factors(method):
+    if with_factors(config, method):
         words.append("factors")
     return "-".join(words)
 
 
-def make(name: str, **changes: Any) -> Method:
+def make(config: Config, name: str, **changes: Any) -> Method:
     """A method by its name in TRAINED."""
     method, kind = TRAINED[name]
-    return make_method(method, name if kind != "blocks" else None, kind=kind, **changes)
+    return make_method(config, method, name if kind != "blocks" else None, kind=kind, **changes)
 
 
-def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
+def searched(config: Config, name: str, count: int, runs: Runs) -> dict[str, Any]:
     """By held-out images: {"chosen": fields of a recipe, "searched": number of settings, "tried": values by field}."""
-    rates = numbers("lr", float)
+    rates = config.numbers("lr", float)
     if len(rates) == 1 and TRAINED[name][0] == "nlft":
-        rates = [F.lr_nlft]
+        rates = [config.lr_nlft]
     grid: list[dict[str, Any]] = [{"learning_rate": rate} for rate in rates]
     if TRAINED[name][1] != "blocks":
-        grid = [{**fields, "rank": rank} for fields in grid for rank in numbers("rank", int)]
+        grid = [{**fields, "rank": rank} for fields in grid for rank in config.numbers("rank", int)]
     tried = {field: sorted({fields[field] for fields in grid}) for field in grid[0]}
     if len(grid) == 1:
         return {"chosen": grid[0], "searched": 0, "tried": tried}
     accuracies = {}
     for i, changes in enumerate(grid):
-        method = make(name, **changes).held_out()
+        method = make(config, name, **changes).held_out()
         rows = method.divide(count)
-        key = identity(setup.run_key(F.dataset, F.weights), method.recipe, F.held_out, [*rows.values()])
+        key = identity(setup.run_key(config, config.dataset, config), method.recipe, config.held_out, [*rows.values()])
         if key not in runs.done:
-            if F.shard is not None:
+            if config.shard is not None:
                 raise InputError(
                     "--shard needs settings that were searched before, and none were. Give one --lr and one --rank"
                 )
@@ -242,31 +240,31 @@ def searched(name: str, count: int, runs: Runs) -> dict[str, Any]:
     return {"chosen": grid[best], "searched": len(grid), "tried": tried}
 
 
-def left(components: Mapping[str, tj.Component]) -> dict[str, tj.Component]:
+def left(config: Config, components: Mapping[str, tj.Component]) -> dict[str, tj.Component]:
     """The components that --left keeps, by a seeded shuffle; all by default."""
     count = len(components)
-    order = np.random.default_rng([F.seed, 9]).permutation(count)[: max(1, round(F.left * count))]
+    order = np.random.default_rng([config.seed, 9]).permutation(count)[: max(1, round(config.left * count))]
     return {name: components[name] for i, name in enumerate(components) if i in order}
 
 
-def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> float:
+def chosen_penalty(config: Config, method: Method, count: int, store: tj.Store, how: str) -> float:
     """The ridge of a merge, among --merge_penalty, by the likelihood (at its best temperature) of held-out labels.
 
     Validation images choose if there are some besides test. Otherwise components train on four fifths of the training
     images, and the rest choose.
     """
-    penalties = numbers("merge_penalty", float)
-    on = validation(method)
+    penalties = config.numbers("merge_penalty", float)
+    on = validation(config, method)
     if len(penalties) == 1:
         return penalties[0]
     if on is None:
-        title, method = title_of(method, count), method.held_out()
+        title, method = title_of(config, method, count), method.held_out()
         store = method.store(method.divide(count), title, factors=True)
         on = method.test
     tried = {}
     components = method.components(store)
     with tj.show_progress(f"{count} shards, {how}"):
-        merger = tj.store.Merger(left(components), how)
+        merger = tj.store.Merger(left(config, components), how)
     for penalty in penalties:
         logits = tj.outputs(method.predict, merger.at(penalty), on.inputs)
         tried[penalty] = tj.solver.fitted_beta(logits, None, on.targets)[1]
@@ -274,21 +272,21 @@ def chosen_penalty(method: Method, count: int, store: tj.Store, how: str) -> flo
     return min(tried, key=lambda p: (tried[p], -p))
 
 
-def validation(method: Method) -> tj.Features | None:
+def validation(config: Config, method: Method) -> tj.Features | None:
     """The features of the validation images, if there are some besides test."""
     images = setup.validation_images(method.dataset)
-    if F.held_out or images is None:
+    if config.held_out or images is None:
         return None
-    return setup.features(method.predict, images, "validation inputs")
+    return setup.features(config, method.predict, images, "validation inputs")
 
 
-def greedy(method: Method, store: tj.Store) -> float:
+def greedy(config: Config, method: Method, store: tj.Store) -> float:
     """The greedy soup's accuracy; chosen on validation images if there are some besides test, else on train."""
-    on = validation(method) or method.train
+    on = validation(config, method) or method.train
     components = method.components(store)
     chosen = tj.store.greedy_soup(components, lambda dw: method.accuracy(dw, on))
     return method.accuracy(tj.compose({name: components[name] for name in chosen}))
 
 
 if __name__ == "__main__":
-    command.run(main, processes=True)
+    command.run(main, Config, processes=True)

@@ -9,6 +9,7 @@ The last line of stdout: {"components", "removals", "verified": true if every fi
 task with all components, "without": {component: without it}}, "seconds", "page"}.
 """
 
+import dataclasses
 import sys
 import time
 from typing import Any
@@ -18,40 +19,47 @@ from tangent_jax.commands.report.inspector import Inspection
 from tangent_jax.commands.report.rendering import write_page
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.accuracies import Accuracies, tasks_of
-from tangent_jax.commands.shared.flags import CACHED, F, define, path_of
+from tangent_jax.commands.shared.settings import Reading, Results
 from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.io.progress import progress_bar
 
-define(*CACHED, weights=None, dataset=[], out="out/inspect")
-define("store")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Reading, Results):
+    """A store, and test data of its components."""
+
+    dataset: tuple[str, ...] = ()
+    out: str = "out/inspect"
+    store: str = "out/store"
+    weights: str | None = None
 
 
-def main() -> None:
+def main(config: Config) -> None:
     began = time.perf_counter()
-    path = path_of("store")
+    path = config.path("store")
     check_store(path, "Compose and store add make stores")
     store = tj.Store(path)
     seen = Inspection(store)
-    accuracy = with_and_without(seen, measured(seen))
-    page = command.out_folder() / "index.html"
+    accuracy = with_and_without(seen, measured(config, seen))
+    page = command.out_folder(config) / "index.html"
     write_page(page, "index.html", seen=seen, version=tj.__version__, accuracy=accuracy)
     for line in seen.wrong:
         print(line, file=sys.stderr)
     result: dict[str, Any] = {"components": len(store), "removals": len(seen.removals), "verified": not seen.wrong}
     result |= {"wrong": seen.wrong, "accuracy": accuracy}
-    command.finish(result | {"seconds": time.perf_counter() - began, "page": str(page)})
+    command.finish(config, result | {"seconds": time.perf_counter() - began, "page": str(page)})
     if seen.wrong:
         sys.exit(codes.FAILED)
 
 
-def measured(seen: Inspection) -> Accuracies | None:
+def measured(config: Config, seen: Inspection) -> Accuracies | None:
     """The accuracies on the flags' test data; None without test data, or if a component is damaged."""
-    if not F.dataset or not seen.components:
+    if not config.dataset or not seen.components:
         return None
     if len(seen.whole) < len(seen.components):
         print("a component is damaged: no accuracy is measured", file=sys.stderr)
         return None
-    return Accuracies(seen.store, tasks_of(seen.store, F.dataset, F.weights))
+    return Accuracies(seen.store, tasks_of(config, seen.store, config.dataset, config.weights))
 
 
 def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[str, Any] | None:
@@ -67,4 +75,4 @@ def with_and_without(seen: Inspection, accuracies: Accuracies | None) -> dict[st
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config)

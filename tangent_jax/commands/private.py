@@ -31,22 +31,21 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import anchors, command, plan, setup
 from tangent_jax.commands.shared import audited as audits
-from tangent_jax.commands.shared.flags import (
-    CACHED,
-    COMPUTE,
-    JOB,
-    MODEL,
-    PRIVATE,
+from tangent_jax.commands.shared.settings import (
     PRIVATE_KINDS,
-    F,
-    define,
+    Compute,
+    FirstSession,
+    Job,
+    Reading,
+    Results,
+    Training,
+    choice,
     only_with,
-    path_of,
 )
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
@@ -56,48 +55,78 @@ from tangent_jax.data import Dataset, Examples, Owner
 from tangent_jax.io.log import current_log
 from tangent_jax.io.progress import shown
 from tangent_jax.io.records import read_lines
+from tangent_jax.store.recipe import FLAT
 
+TRAINED = ("taft", "nlft")
+"""The methods that train tangent weights."""
 RELEASED = {"exact": ("h",), "place": ("h", "place")}
 """The features of each method that releases statistics."""
 
-define(*MODEL, *CACHED, *COMPUTE, *JOB, "dataset", "reset", "delta", "public", "whiten", **PRIVATE)
-define("batch_size", "head", "owners", "classes", blocks=1, epochs=50, lr=0.03, out="out/private")
-define("save_anchor", "leave_out_anchor_images", store=None, width=256, method=("taft", "nlft", *RELEASED))
-define(
-    "epsilon", "unit", "clip_norm", "sampling", "noise", "part", "canaries", "seed", "noise_seed", subset=PRIVATE_KINDS
-)
-only_with(
-    *("epochs", "lr", "subset", "sampling", "plan", "loss", "penalty", "batch_size", "output", "head"),
-    method=["taft", "nlft"],
-)
 
-only_with("public", whiten=True)
-only_with("width", method=["place"])
-only_with("reset", "linearization", method=["taft", "nlft"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(FirstSession, Reading, Compute, Training, Job, Results):
+    """One private run; the objective's defaults are the paper's: cross entropy, the tangent alone."""
 
+    blocks: int = 1
+    canaries: int | None = None
+    classes: str | None = None
+    clip_norm: float = 1.0
+    dataset: str = FLAT["dataset"]
+    delta: float = 1e-5
+    epochs: int = 50
+    epsilon: float = 3.0
+    head: str = FLAT["head"]
+    loss: str = "ce"
+    lr: float = 0.03
+    method: str = choice(*TRAINED, *RELEASED)
+    noise: Literal["gaussian", "discrete"] = "gaussian"
+    noise_seed: int | None = None
+    out: str = "out/private"
+    output: str = "tangent"
+    owners: str | None = None
+    part: str | None = None
+    penalty: float = 0.0
+    public: str | None = None
+    reset: bool = FLAT["reset"]
+    sampling: str = "full"
+    seed: int = FLAT["seed"]
+    store: str | None = None
+    subset: str = choice(*PRIVATE_KINDS)
+    unit: Literal["example", "owner"] = "example"
+    whiten: bool = True
+    width: int = 256
+    needs = (
+        only_with("epochs", "lr", "subset", "sampling", "plan", "loss", "penalty", "batch_size", method=TRAINED)
+        | only_with("output", "head", "reset", "linearization", method=TRAINED)
+        | only_with("public", whiten=True)
+        | only_with("width", method="place")
+    )
+
+
+FEW_OWNERS = 50
 CONFIDENCE = 0.95  # confidence of the bounds of --canaries
 
 
-def mechanism_of(units: int) -> tj.privacy.Mechanism:
+def mechanism_of(config: Config, units: int) -> tj.privacy.Mechanism:
     """The mechanism of the flags, for this public number of images or owners."""
-    rate = 1.0 if F.sampling == "full" else min(1.0, F.batch_size / units)
-    steps = 1 if F.method in RELEASED else max(1, round(F.epochs / rate))
-    return tj.make_mechanism(F.epsilon, F.delta, steps, F.clip_norm, rate, F.unit, F.noise)
+    rate = 1.0 if config.sampling == "full" else min(1.0, config.batch_size / units)
+    steps = 1 if config.method in RELEASED else max(1, round(config.epochs / rate))
+    return tj.make_mechanism(config.epsilon, config.delta, steps, config.clip_norm, rate, config.unit, config.noise)
 
 
-def open_private() -> Dataset:
+def open_private(config: Config) -> Dataset:
     """Opens the data set, in the classes of --classes."""
-    if F.classes is None:
-        return setup.open_tested(F.dataset)
-    if "," in F.classes:
-        return setup.open_tested(F.dataset, tuple(name.strip() for name in F.classes.split(",")))
-    path = path_of("classes")
+    if config.classes is None:
+        return setup.open_tested(config.dataset)
+    if "," in config.classes:
+        return setup.open_tested(config.dataset, tuple(name.strip() for name in config.classes.split(",")))
+    path = config.path("classes")
     if not path.is_file():
         raise InputError(f"--classes must be names with commas, or a file of one name a line; there is no file {path}")
-    return setup.open_tested(F.dataset, tuple(read_lines(path)))
+    return setup.open_tested(config.dataset, tuple(read_lines(path)))
 
 
-def say_classes(dataset: Dataset, owners: dict[str, Owner]) -> None:
+def say_classes(config: Config, dataset: Dataset, owners: dict[str, Owner]) -> None:
     """Prints on stderr that images name the classes, if they do, and the classes that one unit alone shows."""
     if dataset.classes_from != "images":
         return
@@ -105,7 +134,7 @@ def say_classes(dataset: Dataset, owners: dict[str, Owner]) -> None:
     units = {*zip(train.labels.tolist(), (owners.get(name, name) for name in train.names), strict=True)}
     times = Counter(label for label, _ in units)
     alone = [name for label, name in enumerate(dataset.classes) if times[label] == 1]
-    shown = f"; images of one {F.unit} alone show {', '.join(alone)}" if alone else ""
+    shown = f"; images of one {config.unit} alone show {', '.join(alone)}" if alone else ""
     print(
         f"{dataset.name}: names and number of the {len(dataset.classes)} classes are public, and come from the private "
         f"images{shown}. Name the classes by --classes",
@@ -113,17 +142,16 @@ def say_classes(dataset: Dataset, owners: dict[str, Owner]) -> None:
     )
 
 
-def owners_of(dataset: Dataset) -> dict[str, Owner]:
+def owners_of(config: Config, dataset: Dataset) -> dict[str, Owner]:
     """The owner of each training image by name, by --owners; none without it."""
-    if F.unit == "owner" and not F.owners:
-        raise InputError("--unit=owner and --owners=CSV must be given together; got one of the two")
-    if F.owners and not F["unit"].present:
+    says_unit = config.given is None or "unit" in config.given
+    if (config.unit == "owner" and not config.owners) or (config.owners and not says_unit):
         raise InputError("--owners=CSV and --unit must be given together: owner protects owners, example images alone")
-    if not F.owners:
+    if not config.owners:
         return {}
-    whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, F.owners), strict=True))
+    whose = dict(zip(dataset.train.names, tj.shards.every_owner(dataset.train.names, config.owners), strict=True))
     names = [name for examples in dataset.splits.values() for name in examples.names]
-    owner_of = tj.shards.read_owners(F.owners)
+    owner_of = tj.shards.read_owners(config.owners)
     stated = [*owner_of.values()][1:]  # the first line may be a header
     without_image = sorted({*stated} - {*tj.shards.owners_of(names, owner_of)})
     if without_image:
@@ -131,11 +159,11 @@ def owners_of(dataset: Dataset) -> dict[str, Owner]:
     return whose
 
 
-def own_part() -> tuple[int, int]:
+def own_part(part: str) -> tuple[int, int]:
     """(I, K) of --part=I/K."""
-    index, _, count = F.part.partition("/")
+    index, _, count = part.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise InputError(f"--part must be I/K with 0 <= I < K; got {F.part}")
+        raise InputError(f"--part must be I/K with 0 <= I < K; got {part}")
     return int(index), int(count)
 
 
@@ -149,33 +177,35 @@ def part_of(train: tj.Features, index: int, count: int) -> tj.Features:
 
 
 def train_audited(
-    predict: tj.Predictor | tj.privacy.Contribution, train: tj.Features, classes: int, **settings: Any
+    config: Config, predict: tj.Predictor | tj.privacy.Contribution, train: tj.Features, classes: int, **settings: Any
 ) -> tuple[tj.Fitted, dict | None]:
     """Returns the private step, and with --canaries the bounds on epsilon that they prove."""
     objective = settings.pop("objective")
-    if F.canaries is None:
-        settings |= {"ledger": tj.Ledger(settings.pop("folder")), "seed": F.noise_seed, "progress": shown}
+    if config.canaries is None:
+        settings |= {"ledger": tj.Ledger(settings.pop("folder")), "seed": config.noise_seed, "progress": shown}
         return tj.fit_private(predict, train, objective, **settings), None
-    canaries = tj.audit.make_canaries(train, classes, F.canaries)
+    canaries = tj.audit.make_canaries(train, classes, config.canaries)
     audited = tj.audit.fit_audited(predict, train, canaries, objective, **settings)
     scores: Any = audited.info.audit
     audit = audits.summary(scores, settings["mechanism"], CONFIDENCE)
     if not audit["kept"]:
-        print(f"the audit proves more than epsilon {F.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
+        print(f"the audit proves more than epsilon {config.epsilon:g} ({CONFIDENCE:.0%} confidence)", file=sys.stderr)
     return audited, audit
 
 
-def check_units(dataset: Dataset, owners: dict[str, Owner]) -> None:
+def check_units(config: Config, dataset: Dataset, owners: dict[str, Owner]) -> None:
     """Raises InputError for flags that the number of images, or of protected owners, does not allow."""
     count = len({*owners.values()}) if owners else len(dataset.train)
     units = "owners" if owners else "images"
-    if F.delta >= 1 / count:
-        raise InputError(f"--delta must be below 1 / {units} = {1 / count:.2g}; got {F.delta}")
-    if F.canaries is not None and F.canaries > count:
-        raise InputError(f"--canaries must be at most {count}, one for each image; got {F.canaries}")
-    if owners and F.canaries is not None:
+    if owners and count < FEW_OWNERS:
+        print(f"{count} owners: accuracy under user-level privacy needs hundreds", file=sys.stderr)
+    if config.delta >= 1 / count:
+        raise InputError(f"--delta must be below 1 / {units} = {1 / count:.2g}; got {config.delta}")
+    if config.canaries is not None and config.canaries > count:
+        raise InputError(f"--canaries must be at most {count}, one for each image; got {config.canaries}")
+    if owners and config.canaries is not None:
         raise InputError("--canaries needs --unit=example, as canaries are images; got owner")
-    if owners and F.plan:
+    if owners and config.plan:
         raise InputError("--plan needs --unit=example, as micro-batches of owners differ; got owner")
 
 
@@ -185,14 +215,14 @@ def counts_of(train: tj.Features) -> dict[str, int | None]:
     return {"examples": None if owners else len(train), "owners": owners}
 
 
-def warn(spent: tj.privacy.Spent, train: tj.Features, owner_of: dict[str, Owner]) -> None:
+def warn(config: Config, spent: tj.privacy.Spent, train: tj.Features, owner_of: dict[str, Owner]) -> None:
     """Prints on stderr what the budget is not: private, or that of an owner of the most images, a private number."""
     if not spent.private:
         print("a fixed seed drew the noise: this result is NOT private", file=sys.stderr)
     mechanism = spent.mechanism
     if (
         owner_of
-        and not F.part
+        and not config.part
         and (mechanism.unit, mechanism.noise, mechanism.sampling_rate) == ("example", "gaussian", 1)
     ):
         most = max(Counter(owner_of[name] for _, name in train.examples).values())
@@ -212,108 +242,120 @@ def warn_divided(spent: tj.privacy.Spent, name: str) -> None:
     )
 
 
-def train_features(predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
+def train_features(config: Config, predict: tj.Predictor, dataset: Dataset, owners: dict[str, Owner]) -> tj.Features:
     """The features of the training images, with owners if there are any."""
-    train = setup.features(predict, setup.train_images(dataset), "train inputs")
+    train = setup.features(config, predict, setup.train_images(config, dataset), "train inputs")
     in_anchor = predict.session.identifiers if predict.session else frozenset()
     seen = in_anchor & {identifier for identifier, _ in train.examples}
     if seen:
         raise InputError(
             f"private training images must not be in the anchor, which no epsilon of this run covers; {len(seen)} are "
-            f"in {F.weights}. Pass --leave_out_anchor_images"
+            f"in {config.weights}. Pass --leave_out_anchor_images"
         )
     return dataclasses.replace(train, owners=tuple(owners[n] for _, n in train.examples)) if owners else train
 
 
-def whitening_of(predict: tj.Predictor) -> str | None:
+def whitening_of(config: Config, predict: tj.Predictor) -> str | None:
     """The source of whitening: "images", "norm", or None for no image and no kernel above a layer norm."""
-    if F.public or not F.whiten:
-        return "images" if F.public else None
-    whitened = ["head/kernel"] if F.method in RELEASED else predict.subset.paths
+    if config.public or not config.whiten:
+        return "images" if config.public else None
+    whitened = ["head/kernel"] if config.method in RELEASED else predict.subset.paths
     return "norm" if {*whitened} & {*getattr(predict.model, "input_norms", {})} else None
 
 
-def train_weights(
+def train_weights(config: Config, 
     predict: tj.Predictor, train: tj.Features, test: tj.Features, mechanism: tj.privacy.Mechanism,
     recipe: tj.Recipe, origin: tj.store.Provenance, public: Examples | None, dataset: Dataset,
 ) -> tuple[tj.Fitted, Tree, dict[str, Any] | None]:  # fmt: skip
     """Trains tangent weights, and writes them to --out; returns (the run, the weights, its audit)."""
-    trained = setup.whitened(predict, train) if F.whiten else predict
-    out = command.out_folder()
+    trained = setup.whitened(config, config.public, predict, train) if config.whiten else predict
+    out = command.out_folder(config)
     every = max(1, mechanism.steps // 10)
     measure = tj.metrics.Measure(trained, test, every=every, last=mechanism.steps)
-    settings = {"objective": recipe.objective, "optimizer": tj.privacy.momentum(F.lr)}
+    settings = {"objective": recipe.objective, "optimizer": tj.privacy.momentum(config.lr)}
     settings |= {"folder": out, "on_step": measure, "log": current_log()}
-    with tj.show_progress(f"{F.method} {F.subset} epsilon {F.epsilon:g}"):
-        fitted, audit = train_audited(trained, train, len(origin.classes), mechanism=mechanism, **settings)
+    with tj.show_progress(f"{config.method} {config.subset} epsilon {config.epsilon:g}"):
+        fitted, audit = train_audited(config, trained, train, len(origin.classes), mechanism=mechanism, **settings)
     dw = tj.privacy.unwhiten(trained, fitted.dw)
     public_images = tuple(zip(public.identifiers(), public.names, strict=True)) if public else ()
-    account = {"privacy": fitted.info.spent, "whitening": whitening_of(predict)}
+    account = {"privacy": fitted.info.spent, "whitening": whitening_of(config, predict)}
     origin = origin.trained_on(train, fitted.seconds, (str(out.absolute()),), run=fitted.run, **account)
     origin = origin.with_data(public=public_images)
     tj.store.write_component(out / "dw.safetensors", dw, {"provenance": origin.to_json()})
-    anchors.save(predict, dw, origin.data.examples + public_images, dataset, "private", fitted.info.spent)
+    anchors.save(config, predict, dw, origin.data.examples + public_images, dataset, "private", fitted.info.spent)
     return fitted, dw, audit
 
 
-def map_of(predict: tj.Predictor) -> tj.models.FeatureMap:
+def map_of(config: Config, predict: tj.Predictor) -> tj.models.FeatureMap:
     """The feature map of a method of RELEASED."""
     pretrained = tj.Pretrained(predict.model, predict.w, "", session=predict.session)
-    map_ = tj.models.feature_map(pretrained, RELEASED[F.method], blocks=F.blocks, width=F.width, seed=F.seed)
+    map_ = tj.models.feature_map(
+        pretrained, RELEASED[config.method], blocks=config.blocks, width=config.width, seed=config.seed
+    )
     return map_.in_dtype(predict.dtype)
 
 
 def release(
-    built: tj.models.FeatureMap, train: tj.Features, mechanism: tj.privacy.Mechanism, classes: tuple[str, ...]
+    config: Config,
+    built: tj.models.FeatureMap,
+    train: tj.Features,
+    mechanism: tj.privacy.Mechanism,
+    classes: tuple[str, ...],
 ) -> tuple[tj.Fitted, tj.models.FeatureMap, Tree, dict[str, Any] | None]:
     """Releases noisy statistics of features, and writes the head; returns (the run, their map, the head, its audit)."""
-    public = setup.features(built.predict, setup.open_dataset(F.public).train, "public inputs") if F.public else None
-    map_ = tj.privacy.on_sphere(built, public, train, whiten=F.whiten)
-    with tj.show_progress(f"statistics, epsilon {F.epsilon:g}") as progress:
+    public = (
+        setup.features(config, built.predict, setup.open_dataset(config.public).train, "public inputs")
+        if config.public
+        else None
+    )
+    map_ = tj.privacy.on_sphere(built, public, train, whiten=config.whiten)
+    with tj.show_progress(f"statistics, epsilon {config.epsilon:g}") as progress:
         step, rows, settings = tj.privacy.contributions(map_, train, classes, mechanism, progress=progress)
-        more: Any = {**settings, "folder": command.out_folder(), "log": current_log()}
-        fitted, audit = train_audited(step, rows, len(classes), mechanism=mechanism, **more)
+        more: Any = {**settings, "folder": command.out_folder(config), "log": current_log()}
+        fitted, audit = train_audited(config, step, rows, len(classes), mechanism=mechanism, **more)
     head = step.head(step.statistics(fitted, map_, rows, classes), classes, mechanism)
     whitening = {"center": map_.center, "root": map_.root}
     texts = {"features": json.dumps(dataclasses.asdict(built.features)), "identity": built.identity}
     texts |= {"classes": json.dumps(classes), "privacy": json.dumps(dataclasses.asdict(fitted.info.spent))}
-    tj.store.write_component(command.out_folder() / "head.safetensors", {"head": head, "whitening": whitening}, texts)
+    tj.store.write_component(
+        command.out_folder(config) / "head.safetensors", {"head": head, "whitening": whitening}, texts
+    )
     return fitted, map_, head, audit
 
 
-def check_flags() -> None:
+def check_flags(config: Config) -> None:
     """Raises InputError for incompatible flags."""
-    if F.canaries is not None and F.noise_seed is not None:
+    if config.canaries is not None and config.noise_seed is not None:
         raise InputError(
-            f"--canaries must be without --noise_seed, whose noise is not what is claimed; got {F.noise_seed}"
+            f"--canaries must be without --noise_seed, whose noise is not what is claimed; got {config.noise_seed}"
         )
-    if F.plan and F.part:
+    if config.plan and config.part:
         raise InputError("--plan must be without --part; got both")
-    if F.part:
-        own_part()
+    if config.part:
+        own_part(config.part)
 
 
-def main() -> None:
-    check_flags()
-    dataset = open_private()
-    owner_of = owners_of(dataset)
-    owners = owner_of if F.unit == "owner" else {}
-    check_units(dataset, owners)
-    say_classes(dataset, owners)
-    mechanism = mechanism_of(len({*owners.values()} or dataset.train))  # before any long work
-    public = setup.public_images(dataset.train) if F.public else None
-    recipe = setup.recipe(**{"method": "taft"} if F.method in RELEASED else {})
-    anchors.check_flags(recipe)
-    if F.plan:
-        return plan.show(recipe, dataset, mechanism)
+def main(config: Config) -> None:
+    check_flags(config)
+    dataset = open_private(config)
+    owner_of = owners_of(config, dataset)
+    owners = owner_of if config.unit == "owner" else {}
+    check_units(config, dataset, owners)
+    say_classes(config, dataset, owners)
+    mechanism = mechanism_of(config, len({*owners.values()} or dataset.train))  # before any long work
+    public = setup.public_images(config.public, dataset.train) if config.public else None
+    recipe = setup.recipe(config, **{"method": "taft"} if config.method in RELEASED else {})
+    anchors.check_flags(config, recipe)
+    if config.plan:
+        return plan.show(recipe, dataset, config.topology, mechanism)
     predict = setup.predictor(recipe, dataset.classes)
-    anchors.check(predict)
-    map_ = map_of(predict) if F.method in RELEASED else None
+    anchors.check(config, predict)
+    map_ = map_of(config, predict) if config.method in RELEASED else None
     mapped = predict if map_ is None else map_.predict
-    train = train_features(mapped, dataset, owners)
-    train = part_of(train, *own_part()) if F.part else train
-    test = setup.features(mapped, dataset.test, "test inputs")
-    mechanism = mechanism_of(len({*train.owners} if train.owners else train))
+    train = train_features(config, mapped, dataset, owners)
+    train = part_of(train, *own_part(config.part)) if config.part else train
+    test = setup.features(config, mapped, dataset.test, "test inputs")
+    mechanism = mechanism_of(config, len({*train.owners} if train.owners else train))
     subset = predict.subset
     how = f"{mechanism.steps} steps, noise multiplier {mechanism.noise_multiplier:.4f}"
     what = "statistics" if map_ else f"{subset.name}: {subset.size:,} numbers"
@@ -321,31 +363,31 @@ def main() -> None:
     origin = dataclasses.replace(tj.store.make_provenance(predict, recipe, dataset.classes), owners=owners)
     evaluated: Any = predict
     if map_:
-        fitted, evaluated, dw, audit = release(map_, train, mechanism, dataset.classes)
+        fitted, evaluated, dw, audit = release(config, map_, train, mechanism, dataset.classes)
     else:
-        fitted, dw, audit = train_weights(predict, train, test, mechanism, recipe, origin, public, dataset)
+        fitted, dw, audit = train_weights(config, predict, train, test, mechanism, recipe, origin, public, dataset)
     spent = fitted.info.spent
     measured = [row for row in fitted.history if "test_accuracy" in row]
     epsilon = spent.compute_epsilon()
-    warn(spent, train, owner_of)
+    warn(config, spent, train, owner_of)
     if dataset.is_divided:
         warn_divided(spent, dataset.name)
     result = {
-        "method": F.method,
-        "subset": None if map_ else F.subset,
+        "method": config.method,
+        "subset": None if map_ else config.subset,
         "dataset": dataset.name,
         "accuracy": tj.evaluate(evaluated, dw, test),
         "epsilon": epsilon,
-        **facts_of(fitted, spent),
+        **facts_of(config, fitted, spent),
         **counts_of(train),
-        "public": {"dataset": F.public, "examples": len(public)} if public else None,
-        "whitening": whitening_of(predict),
+        "public": {"dataset": config.public, "examples": len(public)} if public else None,
+        "whitening": whitening_of(config, predict),
         "audit": audit,
     }
-    command.finish(result, history=measured)
+    command.finish(config, result, history=measured)
 
 
-def facts_of(fitted: tj.Fitted, spent: tj.privacy.Spent) -> dict[str, Any]:
+def facts_of(config: Config, fitted: tj.Fitted, spent: tj.privacy.Spent) -> dict[str, Any]:
     """The mechanism, steps and cost of a private run, for the result."""
     return {
         "neighbouring": spent.mechanism.neighbouring,
@@ -353,11 +395,11 @@ def facts_of(fitted: tj.Fitted, spent: tj.privacy.Spent) -> dict[str, Any]:
         "private": spent.private,
         "steps": fitted.steps,
         "steps_paid": spent.steps_paid,
-        "learning_rate": None if F.method in RELEASED else F.lr,
+        "learning_rate": None if config.method in RELEASED else config.lr,
         "trainable_parameters": sum(leaf.size for leaf in trees.leaves(fitted.dw).values()),
         "train_seconds": round(fitted.seconds, 3),
     }
 
 
 if __name__ == "__main__":
-    command.run(main, processes=True)
+    command.run(main, Config, processes=True)

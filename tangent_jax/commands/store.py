@@ -32,49 +32,75 @@ from typing import Any
 import tangent_jax as tj
 from tangent_jax.commands.shared import codes, command
 from tangent_jax.commands.shared.adding import add, component_file
-from tangent_jax.commands.shared.flags import F, define, path_of
-from tangent_jax.commands.shared.removing import describe, planned
+from tangent_jax.commands.shared.removing import Removing, describe, planned
+from tangent_jax.commands.shared.settings import choice
 from tangent_jax.commands.shared.setup import left, settings_of
 from tangent_jax.commands.shared.stores import check_store
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.core.notation import Tree
+from tangent_jax.exports import FORMATS
 from tangent_jax.io.records import plain
 from tangent_jax.models.ntk import ComponentPredictor
 from tangent_jax.store.receipts import Trace
 
-define("cache_dir", "store", "source", "name", "examples", "owner", "retrain", "exact", "merge")
-define("merge_penalty", "same_classes", "dry_run", "receipt", "to", "format", "opset", "json")
-define(weights=None, dataset=None, head=None, settings="lda,0.3")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Removing):
+    """A store, and the flags of its commands (READ)."""
+
+    cache_dir: str = "~/.cache/tangent_jax"
+    dataset: str | None = None
+    format: str = choice(*FORMATS)
+    head: str | None = None
+    json: bool = False
+    merge: str = "mean"
+    merge_penalty: float = 0.001
+    opset: int | None = None
+    receipt: str | None = None
+    same_classes: tuple[str, ...] = ()
+    settings: str = "lda,0.3"
+    source: str | None = None
+    store: str = "out/store"
+    to: str | None = None
+    weights: str | None = None
 
 
-def main(command: str) -> None:
+MADE = "out/finetune"
+"""The folder that `add` reads without --source: finetune's own --out."""
+
+
+def main(config: Config, command: str) -> None:
     for name in sorted(set().union(*READ.values()) - READ[command]):
-        if F[name].present:
+        if config.gave(name):
             readers = ", ".join(other for other in READ if name in READ[other])
             raise InputError(f"--{name} has an effect only with {readers}; got it with {command}. Leave it out")
-    path = path_of("store")
+    path = config.path("store")
     if command not in ("add", "merge"):
         check_store(path, "Pass --store=DIR, or add a component first")
-    if command == "merge" and not (F.source and tj.store.is_store(path_of("source"))):
-        raise InputError(f"--source must be a store; got {F.source or 'none'}")
+    if command == "merge" and not (config.source and tj.store.is_store(config.path("source"))):
+        raise InputError(f"--source must be a store; got {config.source or 'none'}")
     if command == "add":
-        with component_file():  # before a store is made
+        with component_file(config.source or MADE):  # before a store is made
             pass
-    result = COMMANDS[command](tj.Store(path))
-    if F.json:
+    result = COMMANDS[command](config, tj.Store(path))
+    if config.json:
         print(json.dumps(result, indent=1))
     print(json.dumps(result))
     if result.get("wrong"):
         sys.exit(codes.FAILED)
 
 
-def merge(store: tj.Store) -> dict[str, Any]:
+def add_one(config: Config, store: tj.Store) -> dict[str, Any]:
+    return add(store, config.source or MADE, config.name)
+
+
+def merge(config: Config, store: tj.Store) -> dict[str, Any]:
     """Adds the components of --source that the store lacks."""
-    return {"added": tj.store.add_all(store, tj.Store(path_of("source"))), "components": len(store)}
+    return {"added": tj.store.add_all(store, tj.Store(config.path("source"))), "components": len(store)}
 
 
-def listing(store: tj.Store) -> dict[str, Any]:
+def listing(config: Config, store: tj.Store) -> dict[str, Any]:
     added: dict[str, str] = {}
     for line in store.state.lines:
         added |= dict.fromkeys(line.adds, line.time)
@@ -94,7 +120,7 @@ def listing(store: tj.Store) -> dict[str, Any]:
         }
         row |= {"train_seconds": round(origin.training.seconds, 1), "added": added[name]}
         table.append(row | {"fingerprint": store.state.components[name].weights[:12]})
-    tabulate(table)
+    tabulate(config, table)
     return {"components": table, "compositions": len(store.state.composed), "receipts": len(store.state.receipts)}
 
 
@@ -111,9 +137,9 @@ def epsilon_of(spent: tj.privacy.Spent | None) -> float | str | None:
     return round(spent.compute_epsilon(), 6) if spent.private else "not private"
 
 
-def tabulate(rows: list[dict[str, Any]]) -> None:
+def tabulate(config: Config, rows: list[dict[str, Any]]) -> None:
     """Prints the rows in columns under their keys, unless --json is given."""
-    if F.json or not rows:
+    if config.json or not rows:
         return
     texts = [list(rows[0]), *([("-" if v is None else visible(str(v))) for v in row.values()] for row in rows)]
     widths = [max(len(text[i]) for text in texts) for i in range(len(texts[0]))]
@@ -121,14 +147,14 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip())
 
 
-def compose(store: tj.Store) -> dict[str, Any]:
+def compose(config: Config, store: tj.Store) -> dict[str, Any]:
     check_not_empty(store)
-    if F.dataset and store.has_own_heads:
+    if config.dataset and store.has_own_heads:
         raise InputError(
             "--dataset needs components of one head; these have heads of their own. Export them with --head and "
             "--dataset"
         )
-    dw = store.compose(how=F.merge, penalty=F.merge_penalty)
+    dw = store.compose(how=config.merge, penalty=config.merge_penalty)
     cost = store.spent([*store])
     if store.has_own_heads:
         print("components with heads of their own: their bodies are composed, without heads", file=sys.stderr)
@@ -136,23 +162,23 @@ def compose(store: tj.Store) -> dict[str, Any]:
         stated = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}, {cost.neighbouring}"
         print(f"together: {stated if cost.private else 'NOT private: a seed drew the noise'}", file=sys.stderr)
     spent = None if cost is None else dataclasses.asdict(cost)
-    result = {"composed": len(store), "merge": F.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
-    return result | ({"accuracy": measured(*composed(store))} if F.dataset else {})
+    result = {"composed": len(store), "merge": config.merge, "fingerprint": trees.fingerprint(dw), "privacy": spent}
+    return result | ({"accuracy": measured(config, *composed(config, store))} if config.dataset else {})
 
 
-def remove(store: tj.Store) -> dict[str, Any]:
-    if not F.dry_run:
+def remove(config: Config, store: tj.Store) -> dict[str, Any]:
+    if not config.dry_run:
         store.settle()  # left by a killed removal
-    plan = planned(store)
-    how = "exact" if F.exact else "retrain" if F.retrain else "drop"
-    cache = tj.Cache(F.cache_dir)
-    result = {"plan": describe(plan, how), "removed_before": plan.removed, "unseen": len(plan.unseen)}
-    if F.dry_run or not (plan.components or plan.unseen):
-        act = tj.store.preview_removal if F.dry_run else tj.store.erase_cached
+    plan = planned(config, store)
+    how = "exact" if config.exact else "retrain" if config.retrain else "drop"
+    cache = tj.Cache(config.cache_dir)
+    result = {"plan": describe(config, plan, how), "removed_before": plan.removed, "unseen": len(plan.unseen)}
+    if config.dry_run or not (plan.components or plan.unseen):
+        act = tj.store.preview_removal if config.dry_run else tj.store.erase_cached
         traces = act(store, plan, cache)
-        tell("would delete" if F.dry_run else "deleted", *traces)
+        tell("would delete" if config.dry_run else "deleted", *traces)
         return result | {"removed": [], "anchors": plan.anchors, **plain_traces(traces.deleted, traces.not_reached)}
-    receipt = tj.store.remove(store, plan, how, cache=cache, weights=F.weights)
+    receipt = tj.store.remove(store, plan, how, cache=cache, weights=config.weights)
     tell("deleted", receipt.deleted, receipt.not_reached)
     for name, optimum in receipt.optima.items():
         if not optimum.converged:
@@ -180,28 +206,28 @@ def plain_traces(deleted: Iterable[Trace], not_reached: Iterable[Trace]) -> dict
     return {"deleted": [*map(plain, deleted)], "not_reached": [*map(plain, not_reached)]}
 
 
-def verify(store: tj.Store) -> dict[str, Any]:
+def verify(config: Config, store: tj.Store) -> dict[str, Any]:
     wrong = tj.store.verify(store)
-    if F.receipt:
-        wrong += tj.store.verify_receipt(store, path_of("receipt"))
+    if config.receipt:
+        wrong += tj.store.verify_receipt(store, config.path("receipt"))
     for line in wrong:
         print(line, file=sys.stderr)
-    return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": F.receipt}
+    return {"verified": not wrong, "wrong": wrong, "components": len(store), "receipt": config.receipt}
 
 
-def export_all(store: tj.Store) -> dict[str, Any]:
-    if not F.to:
+def export_all(config: Config, store: tj.Store) -> dict[str, Any]:
+    if not config.to:
         raise InputError("--to=FOLDER must be given; got none")
     check_not_empty(store)
     names = [*store]
-    to = str(path_of("to").absolute())
-    if F.head not in (*names, "union") and (F.head is not None or store.has_own_heads):
-        raise InputError(f"--head must be one of the components, or union; got {F.head or 'none'}")
+    to = str(config.path("to").absolute())
+    if config.head not in (*names, "union") and (config.head is not None or store.has_own_heads):
+        raise InputError(f"--head must be one of the components, or union; got {config.head or 'none'}")
     if Path(to).exists():
         raise InputError(f"--to must be a folder that does not exist yet; got {to}")
-    tj.exports.check_format(F.format, F.opset)
-    predict, classes, dw = composed(store)
-    accuracy = measured(predict, classes, dw)
+    tj.exports.check_format(config.format, config.opset)
+    predict, classes, dw = composed(config, store)
+    accuracy = measured(config, predict, classes, dw)
     released = store.release(to, dw)
     if [*store] != names:
         raise InputError(f"the store {store.root} was changed while it was exported. Try again")
@@ -212,47 +238,47 @@ def export_all(store: tj.Store) -> dict[str, Any]:
     sources = {
         "fingerprint": fingerprint,
         "privacy": spent,
-        "merge": "sum" if store.provenance(names[0]).features else F.merge,
+        "merge": "sum" if store.provenance(names[0]).features else config.merge,
         "removals": removed,
         "accuracy": accuracy,
     }
-    tj.export(to, predict, dw, {**sources, **released}, F.format, classes, F.opset)
-    return {"exported": F.to, "format": F.format, "fingerprint": fingerprint, "components": names}
+    tj.export(to, predict, dw, {**sources, **released}, config.format, classes, config.opset)
+    return {"exported": config.to, "format": config.format, "fingerprint": fingerprint, "components": names}
 
 
-def measured(predict: ComponentPredictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
+def measured(config: Config, predict: ComponentPredictor, classes: tuple[str, ...], dw: Tree) -> dict[str, float]:
     """{data set: accuracy on its test images} for --dataset; {} without one."""
-    if not F.dataset:
+    if not config.dataset:
         return {}
-    dataset = tj.open_dataset(F.dataset)
+    dataset = tj.open_dataset(config.dataset)
     if dataset.classes != classes:
         raise InputError(f"--dataset must have the classes {', '.join(classes)[:60]}; got those of {dataset.name}")
-    test = tj.extract(predict, left(dataset.test, f"{dataset.name}: test images"), tj.Cache(F.cache_dir))
+    test = tj.extract(predict, left(config, dataset.test, f"{dataset.name}: test images"), tj.Cache(config.cache_dir))
     accuracy = tj.evaluate(predict, dw, test)
     print(f"test accuracy on {dataset.name}, {len(test)} images: {accuracy:.4f}", file=sys.stderr)
     return {dataset.name: accuracy}
 
 
-def composed(store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree]:
+def composed(config: Config, store: tj.Store) -> tuple[ComponentPredictor, tuple[str, ...], Tree]:
     """(predictor, classes, tangent weights) of all components, composed by --merge and --head."""
-    if F.head == "union":
-        joined = tj.join(store, same_classes=F.same_classes, weights=F.weights)
-        dw = tj.merge(joined.components, F.merge, F.merge_penalty)
+    if config.head == "union":
+        joined = tj.join(store, same_classes=config.same_classes, weights=config.weights)
+        dw = tj.merge(joined.components, config.merge, config.merge_penalty)
         return joined.predict, joined.classes, dw
-    name = F.head or min(store)
+    name = config.head or min(store)
     origin = store.provenance(name)
     if origin.features is not None:
         total = store.statistics()
-        if not F["settings"].present:
-            print(f"solved with the default --settings={F.settings}, which no image chose", file=sys.stderr)
-        head = total.solve(settings_of(F.settings))
-        return tj.store.predictor_of(origin, name, F.weights), total.classes, head
-    if F["settings"].present:
+        if not config.gave("settings"):
+            print(f"solved with the default --settings={config.settings}, which no image chose", file=sys.stderr)
+        head = total.solve(settings_of(config.settings))
+        return tj.store.predictor_of(origin, name, config.weights), total.classes, head
+    if config.gave("settings"):
         raise InputError("--settings has an effect only on statistics; the store has tangent weights")
-    dw = store.sum(F.merge, F.merge_penalty)
-    if F.head and "head" in store[name].dw:
+    dw = store.sum(config.merge, config.merge_penalty)
+    if config.head and "head" in store[name].dw:
         dw = {**dw, "head": store[name].dw["head"]}
-    return tj.store.predictor_of(origin, name, F.weights), origin.classes, dw
+    return tj.store.predictor_of(origin, name, config.weights), origin.classes, dw
 
 
 REQUEST = {"name", "examples", "owner"}
@@ -270,7 +296,7 @@ READ = {
 }
 """The flags of each command besides --store and --json."""
 COMMANDS = {
-    "add": add,
+    "add": add_one,
     "merge": merge,
     "list": listing,
     "compose": compose,
@@ -280,4 +306,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    command.run(main, commands=READ)
+    command.run(main, Config, commands=READ)

@@ -25,36 +25,35 @@ import numpy as np
 import tangent_jax as tj
 from tangent_jax.commands.shared import command, setup
 from tangent_jax.commands.shared.additive import ADDITIVE, choose_held_out, features_of
-from tangent_jax.commands.shared.flags import (
-    CACHED,
-    COMPUTE,
-    MODEL,
-    TRAINING,
-    F,
-    define,
-    listed,
-    numbers,
-    only_with,
-    path_of,
-    positive,
-)
 from tangent_jax.commands.shared.joint import fit_jointly
+from tangent_jax.commands.shared.settings import Compute, FeatureFlags, Reading, Results, Training, only_with
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.solver import rows_of
 from tangent_jax.solver.statistics import sums_of
+from tangent_jax.store.recipe import FLAT
 
-define(*MODEL, *CACHED, *COMPUTE, *TRAINING, "subset", "rank", "lr", "lr_nlft", "seed", "negate", blocks=1)
-define(dataset=["digits"], head=[], merge=["mean", "inputs", "curvature"], store="out/stores", out="out/tasks")
-define(
-    "width",
-    "directions",
-    "feature_blocks",
-    merge_penalty=["1e-6", "1e-5", "1e-4", "1e-3", "1e-2"],
-    method=["taft", "soup"],
-)
-only_with("directions", "feature_blocks", method="exact")
-only_with("width", method=["exact", "place"])
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(FeatureFlags, Reading, Compute, Training, Results):
+    """Several tasks."""
+
+    blocks: int = 1
+    dataset: tuple[str, ...] = ("digits",)
+    head: tuple[str, ...] = ()
+    lr: float = FLAT["learning_rate"]
+    lr_nlft: float = 3e-3
+    merge: tuple[str, ...] = ("mean", "inputs", "curvature")
+    merge_penalty: tuple[str, ...] = ("1e-6", "1e-5", "1e-4", "1e-3", "1e-2")
+    method: tuple[str, ...] = ("taft", "soup")
+    negate: str | None = None
+    out: str = "out/tasks"
+    rank: int = FLAT["rank"]
+    store: str = "out/stores"
+    subset: str = FLAT["kind"]
+    needs = only_with("directions", "feature_blocks", method="exact") | only_with("width", method=("exact", "place"))
+
+
 COEFFICIENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """The coefficients of the sum of bodies, chosen on held-out images."""
 KEPT = 0.95  # share of the others' held-out accuracy that a subtraction must keep (Ilharco et al. 2023)
@@ -79,12 +78,12 @@ class Task:
 class Tasks:
     """The tasks of the flags, each with its component in one store; `on_test`: False to evaluate on held-out images."""
 
-    def __init__(self, method: str, on_test: bool) -> None:
+    def __init__(self, config: Config, method: str, on_test: bool) -> None:
         self.method = method
-        self.tasks = {task.name: task for task in open_tasks(method, on_test)}
-        title = f"tasks-{method}-seed{F.seed}{'' if on_test else '-held_out'}"
-        self.store = tj.Store(path_of("store") / title)
-        with_factors = method == "taft" and not {*F.merge}.isdisjoint(tj.store.WEIGHTED)
+        self.tasks = {task.name: task for task in open_tasks(config, method, on_test)}
+        title = f"tasks-{method}-seed{config.seed}{'' if on_test else '-held_out'}"
+        self.store = tj.Store(config.path("store") / title)
+        with_factors = method == "taft" and not {*config.merge}.isdisjoint(tj.store.WEIGHTED)
         for task in self.tasks.values():
             settle(self.store, task, with_factors)
         self.single = {name: task.accuracy(self.store[name].dw) for name, task in self.tasks.items()}
@@ -107,21 +106,23 @@ class Tasks:
         return float(np.mean(self.ratios(accuracies)))
 
 
-def open_tasks(method: str, on_test: bool) -> list[Task]:
+def open_tasks(config: Config, method: str, on_test: bool) -> list[Task]:
     """The tasks of --dataset, each with its head in --head."""
-    specs = listed("dataset")
-    if F.head and len(F.head) != len(specs):
-        raise InputError(f"--head must be one file for each of the {len(specs)} data sets, or none; got {len(F.head)}")
-    heads = [{"head": path} for path in F.head] or [{}] * len(specs)
-    return [open_task(s, on_test, {**own, "method": method}) for s, own in zip(specs, heads, strict=True)]
+    specs = config.listed("dataset")
+    if config.head and len(config.head) != len(specs):
+        raise InputError(
+            f"--head must be one file for each of the {len(specs)} data sets, or none; got {len(config.head)}"
+        )
+    heads = [{"head": path} for path in config.head] or [{}] * len(specs)
+    return [open_task(config, s, on_test, {**own, "method": method}) for s, own in zip(specs, heads, strict=True)]
 
 
-def open_task(spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
+def open_task(config: Config, spec: str, on_test: bool, changes: Mapping[str, Any]) -> Task:
     """The task of a data set."""
     dataset = setup.open_dataset(spec)
-    recipe = setup.recipe(dataset=spec, **changes)
+    recipe = setup.recipe(config, dataset=spec, **changes)
     predict = setup.predictor(recipe, dataset.classes)
-    train, measured = setup.train_and_measured(predict, dataset, on_test)
+    train, measured = setup.train_and_measured(config, predict, dataset, on_test)
     return Task(dataset.name, dataset.classes, recipe, predict, train, measured)
 
 
@@ -145,20 +146,20 @@ def settle(store: tj.Store, task: Task, with_factors: bool) -> None:
 # The merged body, in each way
 
 
-def candidates(tasks: Tasks) -> dict[str, dict[float, Any]]:
+def candidates(config: Config, tasks: Tasks) -> dict[str, dict[float, Any]]:
     """For each way, its settings and a function that makes the body of a setting."""
     sums = {c: partial(scaled_sum, tasks.bodies, c) for c in COEFFICIENTS}
     share = 1 / len(tasks.tasks)
     if tasks.method == "nlft":
         return {"soup": {share: partial(tj.compose, tasks.bodies)}, "soup_scaled": sums}
     ways: dict[str, dict[float, Any]] = {"mean": {share: partial(tj.compose, tasks.bodies)}, "scaled": sums}
-    for how in (how for how in F.merge if how != "mean"):
+    for how in (how for how in config.merge if how != "mean"):
         if how not in tj.store.WEIGHTED:
             ways[how] = {share: partial(tj.merge, tasks.bodies, how)}
             continue
         with tj.show_progress(f"{how} of {len(tasks.tasks)} bodies"):
             merger = tj.store.Merger(tasks.bodies, how)
-        ways[how] = {penalty: partial(merger.at, penalty) for penalty in numbers("merge_penalty", float)}
+        ways[how] = {penalty: partial(merger.at, penalty) for penalty in config.numbers("merge_penalty", float)}
     return ways
 
 
@@ -173,19 +174,19 @@ def scaled_sum(bodies: Mapping[str, tj.Component], coefficient: float) -> Tree:
     return tj.compose(bodies, dict.fromkeys(bodies, coefficient))
 
 
-def measured(method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str, float]]:
+def measured(config: Config, method: str) -> tuple[Tasks, dict[str, dict[str, float]], dict[str, float]]:
     """(tasks, test accuracies of each way by task, each way's setting as held-out images chose it)."""
-    held = Tasks(method, on_test=False)
+    held = Tasks(config, method, on_test=False)
     chosen = {}
-    for way, settings in candidates(held).items():
+    for way, settings in candidates(config, held).items():
         scores = {}
         if len(settings) > 1:
             for setting, make in settings.items():
                 scores[setting] = held.normalised(held.accuracies(make()))
                 print(f"{way} {setting:g}: {scores[setting]:.4f} on held-out images", file=sys.stderr)
         chosen[way] = max(settings, key=lambda setting: scores.get(setting, 0.0))
-    tasks = Tasks(method, on_test=True)
-    ways = candidates(tasks)
+    tasks = Tasks(config, method, on_test=True)
+    ways = candidates(config, tasks)
     return tasks, {way: tasks.accuracies(ways[way][setting]()) for way, setting in chosen.items()}, chosen
 
 
@@ -202,9 +203,8 @@ def joint(tasks: Tasks) -> dict[str, float]:
 # A task subtracted
 
 
-def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
+def negated(name: str, held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
     """The task of --negate subtracted from the sum of the others, as long as they keep KEPT of their accuracy."""
-    name = F.negate
 
     def body(group: Tasks, less: float) -> Tree:
         return tj.compose(group.bodies, dict.fromkeys(group.bodies, coefficient) | {name: -less})
@@ -224,20 +224,20 @@ def negated(held: Tasks, tasks: Tasks, coefficient: float) -> dict[str, Any]:
 # Heads on frozen features
 
 
-def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+def frozen(config: Config) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     """(test accuracies of the methods of statistics by task, the settings that held-out images chose)."""
     ways: dict[str, dict[str, float]] = {}
     chosen: dict[str, dict[str, Any]] = {}
-    for name in (name for name in F.method if name in ADDITIVE):
-        features, how = features_of(name, F.feature_blocks)
-        map_ = features.of(setup.pretrained(F.weights))
-        for dataset in setup.open_datasets().values():
-            every, test = setup.train_and_measured(map_.predict, dataset, on_test=True)
+    for name in (name for name in config.method if name in ADDITIVE):
+        features, how = features_of(config, name, config.feature_blocks)
+        map_ = features.of(setup.pretrained(config))
+        for dataset in setup.open_datasets(config).values():
+            every, test = setup.train_and_measured(config, map_.predict, dataset, on_test=True)
             validation, images = None, setup.validation_images(dataset)
             with tj.show_progress(f"{dataset.name}: {name}") as progress:
                 rows = rows_of(map_, every, progress=progress)
                 if images is not None:
-                    held = setup.features(map_.predict, images, "validation inputs")
+                    held = setup.features(config, map_.predict, images, "validation inputs")
                     validation = rows_of(map_, held, progress=progress), held.targets
                 settings = choose_held_out(map_, every, rows, validation, how, progress).settings
                 head = sums_of(rows, every.targets, len(dataset.classes), map_.sizes).solve(settings)
@@ -246,27 +246,27 @@ def frozen() -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     return ways, chosen
 
 
-def main() -> None:
-    listed("merge", tj.store.MERGES)
-    if len(listed("dataset")) < 2:
-        raise InputError(f"--dataset must be two data sets or more; got {len(F.dataset)}")
-    names = [dataset.name for dataset in setup.open_datasets().values()]
-    if F.negate not in (None, *names):
-        raise InputError(f"--negate must be one of {', '.join(names)}; got {F.negate}")
-    positive("merge_penalty")
-    methods = listed("method", ["taft", "soup", *ADDITIVE])
-    if F.negate is not None and "taft" not in methods:
+def main(config: Config) -> None:
+    config.listed("merge", tj.store.MERGES)
+    if len(config.listed("dataset")) < 2:
+        raise InputError(f"--dataset must be two data sets or more; got {len(config.dataset)}")
+    names = [dataset.name for dataset in setup.open_datasets(config).values()]
+    if config.negate not in (None, *names):
+        raise InputError(f"--negate must be one of {', '.join(names)}; got {config.negate}")
+    config.positive("merge_penalty")
+    methods = config.listed("method", ["taft", "soup", *ADDITIVE])
+    if config.negate is not None and "taft" not in methods:
         raise InputError(f"--negate needs taft in --method; got {','.join(methods)}")
     groups: dict[str, Tasks] = {}
-    table, chosen = frozen()
+    table, chosen = frozen(config)
     if "soup" in methods:
-        soups, ways, settings = measured("nlft")
+        soups, ways, settings = measured(config, "nlft")
         table = {"soup_single": soups.single, **ways, **table}
         chosen |= settings
         groups |= dict.fromkeys(ways, soups)
     tangents = None
     if "taft" in methods:
-        tangents, ways, settings = measured("taft")
+        tangents, ways, settings = measured(config, "taft")
         table = {"single": tangents.single, **ways, **table, "joint": joint(tangents)}
         chosen |= settings
         groups |= dict.fromkeys([way for way in table if way not in groups and "single" not in way], tangents)
@@ -274,16 +274,16 @@ def main() -> None:
     rows = [[name, *(f"{table[way][name]:.3f}" for way in table)] for name in names]
     rows.append(["normalised", *(f"{normalised[way]:.3f}" if way in normalised else "" for way in table)])
     text = command.markdown(["task", *table], rows)
-    (command.out_folder() / "tasks.md").write_text(text)
+    (command.out_folder(config) / "tasks.md").write_text(text)
     print(text)
     result: dict[str, Any] = {
         "tasks": {name: {way: table[way][name] for way in table} for name in names},
         "normalised": normalised,
     }
-    if F.negate and tangents:
-        result["negation"] = negated(Tasks("taft", on_test=False), tangents, chosen["scaled"])
-    command.finish(result, chosen=chosen, datasets=F.dataset)
+    if config.negate and tangents:
+        result["negation"] = negated(config.negate, Tasks(config, "taft", on_test=False), tangents, chosen["scaled"])
+    command.finish(config, result, chosen=chosen, datasets=config.dataset)
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, Config)

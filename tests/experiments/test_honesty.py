@@ -101,15 +101,18 @@ import json, sys
 import numpy as np
 from absl import app
 import {module} as module
+from experiments.shared.table import TABLE
+from tangent_jax.commands.shared import flags
 asked = []
 {body}
 def main(argv):
-    module.main()
+    module.main(flags.read(module.Config))
     print(json.dumps(asked))
+flags.define(module.Config, TABLE)
 app.run(main, argv=["x", *sys.argv[1:]])
 """
 TABLE1 = """
-def run(dataset, name, recipe, runs, *, on_test, shards):
+def run(config, dataset, name, recipe, runs, *, on_test, shards):
     asked.append([name, recipe.trainer.learning_rate, on_test])
     return 0.9 if recipe.trainer.learning_rate == 1e-4 and not on_test else 0.5, 1.0
 module.search.run = run
@@ -179,15 +182,15 @@ module.tj.Recipe.fit = fit
 @pytest.mark.long
 def test_a_setting_is_searched_again_on_other_shards(tmp_path):
     body = """
+import dataclasses
 from types import SimpleNamespace
 def fit(self, rows, title):
     asked.append(sorted(map(len, rows.values())))
     return [SimpleNamespace(dw=self.predict.zeros()) for _ in rows]
-def main():
-    runs = module.Runs(module.command.out_folder() / "runs.jsonl")
+def main(config):
+    runs = module.Runs(module.command.out_folder(config) / "runs.jsonl")
     for concentration in (0.1, 0.1, 5.0):
-        module.F.concentration = concentration
-        module.searched("taft", 3, runs)
+        module.searched(dataclasses.replace(config, concentration=concentration), "taft", 3, runs)
 module.Method.fit, module.main = fit, main
 """
     flags = ["--sharding=dirichlet", "--blocks=0", "--lr=1e-3,3e-3", f"--out={tmp_path}"]
@@ -201,11 +204,11 @@ def test_what_is_removed_is_in_no_mean():
 import types
 labels = np.zeros(4, int)
 # each shard answers wrongly but the last one in every order is right: what is left must decide
-def main():
+def main(config):
     values = np.stack([np.tile([0.0, 1.0], (4, 1))] * 9 + [np.tile([100.0, 0.0], (4, 1))])
     module.outputs_of = lambda method, store: values
     method = types.SimpleNamespace(test=types.SimpleNamespace(targets=labels))
-    curve, _ = module.dropping(method, list(range(10)), values)
+    curve, _ = module.dropping(config, method, list(range(10)), values)
     asked.append(curve)
 module.main = main
 """

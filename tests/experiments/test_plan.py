@@ -5,7 +5,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from absl import flags
 from helpers import in_long
 from jax.sharding import PartitionSpec
 from run_binary import run
@@ -17,17 +16,7 @@ from tangent_jax.train.batches import Chunk
 from tangent_jax.train.fit import Training, train_epoch
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """The flags that a plan reads."""
-    given = flags.FlagValues()
-    flags.DEFINE_string("topology", None, "", flag_values=given)
-    flags.DEFINE_string("architecture", None, "", flag_values=given)
-    given.mark_as_parsed()
-    monkeypatch.setattr(plan, "F", given)
-
-
-def test_the_plan_of_fit_is_of_the_program_that_fit_runs(asked, monkeypatch):
+def test_the_plan_of_fit_is_of_the_program_that_fit_runs(monkeypatch):
     recipe, rng = tj.store.recipe_of(batch_size=16, method="taft"), np.random.default_rng(0)
     predict = recipe.predictor(10)
     shape = (50, *predict.model.input_shape(predict.subset.stage))
@@ -67,7 +56,7 @@ def test_a_plan_is_one_line_and_leaves_nothing(tmp_path, binary, options, kind):
     assert "Traceback" not in err
 
 
-def test_a_batch_divides_over_the_devices_where_it_can(asked):
+def test_a_batch_divides_over_the_devices_where_it_can():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("examples",))
     x, steps = plan.divided((3, 8), np.int32, mesh), plan.divided((3, 8), np.int32, mesh, 1)
     placed = plan.on_mesh({"x": x, "steps": steps, "w": jax.ShapeDtypeStruct((4, 8), np.float32), "t": 1.0}, mesh)

@@ -61,7 +61,7 @@ CASES = [
     ("private", "--plan --part=0/2", "--plan must be without --part; got both"),
     ("finetune", "--solver=optimum", "--penalty must be given with --solver=optimum: at its default of 1e-05 no"),
     ("influence effects", "--by=solver", "--penalty must be given with --by=solver; got none"),
-    ("private", "--unit=owner", "--unit=owner and --owners=CSV must be given together"),
+    ("private", "--unit=owner", "--owners=CSV and --unit must be given together"),
     ("private", "--owners=x.csv", "--owners=CSV and --unit must be given together: owner protects owners"),
     ("private", "--classes=0,1", "classes must name the class of every image of digits; they lack 2, 3, 4, 5, 6, ..."),
     (

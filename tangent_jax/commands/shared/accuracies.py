@@ -15,6 +15,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
+from tangent_jax.commands.shared.settings import Reading
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset
@@ -82,7 +83,7 @@ def head(dw: Tree) -> Tree:
     return {name: leaf for name, leaf in dw.items() if name == "head"}
 
 
-def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Task]:
+def tasks_of(reading: Reading, store: tj.Store, specs: Sequence[str], file: str | None) -> list[Task]:
     """The tasks of a store's components with test data in `specs`; `file`: the network's weights.
 
     A component's data set is that of its recipe if `specs` has it; otherwise every one with its classes.
@@ -108,7 +109,7 @@ def tasks_of(store: tj.Store, specs: Sequence[str], file: str | None) -> list[Ta
             origin = origins[names[0]]
             predict = tj.store.predictor_of(origin, names[0], file)
             if spec not in features:  # all components have the same trunk
-                features[spec] = setup.features(predict, dataset.test, f"{dataset.name}: test inputs")
+                features[spec] = setup.features(reading, predict, dataset.test, f"{dataset.name}: test inputs")
             test = features[spec].of_classes(dataset.classes, origin.classes or dataset.classes)
             tasks.append(Task(dataset.name, tuple(names), predict, test))
     twice = Counter(task.name for task in tasks)

@@ -1,22 +1,21 @@
 """The component that `store add` takes: from a folder that finetune wrote, of this machine or at a URL."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import F
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import composed_name
 from tangent_jax.io.paths import is_url, passing_copy
 
 
 @contextmanager
-def component_file() -> Iterator[Path]:
-    """Yields the file of the component in --source, or a copy of it of a URL; InputError where there is none."""
+def component_file(source: str) -> Iterator[Path]:
+    """Yields the file of the component in a folder, or a copy of it of a URL; InputError where there is none."""
     names = ("dw.safetensors", "factors.safetensors")
-    with passing_copy(F.source or "out/finetune", names) as folder:
+    with passing_copy(source, names) as folder:
         path = folder / "dw.safetensors"
         if not path.exists():
             raise InputError(
@@ -25,13 +24,12 @@ def component_file() -> Iterator[Path]:
         yield path
 
 
-def add(store: tj.Store) -> dict[str, Any]:
-    """Adds the component in --source to the store."""
-    if len(F.name) > 1:
-        raise InputError(f"--name must be one name; got {','.join(F.name)}")
-    with component_file() as path:
-        at_url = is_url(F.source)
-        (name,) = F.name or [PurePath(F.source).name if at_url else path.parent.resolve().name]
+def add(store: tj.Store, source: str, names: Sequence[str]) -> dict[str, Any]:
+    """Adds the component in --source to the store, by the only name in --name, or by the folder's."""
+    if len(names) > 1:
+        raise InputError(f"--name must be one name; got {','.join(names)}")
+    with component_file(source) as path:
+        (name,) = names or [PurePath(source).name if is_url(source) else path.parent.resolve().name]
         return add_file(store, composed_name(name), path)  # macOS may spell the name of a folder in NFD
 
 

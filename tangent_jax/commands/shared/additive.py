@@ -9,7 +9,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import FeatureFlags, Reading, Sharded
 from tangent_jax.commands.shared.shards import Method, make_method
 from tangent_jax.core.checks import InputError, whole_number
 from tangent_jax.core.progress import Progress
@@ -46,46 +46,55 @@ ADDITIVE: dict[str, tuple[tuple[str, ...], str]] = {
 """The features of each method, and how its statistics are solved."""
 
 
-def check_flags(methods: list[str]) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summed(Sharded, FeatureFlags):
+    """Statistics of features, and how they are solved."""
+
+    settings: str = "held_out"
+
+
+def check_flags(config: Summed, methods: list[str]) -> None:
     """Raises InputError for --settings and --feature_blocks that do not fit, before any long work."""
-    if F.feature_blocks == "auto" and F.held_out:
+    if config.feature_blocks == "auto" and config.held_out:
         raise InputError("--feature_blocks=auto reads the labels of images that --held_out tests on: give a number")
-    left_out = [name for name in ("settings", "feature_blocks") if F[name].value in ("leave_one_out", "auto")]
-    if left_out and setup.open_dataset(F.dataset).train.groups is not None:
+    left_out = [name for name in ("settings", "feature_blocks") if getattr(config, name) in ("leave_one_out", "auto")]
+    if left_out and setup.open_dataset(config.dataset).train.groups is not None:
         raise InputError(
-            f"--{left_out[0]}={F[left_out[0]].value} leaves out one image while others of its group train, and"
+            f"--{left_out[0]}={getattr(config, left_out[0])} leaves out one image while others of its group train, and"
             " --dataset has groups: pass --settings=held_out, and --feature_blocks as a number"
         )
-    if F.settings in setup.CHOICES:
+    if config.settings in setup.CHOICES:
         return
-    settings = setup.settings_of(F.settings)
+    settings = setup.settings_of(config.settings)
     for name in methods:
         if name in ADDITIVE:
             parts, how = ADDITIVE[name]
             if (name != "exact" and settings.how != how) or len(settings.weights) not in (0, len(parts)):
                 wanted = ",".join([how, "SHRINKAGE", *(f"WEIGHT of {part}" for part in parts if len(parts) > 1)])
-                raise InputError(f"--settings must be {wanted} beside --method={name}; got {F.settings}")
+                raise InputError(f"--settings must be {wanted} beside --method={name}; got {config.settings}")
 
 
-def features_of(name: str, blocks: int | str | None) -> tuple[FeatureSettings, str]:
+def features_of(config: FeatureFlags, name: str, blocks: int | str | None) -> tuple[FeatureSettings, str]:
     """(the features of a method of ADDITIVE, of these blocks, how its statistics are solved); InputError for auto."""
     parts, how = ADDITIVE[name]
-    width = RANPAC if parts == ("relu",) else F.width
+    width = RANPAC if parts == ("relu",) else config.width
     last = None
     if blocks is not None and "ntk" in parts:
-        last = whole_number("--feature_blocks", blocks, 0, setup.pretrained(F.weights).model.stages - 2)
-    return FeatureSettings(parts, last, F.directions, width, F.seed), how
+        last = whole_number("--feature_blocks", blocks, 0, setup.pretrained(config).model.stages - 2)
+    return FeatureSettings(parts, last, config.directions, width, config.seed), how
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Additive(Method):
     """A method of ADDITIVE on a data set; its features name its stores, which keep statistics.
 
-    `title`: its name in ADDITIVE; `how`: its statistics are solved; `settings`: of --settings; `depths`: the loss by
-    the number of blocks if --feature_blocks=auto chose it; `once`: features by their parts and title, shared by methods
-    with the same parts, so that shards, all images and held-out images share one pass.
+    `config`: how images are read; `title`: its name in ADDITIVE; `how`: its statistics are solved; `settings`: of
+    --settings; `depths`: the loss by the number of blocks if --feature_blocks=auto chose it; `once`: features by their
+    parts and title, shared by methods with the same parts, so that shards, all images and held-out images share one
+    pass.
     """
 
+    config: Reading
     title: str
     how: str
     settings: str
@@ -101,7 +110,7 @@ class Additive(Method):
         """The features of a split, with rows that are computed once, and kept in the cache."""
         key = self.map.parts, title
         if key not in self.once:
-            self.once[key] = map_once(self.map, data, partial(keep_rows, setup.cache()))
+            self.once[key] = map_once(self.map, data, partial(keep_rows, setup.cache(self.config)))
         return self.once[key]
 
     def rows_of(self, data: tj.Features, title: str) -> np.ndarray:
@@ -131,7 +140,7 @@ class Additive(Method):
                 return choose_settings(total, rows, train.targets, (self.how,), True, shown)
         validation, images = None, setup.validation_images(self.dataset)
         if images is not None and not self.is_held_out:
-            data = self.map_once(setup.features(self.predict, images, "validation inputs"), "validation")
+            data = self.map_once(setup.features(self.config, self.predict, images, "validation inputs"), "validation")
             validation = self.rows_of(data, "validation"), data.targets
         with tj.show_progress(f"{self.title}: settings"):
             return choose_held_out(self.map, train, rows, validation, self.how, shown)
@@ -192,36 +201,39 @@ def choose_held_out(
     return choose_by_folds(rows, train.targets, map_.sizes, folds, (how,), progress)
 
 
-def make_additive(title: str, once: dict[tuple, MappedOnce]) -> Additive:
+def make_additive(config: Summed, title: str, once: dict[tuple, MappedOnce]) -> Additive:
     """The method of ADDITIVE with this title, on the flags' data set; `once`: as the field of Additive."""
-    depths = try_depths() if F.feature_blocks == "auto" and "ntk" in ADDITIVE[title][0] else {}
-    blocks = min(depths, key=depths.__getitem__) if depths else F.feature_blocks
-    features, how = features_of(title, None if blocks == "auto" else blocks)
-    method = make_method("taft", "-".join(features.parts), setup.recipe_of(features))
-    own: dict[str, Any] = {"title": title, "how": how, "settings": F.settings, "depths": depths, "once": once}
-    made = Additive(**vars(method), **own)
+    depths = try_depths(config) if config.feature_blocks == "auto" and "ntk" in ADDITIVE[title][0] else {}
+    blocks = min(depths, key=depths.__getitem__) if depths else config.feature_blocks
+    features, how = features_of(config, title, None if blocks == "auto" else blocks)
+    method = make_method(config, "taft", "-".join(features.parts), setup.recipe_of(config, features))
+    made = Additive(
+        **vars(method), config=config, title=title, how=how, settings=config.settings, depths=depths, once=once
+    )
     train = made.map_once(made.train, "train")
     test = made.map_once(made.test, "test")
     return dataclasses.replace(made, train=train, test=test)
 
 
-def try_depths() -> dict[int, float]:
+def try_depths(config: Summed) -> dict[int, float]:
     """For --feature_blocks=auto: mean negative log-likelihood by the number of blocks, of training images left out.
 
     Each of up to SAMPLE training images is scored by the head of all others of the sample, at the likeliest settings.
     Classes with one image in the sample do not take part.
     """
-    dataset = setup.open_dataset(F.dataset)
-    pretrained = setup.pretrained(F.weights)
+    dataset = setup.open_dataset(config.dataset)
+    pretrained = setup.pretrained(config)
     depths = tuple(depth for depth in DEPTHS if depth <= pretrained.model.stages - 2)
-    map_ = FeatureSettings(ADDITIVE["exact"][0], max(depths), F.directions, F.width, F.seed).of(pretrained)
-    order = np.random.default_rng([F.seed, 11]).permutation(len(dataset.train))
+    map_ = FeatureSettings(ADDITIVE["exact"][0], max(depths), config.directions, config.width, config.seed).of(
+        pretrained
+    )
+    order = np.random.default_rng([config.seed, 11]).permutation(len(dataset.train))
     rows = np.sort(order[:SAMPLE])
     labels = dataset.train.labels[rows]
     rows = rows[np.bincount(labels)[labels] > 1]
     if len(rows) == 0:
         raise InputError("--feature_blocks=auto needs two training images of a class; got one of each: give a number")
-    sample = setup.features(map_.predict, dataset.train.take(rows), "a sample of train inputs")
+    sample = setup.features(config, map_.predict, dataset.train.take(rows), "a sample of train inputs")
     with tj.show_progress("features of several depths"):
         rows_of_depths = rows_by_depth(map_, sample, depths, progress=shown)
     losses = {}

@@ -7,8 +7,8 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import FIELD_OF, F, path_of
 from tangent_jax.commands.shared.removing import read_asked
+from tangent_jax.commands.shared.settings import FIELD_OF, FirstSession
 from tangent_jax.core import trees
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.names import normal_name, other_spellings
@@ -24,27 +24,26 @@ STATED_IF_CHANGED = ("skip_unreadable", "most_pixels", "public", "part", "owners
                      "sampling", "noise", "noise_seed")  # fmt: skip
 
 
-def images_of(dataset: Dataset) -> Examples:
-    """The training images of --images: a number or a share, by the seed, or those in a file; all without that flag."""
-    train = setup.train_images(dataset)
-    if F.images is None:
+def images_of(train: Examples, name: str, images: str | None, seed: int) -> Examples:
+    """The images of --images: a number or a share, by the seed, or those in a file; all without that flag."""
+    if images is None:
         return train
     try:
-        number = float(F.images)
+        number = float(images)
     except ValueError:
-        return train.take(listed(train, dataset.name))
+        return train.take(listed(images, train, name))
     count = number * len(train) if 0 < number < 1 else number
     if not 0.5 < count <= len(train) or (number >= 1 and not number.is_integer()):
         raise InputError(
-            f"--images must be a number of the {len(train)} images, a share below 1, or a file; got {F.images}"
+            f"--images must be a number of the {len(train)} images, a share below 1, or a file; got {images}"
         )
-    order = np.random.default_rng([F.seed, 10]).permutation(len(train))
+    order = np.random.default_rng([seed, 10]).permutation(len(train))
     return train.take(np.sort(order[: round(count)]))
 
 
-def listed(train: Examples, name: str) -> np.ndarray:
+def listed(file: str, train: Examples, name: str) -> np.ndarray:
     """The rows of the images in the file of --images, by identifier or name."""
-    lines = read_asked("images", F.images)
+    lines = read_asked("images", file)
     rows: dict[str, list[int]] = {}
     for row, pair in enumerate(zip(train.identifiers(), train.names, strict=True)):
         for word in {pair[0], normal_name(pair[1])}:
@@ -59,36 +58,36 @@ def listed(train: Examples, name: str) -> np.ndarray:
             chosen.update(rows[form])
     if missing:
         several = f"{len(missing)} of its {len(lines)} lines, such as {missing[0]}"
-        raise InputError(f"{F.images} must name training images of {name}, one a line; {several}, name none")
+        raise InputError(f"{file} must name training images of {name}, one a line; {several}, name none")
     return np.array(sorted(chosen))
 
 
-def check_flags(recipe: tj.Recipe) -> None:
+def check_flags(config: FirstSession, recipe: tj.Recipe) -> None:
     """Raises InputError for a --save_anchor that cannot be, before any long work."""
-    if F.save_anchor is None:
+    if config.save_anchor is None:
         return
     if recipe.trained.is_linear:
         raise InputError(
-            f"--save_anchor needs --method=nlft, whose network has the weights w + dw; got {F.method}, for which "
+            f"--save_anchor needs --method=nlft, whose network has the weights w + dw; got {config.method}, for which "
             "w + dw is another model"
         )
-    if not F.save_anchor.endswith(".safetensors"):
-        raise InputError(f"--save_anchor must be a file that ends in .safetensors; got {F.save_anchor}")
-    if not is_url(F.save_anchor):
-        folder = path_of("save_anchor").absolute().parent
+    if not config.save_anchor.endswith(".safetensors"):
+        raise InputError(f"--save_anchor must be a file that ends in .safetensors; got {config.save_anchor}")
+    if not is_url(config.save_anchor):
+        folder = config.path("save_anchor").absolute().parent
         if not folder.is_dir():
             raise InputError(f"--save_anchor must be a file in a folder that exists; {folder} does not")
 
 
-def check(predict: tj.Predictor) -> None:
+def check(config: FirstSession, predict: tj.Predictor) -> None:
     """Raises InputError for a network that is no anchor of the weights' architecture, or is one already."""
-    if F.save_anchor is None:
+    if config.save_anchor is None:
         return
-    before = source()
+    before = source(config)
     if before.session is not None:
         raise InputError(
-            f"--weights must be pre-trained weights beside --save_anchor; {F.weights} is the anchor of a first session "
-            "already. Begin with its source, and the images of both"
+            f"--weights must be pre-trained weights beside --save_anchor; {config.weights} is the anchor of a first "
+            "session already. Begin with its source, and the images of both"
         )
     trains_body = any(not path.startswith("head/") for path in predict.subset.paths)
     if not trains_body or before.model.with_classes(predict.model.classes) != predict.model:
@@ -98,13 +97,14 @@ def check(predict: tj.Predictor) -> None:
         )
 
 
-def source() -> tj.Pretrained:
+def source(config: FirstSession) -> tj.Pretrained:
     """The weights of the flags at the image size of the flags."""
-    before = setup.pretrained(F.weights)
-    return before if F.image_size is None else before.with_image_size(F.image_size)
+    before = setup.pretrained(config)
+    return before if config.image_size is None else before.with_image_size(config.image_size)
 
 
 def save(
+    config: FirstSession,
     predict: tj.Predictor,
     dw: Tree,
     images: tuple[tuple[str, str], ...],
@@ -113,25 +113,25 @@ def save(
     spent: tj.privacy.Spent | None = None,
 ) -> None:
     """Writes the file of --save_anchor, if it is given: the body at w + dw, the head of the source, and the session."""
-    if F.save_anchor is None:
+    if config.save_anchor is None:
         return
     if not np.isfinite(float(trees.norm(dw))):
         raise InputError("the fine-tuned weights must be finite for --save_anchor; they are not. Lower --lr")
     paid = None
     if spent is not None:
         paid = tj.models.Paid(spent.compute_epsilon(), spent.mechanism.delta, spent.mechanism.unit, spent.private)
-    body = trees.fingerprint(tj.models.body(setup.pretrained(F.weights).w))
-    session = tj.models.FirstSession(body, dataset.name, dataset.classes, images, command, settings(), paid)
-    moved = source().with_body(trees.add(predict.w, dw), session)
-    hosts.in_writer(partial(tj.save, F.save_anchor, moved))
-    print(f"{F.save_anchor}: {session}", file=sys.stderr)
+    body = trees.fingerprint(tj.models.body(setup.pretrained(config).w))
+    session = tj.models.FirstSession(body, dataset.name, dataset.classes, images, command, settings(config), paid)
+    moved = source(config).with_body(trees.add(predict.w, dw), session)
+    hosts.in_writer(partial(tj.save, config.save_anchor, moved))
+    print(f"{config.save_anchor}: {session}", file=sys.stderr)
 
 
-def settings() -> dict[str, str]:
+def settings(config: FirstSession) -> dict[str, str]:
     """The flags that decide a first session, as texts."""
     texts = {}
     for name in (*STATED, *FIELD_OF, *STATED_IF_CHANGED):
-        if name in F and F[name].value is not None and (name in STATED or F[name].value != F[name].default):
-            value = F[name].value
-            texts[name] = str(value).lower() if isinstance(value, bool) else F[name].serialize().partition("=")[2]
+        value = getattr(config, name, None)
+        if value is not None and (name in STATED or value != config.default(name)):
+            texts[name] = config.text(name)
     return texts

@@ -5,6 +5,7 @@ folders for --out and --store, and print nothing on stdout.
 """
 
 import atexit
+import dataclasses
 import json
 import os
 import re
@@ -13,19 +14,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import jax
 import numpy as np
-from absl import app, flags, logging
+from absl import app, logging
+from absl.flags import Error
 
 import tangent_jax as tj
-from tangent_jax.commands.shared import codes, jobs, phases
-from tangent_jax.commands.shared.flags import EVERY, check_effects, define, parse, path_of
+from tangent_jax.commands.shared import codes, flags, jobs, phases
+from tangent_jax.commands.shared.settings import Results, Settings
+from tangent_jax.commands.shared.table import TABLE
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.data.identifiers import index_in
@@ -34,7 +37,7 @@ from tangent_jax.io.files import write_whole
 from tangent_jax.io.paths import connect, is_url, upload
 from tangent_jax.io.progress import check_stop, request_stop, warn_in_lines
 
-AT_URL: list[str] = []  # --out, if that is a URL
+S = TypeVar("S", bound=Settings)
 SCRATCH: list[tempfile.TemporaryDirectory] = []  # the temporary folders of a job's other processes
 PEER = re.compile(
     r"connection (reset|closed|refused)( by( remote)? peer)?|broken pipe|socket closed|timed out waiting|"
@@ -44,9 +47,9 @@ PEER = re.compile(
 """Messages of Gloo, NCCL and JAX's coordination service once another process has ended."""
 
 
-def out_folder() -> Path:
+def out_folder(config: Results) -> Path:
     """The folder of --out, created if it does not exist."""
-    out = path_of("out")
+    out = config.path("out")
     placement.together(partial(out.mkdir, parents=True, exist_ok=True))
     return out
 
@@ -61,40 +64,34 @@ def check_out(path: Path) -> None:
         raise InputError(f"--out must not be in a store, which would not verify then; got {path} in the store {store}")
 
 
-def out_place() -> str:
+def out_place(config: Results) -> str:
     """The URL in --out, or the absolute path of its folder."""
-    return AT_URL[0] if AT_URL else os.path.abspath(path_of("out"))
+    return config.url or os.path.abspath(config.path("out"))
 
 
 @contextmanager
-def out_at_url() -> Iterator[None]:
-    """If --out is a URL, replaces it by a temporary folder within the `with` block; `finish` copies its files."""
-    F: Any = flags.FLAGS
-    if not is_url(F.out):
-        yield
+def out_at_url(config: S) -> Iterator[S]:
+    """Yields the config with a temporary folder in place of a URL in --out; `finish` copies its files."""
+    if not isinstance(config, Results) or not is_url(config.out):
+        yield config
         return
-    connect(F.out)
-    AT_URL.append(F.out.rstrip("/"))
-    try:
-        with tempfile.TemporaryDirectory(prefix="tangent_jax-") as folder:
-            F["out"].value = folder
-            yield
-    finally:
-        AT_URL.clear()
+    connect(config.out)
+    with tempfile.TemporaryDirectory(prefix="tangent_jax-") as folder:
+        yield dataclasses.replace(config, out=folder, url=config.out.rstrip("/"))
 
 
-def finish(result: dict[str, Any], **more: Any) -> None:
+def finish(config: Results, result: dict[str, Any], **more: Any) -> None:
     """Writes result.json in --out (with `more`), at a URL last, and prints the result as the last line of stdout."""
     try:
         text = json.dumps({**result, **more}, indent=1, allow_nan=False)
     except ValueError as error:
         raise InputError("the result must be finite numbers; it has NaN or infinity. Lower --lr") from error
-    out = out_folder()
+    out = out_folder(config)
     write_whole(out / "result.json", text + "\n")
-    if AT_URL:
+    if config.url:
         files = [path for path in sorted(out.rglob("*")) if path.is_file()]
         for path in sorted(files, key=lambda path: path.name == "result.json"):
-            upload(path, f"{AT_URL[0]}/{path.relative_to(out)}")
+            upload(path, f"{config.url}/{path.relative_to(out)}")
     if hosts.is_writer():
         print(json.dumps(result))
 
@@ -114,34 +111,40 @@ def stop(number: int, _: object) -> None:
 
 
 def run(
-    main: Callable[..., None], commands: Collection[str] = (), processes: bool = False, to_url: bool = False
+    main: Callable[..., None],
+    config: type[Settings] = Settings,
+    commands: Collection[str] = (),
+    processes: bool = False,
+    to_url: bool = False,
+    table: Mapping[str, partial] = TABLE,
 ) -> None:
     """Runs a binary; bad input gives one line on stderr and exit code 1, an interruption a line about resuming.
 
-    `commands`: the values of the only argument besides flags, which main receives. `processes`: True if several
-    processes may run it as one job. `to_url`: True if --out may be a URL.
+    `main` receives the config of the flags, and the only argument besides flags, if `commands` lists its values.
+    `processes`: True if several processes may run it as one job. `to_url`: True if --out may be a URL.
     """
 
     def guarded(argv: list[str]) -> None:
         phases.begin()
         jax.config.update("jax_numpy_dtype_promotion", "standard")  # as core/promotion.py: the environment may differ
         jax.config.update("jax_numpy_rank_promotion", "allow")
-        if not flags.FLAGS["verbosity"].present:
+        if not flags.sets_verbosity():
             logging.set_verbosity(logging.WARNING)  # absl's own default shows what packages log as information
         warn_in_lines()
         given = argv[1:]
         name = Path(argv[0]).stem
         try:
-            check_given(given, commands)
-            check_effects()
-            join(processes)
+            settings = flags.read(config)
+            check_given(settings, given, commands)
+            settings.check_effects()
+            settings = join(settings, processes)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
-            with out_at_url() if to_url else nullcontext():
-                if "out" in flags.FLAGS:
-                    check_out(path_of("out").absolute())
-                with jobs.asked_for(), index_beside_cache():
-                    main(*given)
+            with out_at_url(settings) if to_url else nullcontext(settings) as settings:
+                if isinstance(settings, Results):
+                    check_out(settings.path("out").absolute())
+                with jobs.asked_for(settings), index_beside_cache(settings):
+                    main(settings, *given)
             check_stop()
         except tj.InputError as error:
             print(f"{name}: {error}", file=sys.stderr)
@@ -161,32 +164,31 @@ def run(
 
     if sys.stderr is None:  # closed, as by `2>&-`: print would write to stdout
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    define(*EVERY)
+    flags.define(config, table)
     app.run(guarded, flags_parser=parsed)
 
 
-def index_beside_cache() -> AbstractContextManager:
+def index_beside_cache(config: Settings) -> AbstractContextManager:
     """Returns a context in which --cache_dir, if it is given, holds the index of content identifiers too.
 
     A plan makes no folder: it reads and keeps identifiers in the default index.
     """
-    F: Any = flags.FLAGS
-    is_plan = "plan" in F and F.plan
-    if is_plan or "cache_dir" not in F or F.cache_dir == F["cache_dir"].default:
+    folder = getattr(config, "cache_dir", None)
+    if folder is None or getattr(config, "plan", False) or folder == config.default("cache_dir"):
         return nullcontext()
     with about("--cache_dir"):
-        return index_in(tj.Cache(F.cache_dir).path)
+        return index_in(tj.Cache(folder).path)
 
 
-def check_given(given: list[str], commands: Collection[str]) -> None:
+def check_given(config: Settings, given: list[str], commands: Collection[str]) -> None:
     """Raises InputError for other arguments than `run` says, and for a store at a URL: before any work."""
     written = " ".join(given) or "none"
     if not commands and given:
         raise InputError(f"all arguments must be flags, --NAME=VALUE; got {written}")
     if commands and (len(given) != 1 or given[0] not in commands):
         raise InputError(f"the argument besides flags must be one of {', '.join(commands)}; got {written}")
-    if "store" in flags.FLAGS and flags.FLAGS.store:
-        path_of("store")
+    if getattr(config, "store", None):
+        config.path("store")
 
 
 def has_no_reader(stream: IO[str]) -> bool:
@@ -218,8 +220,8 @@ def of_device(error: Exception) -> str:
 def parsed(argv: list[str]) -> list[str]:
     """The arguments besides flags; a wrong flag ends the process with one line, --help without an error."""
     try:
-        return parse(argv)
-    except flags.Error as error:
+        return flags.parse(argv)
+    except Error as error:
         name = Path(argv[0]).stem
         text = " ".join(str(error).replace(" ?", "?").split())
         sys.exit(f"{name}: {text}{'' if text.endswith('?') else '.'} Try {name} --help.")
@@ -227,24 +229,26 @@ def parsed(argv: list[str]) -> list[str]:
         sys.exit(codes.DONE)
 
 
-def join(processes: bool) -> None:
-    """Joins the job of the flags or the cluster, takes the requested devices, and names them on stderr."""
-    F: Any = flags.FLAGS
-    place = F.coordinator, F.processes, F.process_id
-    if "shard" in F and F.shard:  # a part is trained alone, even if the cluster describes a job
+def join(config: S, processes: bool) -> S:
+    """Joins the job of the flags or the cluster, takes the requested devices, and names them on stderr.
+
+    Returns the config of this process: process 0 alone writes to --out and --store, others to temporary folders.
+    """
+    place = config.coordinator, config.processes, config.process_id
+    if getattr(config, "shard", None):  # a part is trained alone, even if the cluster describes a job
         if place != (None, None, None):
             raise InputError("--shard must be given without --coordinator, --processes and --process_id; got both")
         check_device(lambda: None)
     else:
-        if not processes and F.processes not in (None, 1):
+        if not processes and config.processes not in (None, 1):
             raise InputError(
-                f"--processes must be 1; got {F.processes}. Start one process, which uses all devices of its host"
+                f"--processes must be 1; got {config.processes}. Start one process, which uses all devices of its host"
             )
         check_device(lambda: job.start(*place))
     may_differ = {"process_id", "out", "store", "cache_dir"}
-    alike = [(f.name, f.value) for f in F.get_key_flags_for_module(sys.argv[0]) if f.name not in may_differ]
+    alike = [(name, getattr(config, name)) for name in config.fields() if name not in may_differ]
     placement.check_alike(lambda: [np.frombuffer(repr(sorted(alike)).encode(), np.uint8)])
-    placement.use_devices(F.devices)
+    placement.use_devices(config.devices)
     if hosts.is_writer():
         print(placement.devices_in_words(), file=sys.stderr)
     if not processes and jax.process_count() > 1:
@@ -252,11 +256,12 @@ def join(processes: bool) -> None:
             f"this command must run as one process; got a job of {jax.process_count()}. Start it in one process of "
             "the cluster's job"
         )
-    if not hosts.is_writer():
-        SCRATCH.append(tempfile.TemporaryDirectory())
-        atexit.register(SCRATCH[0].cleanup)
-        for flag in {"out", "store"} & {*F}:
-            F[flag].value = str(Path(SCRATCH[0].name) / flag)
+    if hosts.is_writer():
+        return config
+    SCRATCH.append(tempfile.TemporaryDirectory())
+    atexit.register(SCRATCH[0].cleanup)
+    own = {"out", "store"} & {*config.fields()}
+    return dataclasses.replace(config, **{name: str(Path(SCRATCH[0].name) / name) for name in own})
 
 
 def leave(code: int) -> None:

@@ -8,19 +8,20 @@ from pathlib import Path
 import jax
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import F, path_of
+from tangent_jax.commands.shared.settings import Job, Results, Settings
 from tangent_jax.core.checks import InputError
 
 
 @contextmanager
-def asked_for() -> Iterator[None]:
+def asked_for(config: Settings) -> Iterator[None]:
     """Within the `with` block, keeps compiled programs, and writes the log and the trace of the flags."""
-    if F.compilation_cache is not None:
-        keep_programs(path_of("compilation_cache"))
-    if "metrics" not in F:
+    if config.compilation_cache is not None:
+        keep_programs(config.path("compilation_cache"))
+    if not (isinstance(config, Job) and isinstance(config, Results)):
         yield
         return
-    with tj.log_steps(F.out, [name for name in F.metrics if name], profile_steps(F.profile_steps)):
+    writers = [name for name in config.metrics if name]
+    with tj.log_steps(config.out, writers, profile_steps(config.profile_steps)):
         yield
 
 

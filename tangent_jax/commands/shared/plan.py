@@ -22,7 +22,6 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import F
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
@@ -53,18 +52,26 @@ class Phase(NamedTuple):
     held: int = 0
 
 
-def show(recipe: tj.Recipe, dataset: Dataset, mechanism: tj.privacy.Mechanism | None = None) -> None:
+def show(
+    recipe: tj.Recipe, dataset: Dataset, topology: str | None, mechanism: tj.privacy.Mechanism | None = None
+) -> None:
     """Prints the plan of a run on a data set as the last line of stdout; mechanism: for a private run."""
-    print(json.dumps(plan_of(recipe, dataset.classes, len(dataset.train), mechanism)))
+    print(json.dumps(plan_of(recipe, dataset.classes, len(dataset.train), topology, mechanism)))
 
 
 def plan_of(
-    recipe: tj.Recipe, classes: int | Sequence[str], examples: int, mechanism: tj.privacy.Mechanism | None = None
+    recipe: tj.Recipe,
+    classes: int | Sequence[str],
+    examples: int,
+    topology: str | None = None,
+    mechanism: tj.privacy.Mechanism | None = None,
 ) -> dict[str, Any]:
     """The plan of a run on this many examples: FLOPs and bytes of a step or pass, and peaks, for one device."""
-    mesh = mesh_of(F.topology)
+    mesh = mesh_of(topology)
     predict: Any = jax.eval_shape(
-        lambda: recipe.predictor(classes, tj.load(recipe.anchor.weights, F.architecture, recipe.anchor.ignore_config))
+        lambda: recipe.predictor(
+            classes, tj.load(recipe.anchor.weights, recipe.anchor.architecture, recipe.anchor.ignore_config)
+        )
     )
     features = features_of(recipe, predict, examples)
     match recipe.trainer:
@@ -81,7 +88,7 @@ def plan_of(
                 phase = private_phase(recipe.objective, adam, predict, batches, mechanism, mesh)
     lower = figures_of(features_phase(predict, mesh))["training_peak_bytes"] if predict.subset.stage else 0
     training = figures_of(phase)
-    room = room_of(mesh)
+    room = None if topology else room_of(mesh)
     if mesh.devices.flat[0].platform == "cpu":
         training["training_peak_bytes"] += batches.inputs.nbytes
     peak = max(lower, training["training_peak_bytes"])
@@ -124,7 +131,7 @@ def room_of(mesh: Mesh) -> int | None:
     device = mesh.devices.flat[0]
     if device.platform == "cpu":
         return placement.machine_memory()
-    return None if F.topology else (device.memory_stats() or {}).get("bytes_limit")
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def features_of(recipe: tj.Recipe, predict: tj.Predictor, count: int) -> tj.Features:

@@ -1,32 +1,46 @@
 """The removal that the flags of `store remove` ask for, and its description before it happens."""
 
+import dataclasses
 import sys
 from typing import Any
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import F
+from tangent_jax.commands.shared.settings import Settings
 from tangent_jax.core.checks import InputError, visible
 from tangent_jax.io.paths import passing_copy
 from tangent_jax.io.records import read_lines
 
 
-def planned(store: tj.Store) -> tj.store.RemovalPlan:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Removing(Settings):
+    """The images or components to remove, and how."""
+
+    name: tuple[str, ...] = ()
+    examples: str | None = None
+    owner: str | None = None
+    retrain: bool = False
+    exact: bool = False
+    dry_run: bool = False
+
+
+def planned(config: Removing, store: tj.Store) -> tj.store.RemovalPlan:
     """The removal plan of the flags."""
-    requests = [flag for flag in ("name", "examples", "owner") if F[flag].value]
+    requests = [flag for flag in ("name", "examples", "owner") if getattr(config, flag)]
     if len(requests) != 1:
         raise InputError("one of --name, --examples and --owner must be given; got several or none")
-    if F.name and (F.retrain or F.exact):
+    if config.name and (config.retrain or config.exact):
         raise InputError(
             "--retrain and --exact need --examples or --owner; got --name, which drops the components. Name the images "
             "in a file"
         )
-    if F.retrain and F.exact:
+    if config.retrain and config.exact:
         raise InputError("--retrain or --exact must be given; got both")
-    if F.owner:
-        return tj.store.plan_removal(store, owner=F.owner)
-    if F.name:
-        return tj.store.plan_removal(store, names=F.name)
-    return tj.store.plan_removal(store, examples=read_asked("examples", F.examples))
+    if config.owner:
+        return tj.store.plan_removal(store, owner=config.owner)
+    if config.name:
+        return tj.store.plan_removal(store, names=[*config.name])
+    assert config.examples is not None
+    return tj.store.plan_removal(store, examples=read_asked("examples", config.examples))
 
 
 def read_asked(flag: str, file: str) -> list[str]:
@@ -40,7 +54,7 @@ def read_asked(flag: str, file: str) -> list[str]:
     return asked
 
 
-def describe(plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
+def describe(config: Removing, plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
     """Describes plan, cost and copies of examples on stderr; with --dry_run also why other ways fail."""
     described = []
     for name, holding in plan.components.items():
@@ -54,9 +68,9 @@ def describe(plan: tj.store.RemovalPlan, how: str) -> list[dict[str, Any]]:
             "retrain": f"trained again on the {others} left, about {seconds:.1f} s of training without compiling",
             "exact": f"moved to the optimum of the {others} left, about {seconds:.1f} s of training",
         }
-        share = "" if F.name else f"{asked} of its {asked + others} examples asked for; "
+        share = "" if config.name else f"{asked} of its {asked + others} examples asked for; "
         print(f"{name}: {share}{after[way]}", file=sys.stderr)
-        if F.dry_run and not F.name:
+        if config.dry_run and not config.name:
             for other, reason in holding.impossible.items():
                 print(f"{name}: not --{other}: {reason}", file=sys.stderr)
     for identifier, places in plan.copies.items():

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 import tangent_jax as tj
-from tangent_jax.commands.shared.flags import FIELD_OF, F, listed, path_of
 from tangent_jax.commands.shared.phases import phase
+from tangent_jax.commands.shared.settings import FIELD_OF, Model, Reading, Settings
 from tangent_jax.core import placement
 from tangent_jax.core.checks import InputError, about
 from tangent_jax.core.identities import identity
@@ -21,34 +21,38 @@ from tangent_jax.data import Dataset, Examples
 from tangent_jax.data.registry import without_groups
 from tangent_jax.features.extract import expected_features
 from tangent_jax.io import hosts
+from tangent_jax.io.files import expand_path
 from tangent_jax.io.paths import is_url
 from tangent_jax.io.records import first_names
 from tangent_jax.models.ntk import ComponentPredictor
-from tangent_jax.store.recipe import FLAT, AnyRecipe
+from tangent_jax.store.recipe import FLAT, Anchor, AnyRecipe
 from tangent_jax.train.evaluate import compile_outputs
 
 CHOICES = ("held_out", "leave_one_out")
 """The ways to choose the settings of statistics, if --settings does not give them."""
 
 
-def settings(**changes: Any) -> dict[str, Any]:
+def settings(config: Settings, **changes: Any) -> dict[str, Any]:
     """The flat settings of the binary's flags, with changes; those of lists, which are searched, have the default."""
-    given = {field: F[flag].value for flag, field in FIELD_OF.items() if flag in F}
-    given = {field: value for field, value in given.items() if not isinstance(value, list)}
-    if changes.get("method") == "nlft" and "lr_nlft" in F:
-        given["learning_rate"] = F.lr_nlft
+    given: dict[str, Any] = {field: getattr(config, flag) for flag, field in FIELD_OF.items() if hasattr(config, flag)}
+    for field, value in [*given.items()]:
+        if isinstance(value, tuple) and field not in ("ignore_config", "image_size"):
+            del given[field]
+    rate = getattr(config, "lr_nlft", None)
+    if changes.get("method") == "nlft" and rate is not None:
+        given["learning_rate"] = rate
     flat = FLAT | given | changes
     return flat | {"dataset": without_groups(flat["dataset"])}
 
 
-def recipe(**changes: Any) -> tj.Recipe:
+def recipe(config: Settings, **changes: Any) -> tj.Recipe:
     """The recipe of the binary's flags, with changes of its flat settings."""
-    return tj.store.recipe_of(**settings(**changes))
+    return tj.store.recipe_of(**settings(config, **changes))
 
 
-def recipe_of(features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
+def recipe_of(config: Settings, features: tj.models.FeatureSettings) -> tj.store.StatisticsRecipe:
     """The recipe of statistics of these features, on the flags' model and data."""
-    flags = recipe()
+    flags = recipe(config)
     features = dataclasses.replace(features, dtype=flags.trained.dtype)
     return tj.store.StatisticsRecipe(flags.anchor, features, dataset=flags.dataset, cache_dtype=flags.cache_dtype)
 
@@ -85,50 +89,57 @@ def open_tested(spec: str, classes: tuple[str, ...] | None = None) -> Dataset:
     return dataset
 
 
-def open_datasets() -> dict[str, Dataset]:
+def open_datasets(config: Settings) -> dict[str, Dataset]:
     """The data sets of --dataset by specification: with different names, each with test images."""
-    sets = {spec: open_tested(spec) for spec in listed("dataset")}
+    sets = {spec: open_tested(spec) for spec in config.listed("dataset")}
     names = [dataset.name for dataset in sets.values()]
-    if len({*names}) < len(F.dataset):
+    if len({*names}) < len(names):
         raise InputError(f"--dataset must name data sets of different names; got {', '.join(names)}. Rename one")
     return sets
 
 
 def predictor(recipe: AnyRecipe, classes: int | Sequence[str]) -> Any:
-    """The recipe's predictor, its weights checked against --architecture."""
-    return recipe.predictor(classes, pretrained(recipe.anchor.weights))
+    """The recipe's predictor, of weights that are loaded once."""
+    return recipe.predictor(classes, pretrained(recipe.anchor))
+
+
+def pretrained(anchor: Model | Anchor) -> tj.Pretrained:
+    """The weights of the flags or of a recipe, at their own image size; loaded once."""
+    return load(anchor.weights, anchor.architecture, anchor.ignore_config)
 
 
 @functools.cache
 @phase("weights")
-def pretrained(weights: str) -> tj.Pretrained:
-    """Loads the weights, once, checked against --architecture."""
-    return tj.load(weights, F.architecture, F.ignore_config)
+def load(weights: str, architecture: str | None, ignore_config: tuple[str, ...]) -> tj.Pretrained:
+    """As tj.load, once."""
+    return tj.load(weights, architecture, ignore_config)
 
 
-def train_images(dataset: Dataset) -> Examples:
+def train_images(config: Settings, dataset: Dataset) -> Examples:
     """The training images; with --leave_out_anchor_images without those on which the anchor was fine-tuned."""
-    if "leave_out_anchor_images" not in F or not F.leave_out_anchor_images:
+    if not getattr(config, "leave_out_anchor_images", False):
         return dataset.train
-    session = pretrained(F.weights).session
+    assert isinstance(config, Model)
+    session = pretrained(config).session
     if session is None:
         raise InputError(
-            f"--leave_out_anchor_images needs --weights of a first session (finetune --save_anchor); {F.weights} names "
-            "no images"
+            f"--leave_out_anchor_images needs --weights of a first session (finetune --save_anchor); {config.weights} "
+            "names no images"
         )
     identifiers = dataset.train.identifiers()
     rows = [row for row, identifier in enumerate(identifiers) if identifier not in session.identifiers]
     if not rows:
-        raise InputError(f"--leave_out_anchor_images must leave images of {dataset.name}; all are in {F.weights}")
+        raise InputError(f"--leave_out_anchor_images must leave images of {dataset.name}; all are in {config.weights}")
     return dataset.train.take(np.array(rows))
 
 
-def left(examples: Examples, title: str = "") -> Examples:
+def left(config: Settings, examples: Examples, title: str = "") -> Examples:
     """The examples without those that were removed from a store in --store; `title`: printed with their number."""
-    rest = examples.without(hosts.from_writer(functools.partial(removed_images, examples)))
+    store = getattr(config, "store", None)
+    rest = examples.without(hosts.from_writer(functools.partial(removed_images, store, examples)))
     if title and len(rest) < len(examples):
         count = len(examples) - len(rest)
-        print(f"{title}: {count} images were removed from a store in {F.store} and are left out", file=sys.stderr)
+        print(f"{title}: {count} images were removed from a store in {store} and are left out", file=sys.stderr)
         if not len(rest):
             raise InputError(f"no image of {title} is left to read. Choose another --store, or other images")
         lost_classes = {*examples.labels.tolist()} - {*rest.labels.tolist()} if examples.every_class else set()
@@ -137,32 +148,34 @@ def left(examples: Examples, title: str = "") -> Examples:
     return rest
 
 
-def removed_images(examples: Examples) -> set[str]:
-    """The identifiers of examples that were removed from a store in --store; none without that flag."""
-    if "store" not in F or not F.store or is_url(F.store):
+def removed_images(store: str | None, examples: Examples) -> set[str]:
+    """The identifiers of examples that were removed from a store in this folder; none without one."""
+    if not store or is_url(store):
         return set()
-    root = path_of("store")
+    with about("--store"):
+        root = expand_path(store)
     removed = set[str]()
     for marker in sorted(path for depth in ("", "*/") for path in root.glob(f"{depth}store.json")):
         try:
-            store = tj.Store(marker.parent)
-            removed |= {*filter(store.has_forgotten, examples.identifiers())} if store.state.forgotten else set()
+            read = tj.Store(marker.parent)
+            removed |= {*filter(read.has_forgotten, examples.identifiers())} if read.state.forgotten else set()
         except (InputError, OSError) as error:
             print(f"{marker.parent}: images removed from it are not left out: {error}", file=sys.stderr)
     return removed
 
 
-def cache() -> tj.Cache:
+def cache(config: Reading) -> tj.Cache:
     """The cache of the flags, with how it reads images."""
-    return tj.Cache(F.cache_dir, F.cache_dtype, F.skip_unreadable, F.decode_processes, F.most_pixels)
+    how = config.skip_unreadable, config.decode_processes, config.most_pixels
+    return tj.Cache(config.cache_dir, config.cache_dtype, *how)
 
 
 @phase("features")
-def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
+def features(config: Reading, predict: ComponentPredictor, examples: Examples, title: str) -> tj.Features:
     """The features of the examples, from the flags' cache or computed now; removed images are left out."""
-    examples = left(examples, title)
+    examples = left(config, examples, title)
     with tj.show_progress(title):
-        data = tj.extract(predict, examples, cache())
+        data = tj.extract(predict, examples, cache(config))
     if data.skipped:
         unread = sorted({*examples.names} - {name for _, name in data.examples})
         skipped = f"skipped {data.skipped} unreadable of {len(examples)} images"
@@ -171,7 +184,9 @@ def features(predict: ComponentPredictor, examples: Examples, title: str) -> tj.
 
 
 @contextmanager
-def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: Examples) -> Iterator[None]:
+def compiling(
+    config: Reading, recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: Examples
+) -> Iterator[None]:
     """Compiles training on `train` and outputs for `test` in a thread, while the block computes their features.
 
     On one device: with more, the order of what processes do together must stay. The block's end, also by an exception,
@@ -180,12 +195,12 @@ def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: E
     if placement.mesh().size > 1:
         yield
         return
-    train, test = left(train), left(test)
+    train, test = left(config, train), left(config, test)
 
     def run() -> None:
-        recipe.compile(predict, expected_features(predict, train, cache()))
+        recipe.compile(predict, expected_features(predict, train, cache(config)))
         if len(test):
-            compile_outputs(predict, predict.zeros(), expected_features(predict, test, cache()).inputs)
+            compile_outputs(predict, predict.zeros(), expected_features(predict, test, cache(config)).inputs)
         import orbax.checkpoint  # noqa: F401  (a second or two, which the first checkpoint would wait for)
 
     with ThreadPoolExecutor(1) as pool:
@@ -197,12 +212,14 @@ def compiling(recipe: tj.Recipe, predict: tj.Predictor, train: Examples, test: E
             raise error  # what is wrong with data, settings or memory, training says
 
 
-def train_and_measured(predict: ComponentPredictor, dataset: Dataset, on_test: bool) -> tuple[tj.Features, tj.Features]:
+def train_and_measured(
+    config: Reading, predict: ComponentPredictor, dataset: Dataset, on_test: bool
+) -> tuple[tj.Features, tj.Features]:
     """Returns (train, test); to choose settings, the validation split or a fifth of train instead of test."""
-    train = features(predict, dataset.train, "train inputs")
+    train = features(config, predict, dataset.train, "train inputs")
     if on_test:
-        return train, features(predict, dataset.test, "test inputs")
-    return hold_out(predict, dataset, train)
+        return train, features(config, predict, dataset.test, "test inputs")
+    return hold_out(config, predict, dataset, train)
 
 
 def validation_images(dataset: Dataset) -> Examples | None:
@@ -210,10 +227,12 @@ def validation_images(dataset: Dataset) -> Examples | None:
     return dataset.splits["validation"] if {"validation", "test"} <= {*dataset.splits} else None
 
 
-def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) -> tuple[tj.Features, tj.Features]:
+def hold_out(
+    config: Reading, predict: ComponentPredictor, dataset: Dataset, train: tj.Features
+) -> tuple[tj.Features, tj.Features]:
     """(features to train on, features that choose settings): the validation split, or a fifth of train."""
     if (validation := validation_images(dataset)) is not None:
-        return train, features(predict, validation, "validation inputs")
+        return train, features(config, predict, validation, "validation inputs")
     train, measured = train.hold_out()
     if not len(measured):
         need = "five images" if train.whole_groups is None else "two groups of images"
@@ -224,22 +243,22 @@ def hold_out(predict: ComponentPredictor, dataset: Dataset, train: tj.Features) 
     return train, measured
 
 
-def public_images(private: Examples) -> Examples:
+def public_images(spec: str, private: Examples) -> Examples:
     """The images of --public; none may be private."""
-    public = open_dataset(F.public).train
+    public = open_dataset(spec).train
     tj.privacy.check_public(public.identifiers(), private.identifiers())
     return public
 
 
-def whitened(predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
+def whitened(config: Reading, public: str | None, predict: tj.Predictor, train: tj.Features) -> tj.Predictor:
     """The predictor whitened by the images of --public, or without that flag by its layer norms."""
-    if F.public is None:
+    if public is None:
         return tj.privacy.whiten(predict)
-    return tj.privacy.whiten(predict, features(predict, open_dataset(F.public).train, "public inputs"), train)
+    return tj.privacy.whiten(predict, features(config, predict, open_dataset(public).train, "public inputs"), train)
 
 
 @functools.cache
-def run_key(spec: str, weights: str) -> str:
+def run_key(config: Reading, spec: str, anchor: Model | Anchor) -> str:
     """The identity that all runs on a data set share: every image and label of every split, and the weights."""
-    read = F.skip_unreadable, F.most_pixels
-    return identity(open_dataset(spec).identity(), pretrained(weights), read, tj.__version__)
+    read = config.skip_unreadable, config.most_pixels
+    return identity(open_dataset(spec).identity(), pretrained(anchor), read, tj.__version__)

@@ -14,7 +14,7 @@ import numpy as np
 
 import tangent_jax as tj
 from tangent_jax.commands.shared import setup
-from tangent_jax.commands.shared.flags import F, numbers, path_of
+from tangent_jax.commands.shared.settings import Sharded, Single
 from tangent_jax.core.checks import InputError
 from tangent_jax.core.notation import Tree
 from tangent_jax.data import Dataset, Examples
@@ -167,25 +167,27 @@ class Method:
         return tj.evaluate(self.predict, dw, on or self.test)
 
 
-def make_method(method: str, name: str | None = None, recipe: AnyRecipe | None = None, **changes: Any) -> Method:
+def make_method(
+    config: Single, method: str, name: str | None = None, recipe: AnyRecipe | None = None, **changes: Any
+) -> Method:
     """The method of the flags, held out with --held_out.
 
     Args:   name: of its stores, None for the method's; recipe: to use instead of the flags'; changes: fields of the
             recipe that differ from the flags.
     """
-    recipe = recipe or setup.recipe(method=method, **changes)
-    dataset = setup.open_tested(F.dataset)
-    division = division_of_flags()
-    if division.is_by_owner:
-        owners_of_train()  # refuses an image without an owner before any long work
+    recipe = recipe or setup.recipe(config, method=method, **changes)
+    dataset = setup.open_tested(config.dataset)
+    division = division_of_flags(config)
+    if isinstance(config, Sharded) and division.is_by_owner:
+        owners_of_train(config)  # refuses an image without an owner before any long work
     predict = setup.predictor(recipe, dataset.classes)
-    images = setup.train_images(dataset)
-    train = setup.features(predict, images, "train inputs")
-    test = setup.features(predict, dataset.test, "test inputs")
-    if division.is_by_owner:
-        tell_of_lost_owners(train)
+    images = setup.train_images(config, dataset)
+    train = setup.features(config, predict, images, "train inputs")
+    test = setup.features(config, predict, dataset.test, "test inputs")
+    if isinstance(config, Sharded) and division.is_by_owner:
+        tell_of_lost_owners(config, train)
     words = ["named"] if recipe.has_named_head else []
-    if "leave_out_anchor_images" in F and F.leave_out_anchor_images:
+    if getattr(config, "leave_out_anchor_images", False):
         words.append("without_anchor_images")
     made = Method(
         name=name or method,
@@ -194,27 +196,27 @@ def make_method(method: str, name: str | None = None, recipe: AnyRecipe | None =
         predict=predict,
         train=train,
         test=test,
-        listed=list_readable(images, train),
+        listed=list_readable(config, images, train),
         division=division,
-        stores=path_of("store") if "store" in F else Path(),
+        stores=config.path("store") if hasattr(config, "store") else Path(),
         words=tuple(words),
-        at_once=F.at_once if "at_once" in F else 1,
+        at_once=getattr(config, "at_once", 1),
     )
-    return made.held_out() if F.held_out else made
+    return made.held_out() if config.held_out else made
 
 
-def division_of_flags() -> Division:
+def division_of_flags(config: Single) -> Division:
     """The division of the flags; uniform for a binary without shards."""
-    if "sharding" not in F:
-        return Division(seed=F.seed)
-    return Division(F.sharding, F.seed, F.concentration, F.owners)
+    if not isinstance(config, Sharded):
+        return Division(seed=config.seed)
+    return Division(config.sharding, config.seed, config.concentration, config.owners)
 
 
-def list_readable(images: Examples, train: tj.Features) -> tj.Features:
+def list_readable(config: Single, images: Examples, train: tj.Features) -> tj.Features:
     """The training images without inputs: all but the unreadable; removed ones are among them."""
     pairs = [*zip(images.identifiers(), images.names, strict=True)]
     in_train = {*train.examples}
-    not_removed = {*setup.left(images).names}
+    not_removed = {*setup.left(config, images).names}
     rows = [row for row, pair in enumerate(pairs) if pair in in_train or pair[1] not in not_removed]
     listed = tj.Features(np.zeros((len(images), 0)), images.labels, tuple(pairs), groups=images.groups)
     return listed.take(np.array(rows))
@@ -241,26 +243,27 @@ def delete_part(part: Path) -> None:
         part.parent.rmdir()
 
 
-def shard_counts() -> list[int]:
+def shard_counts(config: Sharded) -> list[int]:
     """The numbers of shards to compose: of --shards, or the number of owners, readable images or not."""
-    return [len(owners_of_train())] if division_of_flags().is_by_owner else numbers("shards", int)
+    return [len(owners_of_train(config))] if division_of_flags(config).is_by_owner else config.numbers("shards", int)
 
 
-def owners_of_train() -> Counter[str]:
+def owners_of_train(config: Sharded) -> Counter[str]:
     """The number of --dataset's remaining training images of each owner in --owners.
 
     Raises: InputError for an image without an owner.
     """
-    if not F.owners:
+    if not config.owners:
         raise InputError("--owners=CSV must be given with --sharding=owner; got none")
-    images = setup.left(setup.train_images(setup.open_dataset(F.dataset)))
-    return Counter(tj.shards.every_owner(images.names, F.owners))
+    images = setup.left(config, setup.train_images(config, setup.open_dataset(config.dataset)))
+    return Counter(tj.shards.every_owner(images.names, config.owners))
 
 
-def tell_of_lost_owners(train: tj.Features) -> None:
+def tell_of_lost_owners(config: Sharded, train: tj.Features) -> None:
     """Prints a line for each owner without a training image that could be read: such an owner has no component."""
-    readable = {*tj.shards.every_owner([name for _, name in train.examples], F.owners)}
-    for owner, count in sorted(owners_of_train().items()):
+    assert config.owners is not None
+    readable = {*tj.shards.every_owner([name for _, name in train.examples], config.owners)}
+    for owner, count in sorted(owners_of_train(config).items()):
         if owner not in readable:
             images = "the only image" if count == 1 else f"all {count} images"
             print(

@@ -1,4 +1,4 @@
-"""The table of flags: name, type, default and help text of every flag of every binary."""
+"""The table of flags: name, type, bounds and help text of every flag; its default is of a Config's field."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,8 +9,7 @@ from absl import flags
 
 from tangent_jax.audit import FEWEST
 from tangent_jax.commands.shared.presets import PRESETS, help_of_presets
-from tangent_jax.data import MOST_PIXELS, ImageSize, check_image_size
-from tangent_jax.exports import FORMATS
+from tangent_jax.data import ImageSize, check_image_size
 from tangent_jax.losses import LOSSES
 from tangent_jax.models import KINDS, LINEARIZATIONS, OUTPUTS
 from tangent_jax.privacy import NEIGHBOURING
@@ -20,7 +19,7 @@ from tangent_jax.store import MERGES, SOLVERS
 def flag(
     kind: str, help: str, values: Iterable[str] = (), low: float | None = None, high: float | None = None, **more: Any
 ) -> partial:
-    """A flag for `define`; `values`: of an enum; `low`, `high`: bounds of a number; no default: the Recipe's."""
+    """A flag for `define`; `values`: of an enum; `low`, `high`: bounds of a number."""
     bounds = {"lower_bound": low, "upper_bound": high}
     options: dict[str, dict] = {"enum": {"enum_values": [*values]}, "integer": bounds, "float": bounds}
     return partial(getattr(flags, f"DEFINE_{kind}"), help=help, **options.get(kind, {}), **more)
@@ -84,7 +83,6 @@ TABLE: dict[str, partial] = {
     "architecture": flag(
         "string",
         "Architecture of the weights, by timm's name or ours, such as resnet50 or L/16; unset: as the file states.",
-        default=None,
     ),
     "ignore_config": partial(
         flags.DEFINE,
@@ -104,16 +102,14 @@ TABLE: dict[str, partial] = {
         "csv:FILE (path,label); ?image=COLUMN&label=COLUMN where several fit; tfds:NAME[@DATA_DIR]. ?group=COLUMN, or "
         "?group=PATTERN of names in a folder: images that are held out together.",
     ),
-    "train": flag("string", "Folder or zip of the class folders of training images, for --dataset.", default=None),
-    "validation": flag("string", "Folder or zip of validation images, beside --train.", default=None),
-    "test": flag("string", "Folder or zip of test images, beside --train.", default=None),
-    "cache_dir": flag(
-        "string", "Folder of cached features and of the index of images.", default="~/.cache/tangent_jax"
-    ),
-    "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024, default=0),
+    "train": flag("string", "Folder or zip of the class folders of training images, for --dataset."),
+    "validation": flag("string", "Folder or zip of validation images, beside --train."),
+    "test": flag("string", "Folder or zip of test images, beside --train."),
+    "cache_dir": flag("string", "Folder of cached features and of the index of images."),
+    "decode_processes": flag("integer", "Processes that decode images; 0: threads.", low=0, high=1024),
     "cache_dtype": flag("enum", "Dtype of cached features; unset: --dtype.", ["float32", "float16", "bfloat16"]),
-    "most_pixels": flag("integer", "Pixels of the largest image that is read.", low=1, default=MOST_PIXELS),
-    "skip_unreadable": flag("bool", "Skip unreadable images, and count them.", default=False),
+    "most_pixels": flag("integer", "Pixels of the largest image that is read.", low=1),
+    "skip_unreadable": flag("bool", "Skip unreadable images, and count them."),
     "dtype": flag("enum", "Compute dtype; parameters stay float32.", ["float32", "bfloat16"]),
     "linearization": flag("enum", "How the tangent is computed.", LINEARIZATIONS),
     "output": flag("enum", "The outputs of a tangent model: f_w(x) + J.dw, or J.dw alone.", OUTPUTS),
@@ -141,10 +137,9 @@ TABLE: dict[str, partial] = {
         "string",
         "Weights file (.safetensors, or URL) to write: the fine-tuned network with the head of --weights, as the "
         "anchor of later runs. It names its images. --method=nlft.",
-        default=None,
     ),
     "leave_out_anchor_images": flag(
-        "bool", "Do not train on the images on which the anchor in --weights was fine-tuned.", default=False
+        "bool", "Do not train on the images on which the anchor in --weights was fine-tuned."
     ),
     "solver": flag("enum", "adam, or optimum: conjugate gradients, without learning rate or epochs.", SOLVERS),
     "certificate": flag(
@@ -154,155 +149,127 @@ TABLE: dict[str, partial] = {
     "epochs": flag("integer", "Passes over the training set; the learning rate falls after 1/2 and 5/6.", low=1),
     "batch_size": flag("integer", "Examples per step.", low=1),
     "seed": flag("integer", "Seed of the new head, of reset blocks, and of the order of examples.", low=0, high=SEEDS),
-    "delta": flag("float", "Delta of the privacy budget (epsilon, delta), below 1 / images.", low=0.0, default=1e-5),
-    "public": flag(
-        "string", "Public images, as --dataset; only inputs of the train split are read. Unset: none.", default=None
-    ),
+    "delta": flag("float", "Delta of the privacy budget (epsilon, delta), below 1 / images.", low=0.0),
+    "public": flag("string", "Public images, as --dataset; only inputs of the train split are read. Unset: none."),
     "whiten": flag(
         "bool",
         "Whiten what kernels multiply: by --public images, or without them by the layer norm below. Costs no privacy.",
-        default=True,
     ),
-    "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2, default=50),
+    "shards": flag("integer", "Number of shards that train apart: components, or owners.", low=2),
     "at_once": flag(
         "integer",
         "Number of models trained in one program; each needs memory for about five dw. Affects rounding.",
         low=1,
-        default=10,
     ),
-    "lr_nlft": flag("float", "Learning rate of non-linear models (--lr: tangents, heads).", low=0.0, default=3e-3),
+    "lr_nlft": flag("float", "Learning rate of non-linear models (--lr: tangents, heads).", low=0.0),
     "sharding": flag(
         "enum",
         "Division into --shards: a seeded shuffle; by a hash of the image's content; whole classes; each class in "
         "Dirichlet(--concentration) proportions; or, without --shards, one shard for each owner in --owners.",
         ["uniform", "hash", "class", "owner", "dirichlet"],
-        default="uniform",
     ),
-    "concentration": flag("float", "Concentration of --sharding=dirichlet; small is uneven.", low=0.0, default=0.5),
-    "held_out": flag("bool", "Train on four fifths of the training images, test on the rest.", default=False),
+    "concentration": flag("float", "Concentration of --sharding=dirichlet; small is uneven.", low=0.0),
+    "held_out": flag("bool", "Train on four fifths of the training images, test on the rest."),
     "compilation_cache": flag(
-        "string", "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR.", default=None
+        "string", "Folder of compiled programs, for later starts; unset: JAX_COMPILATION_CACHE_DIR."
     ),
-    "metrics": flag("list", "Writers that log every step to --out/metrics: csv, tensorboard, wandb.", default=["csv"]),
-    "profile_steps": flag(
-        "string", "FIRST:LAST: steps that jax.profiler traces, into --out/profile; unset: none.", default=None
-    ),
-    "plan": flag("bool", "Compile, print FLOPs, bytes and peak memory of a step, and exit.", default=False),
+    "metrics": flag("list", "Writers that log every step to --out/metrics: csv, tensorboard, wandb."),
+    "profile_steps": flag("string", "FIRST:LAST: steps that jax.profiler traces, into --out/profile; unset: none."),
+    "plan": flag("bool", "Compile, print FLOPs, bytes and peak memory of a step, and exit."),
     "topology": flag(
         "string",
         "With --plan: absent devices to plan for, such as v5e:2x2 (needs libtpu); unset: the present ones.",
-        default=None,
     ),
-    "shard": flag("string", "I/N: only train part I (from 0) of N of the components; unset: compose.", default=None),
+    "shard": flag("string", "I/N: only train part I (from 0) of N of the components; unset: compose."),
     "out": flag("string", "Folder of the results, such as result.json; of finetune also a URL."),
-    "devices": flag("integer", "Devices that each process uses; unset: all.", low=1, default=None),
-    "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster.", default=None),
-    "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1, default=None),
-    "process_id": flag("integer", "Number of this process, from 0, with --coordinator.", low=0, default=None),
+    "devices": flag("integer", "Devices that each process uses; unset: all.", low=1),
+    "coordinator": flag("string", "HOST:PORT of process 0 of a job; unset: from the cluster."),
+    "processes": flag("integer", "Number of processes in the job, with --coordinator.", low=1),
+    "process_id": flag("integer", "Number of this process, from 0, with --coordinator.", low=0),
     # composition, stores
-    "store": flag(
-        "string", "Folder of the store, or of several: the components that are trained.", default="out/store"
-    ),
-    "owner": flag("string", "Contributor whose images are all removed.", default=None),
-    "owners": flag(
-        "string", "CSV of file,owner (or FILE?file=COLUMN&owner=COLUMN): the contributor of each image.", default=None
-    ),
+    "store": flag("string", "Folder of the store, or of several: the components that are trained."),
+    "owner": flag("string", "Contributor whose images are all removed."),
+    "owners": flag("string", "CSV of file,owner (or FILE?file=COLUMN&owner=COLUMN): the contributor of each image."),
     "source": flag(
         "string",
         "add: folder or URL of dw.safetensors (out/finetune); merge: the store to add; data: an unpacked archive.",
-        default=None,
     ),
-    "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove.", default=[]),
+    "name": flag("list", "Components: the one to add (unset: the folder's name), or those to remove."),
     "examples": flag(
         "string",
         "Images to remove: a file of identifiers or names, one per line.",
-        default=None,
     ),
-    "retrain": flag("bool", "remove: retrain each affected component on its remaining data.", default=False),
-    "exact": flag("bool", "remove: move each solved component to its new optimum, certified.", default=False),
-    "dry_run": flag("bool", "remove: print the plan and its cost, and stop.", default=False),
-    "receipt": flag("string", "verify: also check this receipt.", default=None),
-    "preset": flag("enum", help_of_presets(), PRESETS, default=None),
+    "retrain": flag("bool", "remove: retrain each affected component on its remaining data."),
+    "exact": flag("bool", "remove: move each solved component to its new optimum, certified."),
+    "dry_run": flag("bool", "remove: print the plan and its cost, and stop."),
+    "receipt": flag("string", "verify: also check this receipt."),
+    "preset": flag("enum", help_of_presets(), PRESETS),
     "settings": flag(
         "string",
         "How statistics are solved: HOW,SHRINKAGE, then a weight of each part of the features if there are several; or"
         " how that is chosen: held_out or leave_one_out.",
     ),
-    "merge": flag("enum", f"Merge by {', '.join(own.help for own in MERGES.values())}.", MERGES, default="mean"),
+    "merge": flag("enum", f"Merge by {', '.join(own.help for own in MERGES.values())}.", MERGES),
     "merge_penalty": flag(
         "float",
         "Ridge per example in a merge by factors; held-out images choose among several.",
         low=1e-12,
-        default=1e-3,
     ),
-    "same_classes": flag("list", "export --head=union: names of one class in several data sets.", default=[]),
-    "to": flag("string", "export: a new folder; data: a zip.", default=None),
-    "format": flag("enum", "Export format.", FORMATS, default="safetensors"),
-    "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18.", default=None),
-    "json": flag("bool", "JSON instead of a table.", default=False),
-    "factors": flag("bool", "Also write factors.safetensors, for merges by curvature.", default=False),
-    "width": flag(
-        "integer", "Number of NTK features (--method=exact), a square, or of place.", low=4, high=1 << 16, default=4096
-    ),
+    "same_classes": flag("list", "export --head=union: names of one class in several data sets."),
+    "to": flag("string", "export: a new folder; data: a zip."),
+    "format": flag("string", "Export format."),
+    "opset": flag("integer", "Opset of --format=onnx, 18 to 23; unset: 18."),
+    "json": flag("bool", "JSON instead of a table."),
+    "factors": flag("bool", "Also write factors.safetensors, for merges by curvature."),
+    "width": flag("integer", "Number of NTK features (--method=exact), a square, or of place.", low=4, high=1 << 16),
     "directions": flag(
-        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1, default=1
+        "integer", "Random directions of the features before the head, whose gradients are sketched.", low=1
     ),
     "feature_blocks": partial(
         flags.DEFINE,
         Blocks(),
         help="Last blocks whose gradients --method=exact sketches; unset: two thirds; auto (compose): of 0, 1, 4, 8.",
-        default=None,
         serializer=Blocks(),
     ),
-    "left": flag(
-        "float", "Fraction of the components to compose, by a seeded shuffle.", low=0.01, high=1.0, default=1.0
-    ),
-    "negate": flag("string", "Task to subtract from the sum of the others.", default=None),
+    "left": flag("float", "Fraction of the components to compose, by a seeded shuffle.", low=0.01, high=1.0),
+    "negate": flag("string", "Task to subtract from the sum of the others."),
     # privacy
     "classes": flag(
         "string",
         "Names of the classes with commas, or a file of them, one a line, in the order of class indices; they are "
         "public, and may have no image. Unset: those of the data set.",
-        default=None,
     ),
     "epsilon": flag(
         "float",
         "Privacy budget of this run, for adding or removing one unit. The best of several runs spends more.",
         low=0.0,
-        default=3.0,
     ),
     "unit": flag(
         "enum",
         "Unit of protection: each image, or each owner in --owners with all their images (user-level privacy).",
         NEIGHBOURING,
-        default="example",
     ),
-    "clip_norm": flag("float", "L2 norm to which a unit's gradient is clipped.", low=0.0, default=1.0),
+    "clip_norm": flag("float", "L2 norm to which a unit's gradient is clipped.", low=0.0),
     "sampling": flag(
         "enum",
         "full: all units at every step; poisson: Poisson samples of expected size --batch_size.",
         ["full", "poisson"],
-        default="full",
     ),
     "noise": flag(
         "enum",
         "gaussian: noise in floats; discrete: on a grid, safe against floating-point attacks, with 256-bit keys.",
         ["gaussian", "discrete"],
-        default="gaussian",
     ),
     "noise_seed": flag(
-        "integer", "Seed of repeatable noise and samples: NOT private. Unset: entropy.", low=0, high=SEEDS, default=None
+        "integer", "Seed of repeatable noise and samples: NOT private. Unset: entropy.", low=0, high=SEEDS
     ),
-    "part": flag("string", "I/K: only images of part I (from 0) of K, by content (or owner) hash.", default=None),
-    "canaries": flag(
-        "integer", "Canaries that audit the run; unset: none. They cost a little accuracy.", low=FEWEST, default=None
-    ),
-    "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2, default=None),
+    "part": flag("string", "I/K: only images of part I (from 0) of K, by content (or owner) hash."),
+    "canaries": flag("integer", "Canaries that audit the run; unset: none. They cost a little accuracy.", low=FEWEST),
+    "images": flag("integer", "Number of images, drawn at random; unset: all.", low=2),
 }
 SHARE = flag(
     "string",
     f"{TABLE['images'].keywords['help'].removesuffix('.')}. Below 1: a share of them, such as 0.1. Or a file of "
     "identifiers or names, one per line.",
-    default=None,
 )
 """The flag --images of a command that trains on them."""
