@@ -20,7 +20,6 @@ from test_imports import MODULES, imports
 from experiments.shared.defined import binaries, defined, definitions
 from experiments.shared.table import TABLE
 from tangent_jax import __version__
-from tangent_jax.commands import finetune
 from tangent_jax.commands import main as module
 from tangent_jax.commands.main import main
 from tangent_jax.commands.shared import codes, command, setup
@@ -28,7 +27,6 @@ from tangent_jax.commands.shared.dispatch import COMMANDS
 from tangent_jax.commands.shared.flags import F, parse
 from tangent_jax.commands.shared.presets import PRESETS
 from tangent_jax.commands.shared.settings import FIELD_OF
-from tangent_jax.core.checks import InputError
 from tangent_jax.data.folders import question_of
 from tangent_jax.data.layouts import Asked
 from tangent_jax.data.sources import Dataset, Examples
@@ -216,21 +214,32 @@ def test_a_preset_is_other_defaults_which_flags_change(name):
         assert {flag: F[flag].serialize() for flag in own} != {flag: f"--{flag}={value}" for flag, value in own.items()}
 
 
-def test_a_command_runs_from_python_without_flags(tmp_path, capsys):
-    config = finetune.Config(blocks=0, epochs=1, cache_dir=str(tmp_path / "cache"), out=str(tmp_path / "out"))
-    finetune.main(config)
-    result = json.loads(capsys.readouterr().out)
+FROM_PYTHON = """
+import json, sys
+from pathlib import Path
+from tangent_jax.commands.finetune import Config, main
+
+def refusal(call):
+    try:
+        call()
+    except InputError as error:
+        return str(error)
+
+out = Path(sys.argv[1])
+main(Config(blocks=0, epochs=1, cache_dir=f"{out}/cache", out=f"{out}/out"))
+epochs = json.loads((out / "out/result.json").read_text())["recipe"]["trainer"]["epochs"]
+said = [refusal(Config(certificate=0.1).check_effects), refusal(lambda: main(Config(solver="optimum")))]
+print(json.dumps([epochs, Config(penalty=0.1).gave("penalty"), Config().gave("penalty"), *said]))
+"""
+
+
+def test_a_command_runs_from_python(tmp_path):
+    """Another value than the default counts as given."""
+    result, line = map(json.loads, output_of(FROM_PYTHON, tmp_path)[0].splitlines())
     assert (result["method"], result["subset"]) == ("taft", "blocks-0")
-    assert json.loads((tmp_path / "out/result.json").read_text())["recipe"]["trainer"]["epochs"] == 1
-
-
-def test_in_python_another_value_than_the_default_counts_as_given():
-    assert finetune.Config(penalty=0.1).gave("penalty")
-    assert not finetune.Config().gave("penalty")
-    with pytest.raises(InputError, match="--certificate has an effect only with --solver=optimum; got --solver=adam"):
-        finetune.Config(certificate=0.1).check_effects()
-    with pytest.raises(InputError, match="--penalty must be given with --solver=optimum"):
-        finetune.main(finetune.Config(solver="optimum"))
+    assert line[:3] == [1, True, False]
+    assert line[3] == "--certificate has an effect only with --solver=optimum; got --solver=adam"
+    assert line[4].startswith("--penalty must be given with --solver=optimum")
 
 
 def test_folders_of_splits_are_the_data_set():
