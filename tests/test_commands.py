@@ -218,6 +218,7 @@ FROM_PYTHON = """
 import json, sys
 from pathlib import Path
 from tangent_jax.commands.finetune import Config, main
+from tangent_jax.core.checks import InputError
 
 def refusal(call):
     try:
