@@ -91,9 +91,10 @@ def open_tested(spec: str, classes: tuple[str, ...] | None = None) -> Dataset:
 
 def open_datasets(config: Settings) -> dict[str, Dataset]:
     """The data sets of --dataset by specification: with different names, each with test images."""
-    sets = {spec: open_tested(spec) for spec in config.listed("dataset")}
+    specs = config.listed("dataset")
+    sets = {spec: open_tested(spec) for spec in specs}
     names = [dataset.name for dataset in sets.values()]
-    if len({*names}) < len(names):
+    if len({*names}) < len(specs):
         raise InputError(f"--dataset must name data sets of different names; got {', '.join(names)}. Rename one")
     return sets
 
